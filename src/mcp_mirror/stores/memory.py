@@ -3,10 +3,13 @@
 import os
 import secrets
 import shutil
-from bisect import bisect_left, insort
-from collections import OrderedDict
-from collections.abc import Callable
+import time
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Final, Self
 
@@ -15,8 +18,8 @@ from mcp_mirror.paths import label_of
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.disk.failures import as_store_errors
+from mcp_mirror.stores.expiry import BATCH_SECONDS, EXPIRED_PER_BATCH, EXPIRED_PER_PUT, ExpirySweeper
 from mcp_mirror.stores.quotas import (
-    EXPIRED_AT_ONCE,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
     TOMBSTONE_LIFETIME,
@@ -25,10 +28,14 @@ from mcp_mirror.stores.quotas import (
     make_tombstone,
     refuse_oversized,
 )
+from mcp_mirror.stores.sorted_items import SortedItems
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
 _WORTH_A_VIEW: Final = 0.75
 """Share of a message that a value must have to be kept as a view of the message."""
+
+_FEW: Final = 1000
+"""Unexpired values that are sorted for a list, if others have expired."""
 
 Key = tuple[str, str]
 
@@ -48,10 +55,9 @@ class _Share:
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
     """In the order of last use, which is the order of expiry."""
     size: int = 0
-    bases: list[str] = field(default_factory=list)
-    """The bases, sorted."""
-    by_creation: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
-    """Creation time and base, sorted, by tool label; those of all labels under the empty label."""
+    bases: SortedItems[str] = field(default_factory=SortedItems)
+    by_creation: dict[str, SortedItems[tuple[float, str]]] = field(default_factory=dict)
+    """Creation time and base by tool label; those of all labels under the empty label."""
 
     @property
     def usage(self) -> SpaceUsage:
@@ -60,18 +66,17 @@ class _Share:
     def add(self, key: Key, descriptor: Descriptor, size: int) -> None:
         self.keys[key] = None
         self.size += size
-        insort(self.bases, descriptor.base)
+        self.bases.add(descriptor.base)
         for label in {"", label_of(descriptor.base)}:
-            insort(self.by_creation.setdefault(label, []), (descriptor.created, descriptor.base))
+            self.by_creation.setdefault(label, SortedItems()).add((descriptor.created, descriptor.base))
 
     def remove(self, key: Key, descriptor: Descriptor, size: int) -> None:
         del self.keys[key]
         self.size -= size
-        del self.bases[bisect_left(self.bases, descriptor.base)]
-        position = (descriptor.created, descriptor.base)
+        self.bases.remove(descriptor.base)
         for label in {"", label_of(descriptor.base)}:
             listed = self.by_creation[label]
-            del listed[bisect_left(listed, position)]
+            listed.remove((descriptor.created, descriptor.base))
             if not listed:
                 del self.by_creation[label]
 
@@ -97,12 +102,15 @@ class MemoryStore:
         self._shares: dict[str, _Share] = {}
         self._traffic: dict[str, Traffic] = {}
         self._bytes = 0
+        self._sweeper = ExpirySweeper(self._remove_expired)
 
     async def __aenter__(self) -> Self:
+        self._sweeper.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Nothing to release: the spool removes the files."""
+        """Stop the removal of expired values. The spool removes the files."""
+        await self._sweeper.stop()
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value."""
@@ -149,29 +157,35 @@ class MemoryStore:
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
-        self._expire_values()
         share, now = self._shares.get(namespace, _Share()), self._clock()
-        made = share.by_creation.get(label, [])
-        at = len(made)
+        made = share.by_creation.get(label, SortedItems[tuple[float, str]]())
+        end: tuple[float, str] | None = None
         if after is not None:
             entry = self._entries.get((namespace, after))
             if entry is None or entry.descriptor.expires <= now:
                 raise LookupError(after)
-            at = bisect_left(made, (entry.descriptor.created, after))
-        page: list[Descriptor] = []
-        while at and (limit is None or len(page) < limit):
-            at -= 1
-            known = self._entries[namespace, made[at][1]].descriptor
-            if known.expires > now:
-                page.append(known)
-        return tuple(page)
+            end = (entry.descriptor.created, after)
+        if (few := self._find_few_unexpired(namespace)) is not None:
+            places = [(known.created, known.base) for known in few if not label or label_of(known.base) == label]
+            newest = iter(sorted((place for place in places if end is None or place < end), reverse=True))
+        else:
+            newest = made.descend(end)
+        found = (self._entries[namespace, base].descriptor for _, base in newest)
+        return tuple(islice((known for known in found if known.expires > now), limit))
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
-        self._expire_values()
-        bases = self._shares.get(namespace, _Share()).bases
-        at = bisect_left(bases, text)
-        return tuple(bases[max(at - limit, 0) : at + limit])
+        if (few := self._find_few_unexpired(namespace)) is not None:
+            bases = sorted(known.base for known in few)
+            at = bisect_left(bases, text)
+            return tuple(bases[max(at - limit, 0) : at + limit])
+        now, share = self._clock(), self._shares[namespace]
+
+        def select_unexpired(bases: Iterable[str]) -> tuple[str, ...]:
+            return tuple(islice((base for base in bases if not self._is_expired((namespace, base), now)), limit))
+
+        below, above = select_unexpired(share.bases.descend(text)), select_unexpired(share.bases.ascend(text))
+        return (*reversed(below), *above)
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
@@ -179,14 +193,15 @@ class MemoryStore:
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
-        self._expire_values()
         share, now = self._shares.get(namespace, _Share()), self._clock()
-        kept = share.usage
-        for key in share.keys:  # expired values come first
-            entry = self._entries[key]
-            if entry.descriptor.expires > now:
-                break
-            kept = kept.without_value(len(entry.blob))
+        if (few := self._find_few_unexpired(namespace)) is not None:
+            kept = SpaceUsage(len(few), sum(len(self._entries[namespace, known.base].blob) for known in few))
+        else:
+            kept = share.usage
+            for key in share.keys:  # expired values come first
+                if not self._is_expired(key, now):
+                    break
+                kept = kept.without_value(len(self._entries[key].blob))
         return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
@@ -196,8 +211,11 @@ class MemoryStore:
 
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with stored values or counted tokens."""
-        self._expire_values()
-        return frozenset((*self._shares, *self._traffic))
+        now = self._clock()
+        unexpired = (
+            name for name, share in self._shares.items() if not self._is_expired(next(reversed(share.keys)), now)
+        )
+        return frozenset((*unexpired, *self._traffic))
 
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
         """The tool labels of a namespace's values; of all values and tombstones for None."""
@@ -207,10 +225,9 @@ class MemoryStore:
 
     def _use(self, key: Key) -> _Entry | None:
         """The entry, with extended expiry and as the most recently used; None if it does not exist."""
-        self._expire_values()
         if (entry := self._entries.get(key)) is None:
             return None
-        if entry.descriptor.expires <= self._clock():
+        if self._is_expired(key, self._clock()):
             self._replace_by_tombstone(key, "expired")
             return None
         expires = self._clock() + self._policy.lifetime
@@ -221,19 +238,27 @@ class MemoryStore:
         return entry
 
     def _make_room(self, key: Key, size: int) -> None:
-        """Remove expired values, then evict the least recently used values of the namespace that must make room.
+        """Evict the least recently used values, expired ones first, of the namespace that must make room.
 
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
-        self._expire_values()
-        while (plan := self._plan_eviction(key, size)).choose_namespace() and self._expire_values():
-            pass
-        plan.check()
+        self._expire_values(EXPIRED_PER_PUT)
+        plan = self._plan_eviction(key, size)
+        while not plan.exceeds_share and plan.choose_namespace() and self._expire_values(1):
+            plan = self._plan_eviction(key, size)
+        try:
+            plan.check()
+        except StoreError:  # expired values of others do not count
+            if not self._expire_values(len(self._entries)):
+                raise
+            plan = self._plan_eviction(key, size)
+            plan.check()
+        now = self._clock()
         while (crowded := plan.choose_namespace()) is not None:
             oldest = next(one for one in self._shares[crowded].keys if one != key)
             plan.remove(crowded, len(self._entries[oldest].blob))
-            self._replace_by_tombstone(oldest, "evicted")
+            self._replace_by_tombstone(oldest, "expired" if self._is_expired(oldest, now) else "evicted")
 
     def _plan_eviction(self, key: Key, size: int) -> Eviction:
         """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""
@@ -247,18 +272,48 @@ class MemoryStore:
     def _is_full(self, size: int) -> bool:
         return len(self._entries) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes
 
-    def _expire_values(self) -> int:
-        """Replace expired values by tombstones, a bounded number at once, and return their number.
+    async def _remove_expired(self) -> int:
+        """Replace a batch of expired values by tombstones, and return their number."""
+        return self._expire_values(EXPIRED_PER_BATCH, time.monotonic() + BATCH_SECONDS)
+
+    def _expire_values(self, limit: int, end: float = inf) -> int:
+        """Replace expired values by tombstones, and return their number.
 
         Entries are in the order of their last use, and so of their expiry.
+
+        Args:
+            limit: The maximum number of values.
+            end: The time of the monotonic clock after which no value is removed.
         """
         now = self._clock()
-        for count in range(EXPIRED_AT_ONCE):
+        for count in range(limit):
             oldest = next(iter(self._entries), None)
-            if oldest is None or self._entries[oldest].descriptor.expires > now:
+            if oldest is None or not self._is_expired(oldest, now) or time.monotonic() > end:
                 return count
             self._replace_by_tombstone(oldest, "expired")
-        return EXPIRED_AT_ONCE
+        return limit
+
+    def _is_expired(self, key: Key, now: float) -> bool:
+        return self._entries[key].descriptor.expires <= now
+
+    def _find_few_unexpired(self, namespace: str) -> Sequence[Descriptor] | None:
+        """The descriptors of all unexpired values, if values have expired and few have not; else None.
+
+        A search in another order would pass by all the expired ones.
+        """
+        share, now = self._shares.get(namespace), self._clock()
+        if share is None:
+            return ()
+        if not self._is_expired(next(iter(share.keys)), now):
+            return None
+        found = deque[Descriptor]()
+        for key in reversed(share.keys):
+            if self._is_expired(key, now):
+                return found
+            if len(found) == _FEW:
+                return None
+            found.append(self._entries[key].descriptor)
+        return found
 
     def _replace_by_tombstone(self, key: Key, reason: Reason) -> None:
         entry = self._remove(key)

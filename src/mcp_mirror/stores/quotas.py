@@ -21,8 +21,6 @@ MAX_TOMBSTONES: Final = 20_000
 """Limit of tombstones of all namespaces together."""
 TOMBSTONE_LIFETIME: Final = 30 * 86_400.0
 """Seconds for which a tombstone is kept."""
-EXPIRED_AT_ONCE: Final = 100
-"""Expired values that one change removes, so that changes stay short. The next change removes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Eviction:
             total: The usage of the whole store.
         """
         self._policy = policy
-        self._namespace = namespace
+        self.namespace: Final = namespace
         self._size = size
         self._usage = dict(usage)
         self._total = total
@@ -65,7 +63,7 @@ class Eviction:
         Raises:
             StoreError: The value does not fit beside the fair shares of the others.
         """
-        others = [one.bytes for name, one in self._usage.items() if name != self._namespace]
+        others = [one.bytes for name, one in self._usage.items() if name != self.namespace]
         fair = self._policy.max_bytes // (len(others) + 1)
         free = self._policy.max_bytes - sum(min(held, fair) for held in others)
         if self._size > free:
@@ -75,11 +73,17 @@ class Eviction:
                 "stored values."
             )
 
+    @property
+    def exceeds_share(self) -> bool:
+        """Whether the owner of the new value must make room within its own quota."""
+        policy, own = self._policy, self._usage.get(self.namespace, SpaceUsage())
+        return own.values > 0 and (own.values >= policy.share_values or own.bytes + self._size > policy.share_bytes)
+
     def choose_namespace(self) -> str | None:
         """The namespace whose least recently used value must be evicted next; None if the new value fits."""
-        policy, own = self._policy, self._usage.get(self._namespace, SpaceUsage())
-        if own.values and (own.values >= policy.share_values or own.bytes + self._size > policy.share_bytes):
-            return self._namespace
+        policy = self._policy
+        if self.exceeds_share:
+            return self.namespace
         if not self._total.values:
             return None
         if self._total.bytes + self._size > policy.max_bytes:
@@ -113,7 +117,7 @@ class Eviction:
         return None
 
     def _rank(self, name: str, what: str, more: int) -> tuple[int, bool, str]:
-        is_own = name == self._namespace
+        is_own = name == self.namespace
         return -getattr(self._usage[name], what) - is_own * more, not is_own, name
 
 

@@ -87,7 +87,13 @@ _PAGES_TOMBSTONES: Final = (
         DELETE FROM graves WHERE namespace = old.namespace AND tombstones = 0;
     END""",
 )
-STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS, _TRAFFIC, _SEALS, _PAGES_TOMBSTONES)
+_OWN_EXPIRY: Final = (
+    # The unexpired values of a namespace are found without a look at its expired ones.
+    "DROP INDEX entries_expires",
+    "CREATE INDEX entries_own_expires ON entries (namespace, expires, size)",
+    "DROP INDEX entries_label",
+)
+STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS, _TRAFFIC, _SEALS, _PAGES_TOMBSTONES, _OWN_EXPIRY)
 """The migrations: from nothing to format 1, from 1 to 2, and so on."""
 
 

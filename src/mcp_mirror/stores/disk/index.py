@@ -6,6 +6,7 @@ has just started to use.
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,14 +14,15 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Final
 
+from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.disk.blobs import Blobs, Draft, name_of
 from mcp_mirror.stores.disk.formats import migrate
 from mcp_mirror.stores.encryption import HEAD, MAGIC
+from mcp_mirror.stores.expiry import BATCH_SECONDS, EXPIRED_PER_BATCH, EXPIRED_PER_PUT
 from mcp_mirror.stores.quotas import (
-    EXPIRED_AT_ONCE,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
     TOMBSTONE_LIFETIME,
@@ -49,33 +51,56 @@ _DESCRIBE: Final = "SELECT expires, descriptor FROM entries WHERE namespace = ? 
 _FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, start,
         CASE size WHEN 0 THEN descriptor ELSE substr(descriptor, 1, ?) END FROM entries
     LEFT JOIN blobs ON blobs.digest = entries.digest WHERE namespace = ? AND base = ?"""
+_EXPIRED_ROW: Final = """SELECT rowid, namespace, base, descriptor, size FROM entries
+    WHERE namespace = ? AND base = ? AND expires <= ?"""
 _SEALED_WITH: Final = "FROM entries WHERE substr(descriptor, 1, 1) = ? AND substr(descriptor, 2, ?) = ?"
-_LIST: Final = """SELECT base, descriptor, expires FROM entries
+_LIST: Final = """SELECT base, descriptor, expires FROM entries {index}
     WHERE namespace = :namespace AND expires > :now {label} {after} ORDER BY created DESC, rowid DESC"""
 _OF_LABEL: Final = "AND label = :label"
 _AFTER: Final = "AND (created, rowid) < (:created, :row)"
-_NEWEST: Final = (
-    "SELECT base FROM entries WHERE namespace = ? AND expires > ? ORDER BY created DESC, rowid DESC LIMIT ?"
-)
-_BELOW: Final = """SELECT base FROM entries WHERE namespace = :namespace AND base < :text AND expires > :now
+_NEWEST: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND expires > :now
+    ORDER BY created DESC, rowid DESC LIMIT :limit"""
+_BELOW: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND base < :text AND expires > :now
     ORDER BY base DESC LIMIT :limit"""
-_ABOVE: Final = """SELECT base FROM entries WHERE namespace = :namespace AND base >= :text AND expires > :now
+_ABOVE: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND base >= :text AND expires > :now
     ORDER BY base LIMIT :limit"""
-_OWN_LABELS: Final = """WITH RECURSIVE labels (label) AS (
-        SELECT min(label) FROM entries WHERE namespace = :namespace
-        UNION SELECT (SELECT min(label) FROM entries WHERE namespace = :namespace AND label > labels.label)
+_LABELS: Final = """WITH RECURSIVE labels (namespace, label) AS (
+        SELECT namespace, (SELECT min(label) FROM entries WHERE namespace = usage.namespace)
+        FROM usage WHERE coalesce(namespace = :namespace, true)
+        UNION SELECT namespace, (
+            SELECT min(label) FROM entries WHERE namespace = labels.namespace AND label > labels.label)
         FROM labels WHERE label IS NOT NULL)
     SELECT label FROM labels WHERE label IS NOT NULL"""
-"""One index lookup per label, independent of the number of values."""
+"""The labels of one namespace, or of all for NULL: one index lookup per label, independent of the number of values."""
+_NAMESPACES: Final = """SELECT namespace FROM usage
+    WHERE EXISTS (SELECT 1 FROM entries WHERE namespace = usage.namespace AND expires > ?)
+    UNION SELECT namespace FROM traffic"""
+_EXPIRED_ROWS: Final = """SELECT entries.rowid, entries.namespace, entries.base, entries.descriptor, entries.size
+    FROM usage CROSS JOIN entries ON entries.namespace = usage.namespace
+    WHERE {owner} expires <= :now LIMIT :limit"""
+_OF_OWNER: Final = "usage.namespace = :owner AND"
+_BY_EXPIRY: Final = "INDEXED BY entries_own_expires"
+_FEW: Final = 1000
+"""Unexpired values that SQLite sorts for a list, if others have expired."""
+_EXPIRED: Final = "SELECT 1 FROM entries WHERE namespace = ? AND expires <= ? LIMIT 1"
+_UNEXPIRED: Final = """SELECT count(*), coalesce(sum(size), 0) FROM (
+    SELECT size FROM entries WHERE namespace = ? AND expires > ? LIMIT ?)"""
 _STATS: Final = """SELECT "values" - gone, bytes - size FROM usage, (
         SELECT count(*) AS gone, coalesce(sum(size), 0) AS size FROM entries
-        WHERE expires <= :now AND +namespace = :namespace) WHERE namespace = :namespace"""
-"""The sums without expired values that are not removed yet. `+` makes SQLite use the index on expiry."""
+        WHERE expires <= :now AND namespace = :namespace) WHERE namespace = :namespace"""
+"""The sums without expired values that are not removed yet."""
 _BLOBS: Final = "SELECT digest, start, held FROM blobs"
 _COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
     ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
 
+_EXPIRED_PER_STEP: Final = 10
+"""Expired values that are removed between two looks at the clock."""
+_FILES_AT_ONCE: Final = 16
+"""Files that one change removes."""
+
 Key = tuple[str, str]
+_Row = tuple[int, str, str, bytes, int]
+"""Row, namespace, base, encoded descriptor and size of a value to remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +220,6 @@ class Index:
     def delete(self, namespace: str, base: str) -> bool:
         """Remove a value without a tombstone."""
         with self._change() as change:
-            self._expire_values(change)
             query = "DELETE FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
             gone = change.execute(query, (namespace, base, self._clock())).rowcount
         self._remove_doomed_files()
@@ -216,7 +240,11 @@ class Index:
                 if row is None:
                     raise LookupError(after)
                 given |= {"created": row[0], "row": row[1]}
-            query = _LIST.format(label=_OF_LABEL if label else "", after=_AFTER if after is not None else "")
+            query = _LIST.format(
+                index=self._choose_index(namespace, now),
+                label=_OF_LABEL if label else "",
+                after=_AFTER if after is not None else "",
+            )
             page: list[Descriptor] = []
             with closing(self._connection.execute(query, given)) as rows:
                 for base, record, expires in rows:
@@ -228,19 +256,28 @@ class Index:
 
     def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
-        given = {"namespace": namespace, "text": text, "limit": limit, "now": self._clock()}
+        given: dict[str, Any] = {"namespace": namespace, "text": text, "limit": limit, "now": self._clock()}
         with self._lock:
-            below, above = (self._connection.execute(query, given).fetchall() for query in (_BELOW, _ABOVE))
+            index = self._choose_index(namespace, given["now"])
+            below, above = (
+                self._connection.execute(query.format(index=index), given).fetchall() for query in (_BELOW, _ABOVE)
+            )
         return tuple(base for (base,) in (*reversed(below), *above))
 
     def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
-        return tuple(base for (base,) in self._read_rows(_NEWEST, (namespace, self._clock(), limit)))
+        given: dict[str, Any] = {"namespace": namespace, "now": self._clock(), "limit": limit}
+        with self._lock:
+            query = _NEWEST.format(index=self._choose_index(namespace, given["now"]))
+            return tuple(base for (base,) in self._connection.execute(query, given))
 
     def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
+        now = self._clock()
         with self._lock:
-            kept = self._connection.execute(_STATS, {"namespace": namespace, "now": self._clock()}).fetchone()
+            kept = self._connection.execute(_UNEXPIRED, (namespace, now, _FEW + 1)).fetchone()
+            if kept[0] > _FEW:
+                kept = self._connection.execute(_STATS, {"namespace": namespace, "now": now}).fetchone()
         counted = self._read_rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
         values, size = kept or (0, 0)
         return StoreStats(values, size, Traffic(*counted[0]) if counted else Traffic())
@@ -252,16 +289,14 @@ class Index:
 
     def namespaces(self) -> frozenset[str]:
         """The namespaces with stored values or counted tokens."""
-        query = "SELECT namespace FROM entries WHERE expires > ? UNION SELECT namespace FROM traffic"
-        return frozenset(namespace for (namespace,) in self._read_rows(query, (self._clock(),)))
+        return frozenset(namespace for (namespace,) in self._read_rows(_NAMESPACES, (self._clock(),)))
 
     def labels(self, namespace: str | None) -> frozenset[str]:
         """The tool labels of a namespace's values; of all values and tombstones for None."""
+        with self._lock:
+            rows = self._connection.execute(_LABELS, {"namespace": namespace}).fetchall()
         if namespace is None:
-            rows = self._read_rows("SELECT label FROM entries UNION SELECT label FROM tombstones", ())
-        else:
-            with self._lock:
-                rows = self._connection.execute(_OWN_LABELS, {"namespace": namespace}).fetchall()
+            rows += self._read_rows("SELECT DISTINCT label FROM tombstones", ())
         return frozenset(label for (label,) in rows if label)
 
     def reconcile(self) -> int:
@@ -280,6 +315,17 @@ class Index:
         with self._lock, suppress(sqlite3.Error):
             self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUMED})")  # `execute` frees only one page
         return gone
+
+    def _choose_index(self, namespace: str, now: float) -> str:
+        """The index for a search of unexpired values in some order.
+
+        The index on expiry, if values have expired and few have not: the one in that order would pass by all the
+        expired ones. Otherwise SQLite chooses.
+        """
+        if not self._connection.execute(_EXPIRED, (namespace, now)).fetchone():
+            return ""
+        [few, _] = self._connection.execute(_UNEXPIRED, (namespace, now, _FEW + 1)).fetchone()
+        return _BY_EXPIRY if few <= _FEW else ""
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -320,10 +366,8 @@ class Index:
         (expires, *row), now = found[0], self._clock()
         if expires <= now:
             with self._change() as change:
-                self._replace_by_tombstones(
-                    change, "expired", "namespace = ? AND base = ? AND expires <= ?", (*key, now)
-                )
-                self._expire_values(change)
+                rows = change.execute(_EXPIRED_ROW, (*key, now)).fetchall()
+                self._replace_by_tombstones(change, "expired", rows)
             self._remove_doomed_files()
             return None
         self._pending_uses[key] = now
@@ -359,9 +403,30 @@ class Index:
         found = self._read_rows("SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key)
         return next((Tombstone(self._records.decode(*key, record), reason, at) for record, reason, at in found), None)
 
-    def _expire_values(self, change: sqlite3.Connection) -> int:
-        """Replace a bounded number of expired values by tombstones, and return their number."""
-        return self._replace_by_tombstones(change, "expired", f"expires <= ? LIMIT {EXPIRED_AT_ONCE}", (self._clock(),))
+    def remove_expired(self) -> int:
+        """Remove a batch of expired values and of their files in two short changes.
+
+        Returns:
+            The number of removed values and files; 0 if there are no more.
+        """
+        with self._lock:
+            if not self._find_expired(self._connection, None, 1):
+                return self._remove_doomed_files()
+        removed, end = 0, time.monotonic() + BATCH_SECONDS
+        with self._change(is_durable=False) as change:
+            while removed < EXPIRED_PER_BATCH and time.monotonic() < end:
+                rows = self._find_expired(change, None, _EXPIRED_PER_STEP)
+                self._replace_by_tombstones(change, "expired", rows)
+                removed += len(rows)
+                if len(rows) < _EXPIRED_PER_STEP:
+                    break
+        return removed + self._remove_doomed_files()
+
+    def _find_expired(self, change: sqlite3.Connection, owner: str | None, limit: int) -> list[_Row]:
+        """Expired values of a namespace, or of all for None."""
+        given = {"owner": owner, "now": self._clock(), "limit": limit}
+        query = _EXPIRED_ROWS.format(owner="" if owner is None else _OF_OWNER)
+        return change.execute(query, given).fetchall()
 
     def _make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> None:
         """Replace expired values by tombstones, then the least recently used values of crowded namespaces.
@@ -369,15 +434,30 @@ class Index:
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
-        self._expire_values(change)
-        while (plan := self._plan_eviction(change, namespace, size)).choose_namespace() and self._expire_values(change):
-            pass
-        plan.check()
+        self._replace_by_tombstones(change, "expired", self._find_expired(change, namespace, EXPIRED_PER_PUT))
+        plan = self._plan_eviction(change, namespace, size)
+        while plan.choose_namespace() is not None:
+            rows = self._find_expired(change, namespace if plan.exceeds_share else None, 1)
+            if not rows:
+                break
+            self._replace_by_tombstones(change, "expired", rows)
+            for _, owner, _, _, freed in rows:
+                plan.remove(owner, freed)
+        try:
+            plan.check()
+        except StoreError:  # expired values of others do not count
+            if not (rows := self._find_expired(change, None, _ALL)):
+                raise
+            self._replace_by_tombstones(change, "expired", rows)
+            plan = self._plan_eviction(change, namespace, size)
+            plan.check()
         while (crowded := plan.choose_namespace()) is not None:
-            oldest = "SELECT rowid, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
-            row, freed = change.execute(oldest, (crowded,)).fetchone()
-            self._replace_by_tombstones(change, "evicted", "rowid = ?", (row,))
-            plan.remove(crowded, freed)
+            oldest = (
+                "SELECT rowid, namespace, base, descriptor, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
+            )
+            rows = change.execute(oldest, (crowded,)).fetchall()
+            self._replace_by_tombstones(change, "evicted", rows)
+            plan.remove(crowded, rows[0][-1])
 
     def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
         total = SpaceUsage(
@@ -388,13 +468,9 @@ class Index:
         rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
         return Eviction(self._policy, namespace, size, {name: SpaceUsage(*used) for name, *used in rows}, total)
 
-    def _replace_by_tombstones(
-        self, change: sqlite3.Connection, reason: Reason, where: str, parameters: tuple[Any, ...]
-    ) -> int:
-        query = f"SELECT rowid, namespace, base, descriptor FROM entries WHERE {where}"  # noqa: S608  # ours
+    def _replace_by_tombstones(self, change: sqlite3.Connection, reason: Reason, rows: list[_Row]) -> None:
         now = self._clock()
-        rows = change.execute(query, parameters).fetchall()
-        for row, namespace, base, record in rows:
+        for row, namespace, base, record, _ in rows:
             change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
             if known := self._records.decode_or_report(namespace, base, record):
                 envelope = self._records.encryptor.new_envelope(namespace, base)
@@ -404,7 +480,6 @@ class Index:
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
         for namespace in {namespace for _, namespace, *_ in rows}:
             _trim_tombstones(change, namespace, now)
-        return len(rows)
 
     def _adopt_draft(self, change: sqlite3.Connection, draft: Draft) -> None:
         known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()
@@ -422,15 +497,17 @@ class Index:
             if not change.execute("SELECT 1 FROM blobs WHERE digest = ? AND start = ?", place).fetchone():
                 self._blobs.remove(name_of(*place))
 
-    def _remove_doomed_files(self) -> None:
-        """Remove the files of blobs without a value, unless a new value uses the blob."""
+    def _remove_doomed_files(self) -> int:
+        """Remove some files of blobs without a value, unless a new value uses the blob. Returns their number."""
+        removed = 0
         with suppress(sqlite3.Error):
             if not self._read_rows("SELECT 1 FROM doomed LIMIT 1", ()):
-                return
+                return 0
             with self._change(is_durable=False) as change:
-                for place in change.execute("SELECT digest, start FROM doomed").fetchall():
+                for place in change.execute("SELECT digest, start FROM doomed LIMIT ?", (_FILES_AT_ONCE,)).fetchall():
                     if self._blobs.remove(name_of(*place)):
-                        change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place)
+                        removed += change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place).rowcount
+        return removed
 
 
 def _trim_tombstones(change: sqlite3.Connection, namespace: str, now: float) -> None:

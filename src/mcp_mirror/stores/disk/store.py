@@ -26,6 +26,7 @@ from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
 from mcp_mirror.stores.disk.index import Index, ValueLocation
 from mcp_mirror.stores.encryption import CHANGED, Encryptor, clamp_span, sealed_span
+from mcp_mirror.stores.expiry import ExpirySweeper
 from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
 from mcp_mirror.stores.quotas import refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
@@ -70,6 +71,7 @@ class DiskStore:
         self._encryptor = Encryptor(policy.encryption)
         self._records = RecordCodec(Descriptor, self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
+        self._sweeper = ExpirySweeper(partial(self._run, self._index.remove_expired))
         self._threads: anyio.CapacityLimiter | None = None
 
     @property
@@ -84,10 +86,12 @@ class DiskStore:
         except BaseException:
             await self.__aexit__()
             raise
+        self._sweeper.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         with anyio.CancelScope(shield=True):
+            await self._sweeper.stop()
             await self._run(self._end)
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:

@@ -3,10 +3,11 @@
 Pure: other modules decide when to send them and which of them form a transaction.
 """
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from mcp_mirror.paths import label_of
@@ -17,6 +18,16 @@ from mcp_mirror.types import Buffer, Traffic
 _TOMBSTONE_SECONDS: Final = round(TOMBSTONE_LIFETIME)
 
 Command = tuple[str | bytes | int | float | memoryview, ...]
+
+
+class Removal(NamedTuple):
+    """The removal of a value."""
+
+    entry: Entry
+    tombstone: bytes | None = None
+    """The record of the tombstone; None for none."""
+    at: float = 0.0
+    """When the value was evicted or expired, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,8 @@ class RedisCommands:
         yield "HSET", self.keys.of("ledger"), f"v:{entry.name}", entry.record
         yield "SADD", self.keys.of("labels"), label_of(unquote(entry.base))
         yield "SADD", self.keys.of("namespaces"), entry.namespace
-        yield from self._add_to_sums(entry, 1)
+        for field, number in _sums_of(entry).items():
+            yield "HINCRBY", self.keys.of("ledger"), field, number
         yield from self.extend_expiry(entry)
 
     def add_to_lists(self, namespace: str, base: str, created: float) -> Iterator[Command]:
@@ -83,42 +95,70 @@ class RedisCommands:
         keys = self.keys
         for blob in keys.blobs(entry):
             yield "PEXPIRE", blob, self._blob_milliseconds
-        shared = (keys.of(kind) for kind in ("order", "ledger", "labels", "namespaces", "turn"))
+        shared = (keys.of(kind) for kind in ("order", "ledger", "labels", "namespaces"))
         for key in (keys.of("card", entry.name), keys.of("order", entry.namespace), *shared):
             yield "PEXPIRE", key, self._index_milliseconds
+
+    def begin_turn(self) -> Iterator[Command]:
+        """Begin a transaction, and interrupt those of other gateways. Uses of values do not interrupt any."""
+        yield "INCR", self.keys.of("turn")
+        yield "PEXPIRE", self.keys.of("turn"), self._index_milliseconds
 
     def fetch(self, entry: Entry, piece: Piece) -> Command:
         """Read a piece of a value."""
         return "GETRANGE", self.keys.blob(entry, piece.number), piece.start, piece.start + piece.length - 1
 
-    def remove(self, entry: Entry, tombstone: bytes | None = None, at: float = 0.0) -> Iterator[Command]:
-        """Remove a value, and add its tombstone, if there is one.
+    def remove(self, removals: Sequence[Removal]) -> Iterator[Command]:
+        """Remove values, and add their tombstones. Each key that lists several of the values is changed once."""
+        unlinked: list[str] = []
+        listed: defaultdict[str, list[str]] = defaultdict(list)
+        sums: Counter[str] = Counter()
+        for entry, tombstone, _ in removals:
+            card = self.keys.of("card", entry.name)
+            unlinked += self.keys.blobs(entry)
+            listed[self.keys.of("order")].append(entry.name)
+            for key in (self.keys.of("order", entry.namespace), *self.keys.listings(entry.namespace, entry.base)):
+                listed[key].append(entry.base)
+            sums.update(_sums_of(entry))
+            if tombstone is None:
+                unlinked.append(card)
+        if removals:
+            yield "HDEL", self.keys.of("ledger"), *(f"v:{entry.name}" for entry, _, _ in removals)
+        yield from self._unlink(unlinked)
+        for key, members in listed.items():
+            yield "ZREM", key, *members
+        for field, number in sums.items():
+            yield "HINCRBY", self.keys.of("ledger"), field, -number
+        yield from self._add_tombstones(removals)
 
-        Args:
-            entry: The value.
-            tombstone: The record of the tombstone.
-            at: When the value was evicted or expired, in seconds since the epoch.
-        """
-        if entry.size:
-            yield "UNLINK", *self.keys.blobs(entry)
-        yield "ZREM", self.keys.of("order"), entry.name
-        yield "ZREM", self.keys.of("order", entry.namespace), entry.base
-        yield from self.remove_from_lists(entry.namespace, entry.base)
-        yield "HDEL", self.keys.of("ledger"), f"v:{entry.name}"
-        yield from self._add_to_sums(entry, -1)
-        if tombstone is None:
-            yield "UNLINK", self.keys.of("card", entry.name)
-            return
-        yield "SET", self.keys.of("card", entry.name), tombstone, "EX", _TOMBSTONE_SECONDS
-        for key, member in self._tombstone_entries(entry.namespace, entry.base):
-            yield "ZADD", key, at, member
+    def _add_tombstones(self, removals: Sequence[Removal]) -> Iterator[Command]:
+        buried: defaultdict[str, list[float | str]] = defaultdict(list)
+        for entry, tombstone, at in removals:
+            if tombstone is None:
+                continue
+            yield "SET", self.keys.of("card", entry.name), tombstone, "EX", _TOMBSTONE_SECONDS
+            for key, member in self._tombstone_entries(entry.namespace, entry.base):
+                buried[key] += (at, member)
+        for key, scored in buried.items():
+            yield "ZADD", key, *scored
             yield "EXPIRE", key, _TOMBSTONE_SECONDS
 
-    def remove_tombstone(self, name: str) -> Iterator[Command]:
-        """Remove a tombstone, given its encoded name."""
-        namespace, _, base = name.partition(":")
-        yield "UNLINK", self.keys.of("card", name)
-        yield from self._forget_tombstone(namespace, base)
+    def remove_tombstones(self, names: Iterable[str]) -> Iterator[Command]:
+        """Remove tombstones, given their encoded names."""
+        entries: defaultdict[str, list[str]] = defaultdict(list)
+        cards: list[str] = []
+        for name in names:
+            namespace, _, base = name.partition(":")
+            cards.append(self.keys.of("card", name))
+            for key, member in self._tombstone_entries(namespace, base):
+                entries[key].append(member)
+        yield from self._unlink(cards)
+        for key, members in entries.items():
+            yield "ZREM", key, *members
+
+    def _unlink(self, keys: Sequence[str]) -> Iterator[Command]:
+        if keys:
+            yield "UNLINK", *keys
 
     def _forget_tombstone(self, namespace: str, base: str) -> Iterator[Command]:
         for key, member in self._tombstone_entries(namespace, base):
@@ -136,10 +176,11 @@ class RedisCommands:
         for kind in ("traffic", "namespaces"):
             yield "PEXPIRE", self.keys.of(kind), self._index_milliseconds
 
-    def _add_to_sums(self, entry: Entry, sign: int) -> Iterator[Command]:
-        for owner in ("", f":{entry.namespace}"):
-            yield "HINCRBY", self.keys.of("ledger"), f"bytes{owner}", sign * entry.size
-            yield "HINCRBY", self.keys.of("ledger"), f"values{owner}", sign
+
+def _sums_of(entry: Entry) -> dict[str, int]:
+    """The share of a value in the sums, by field of the ledger."""
+    owner = f":{entry.namespace}"
+    return {"bytes": entry.size, "values": 1, f"bytes{owner}": entry.size, f"values{owner}": 1}
 
 
 def sum_fields(*namespaces: str) -> Iterator[str]:

@@ -116,8 +116,13 @@ class RedisConnection:
                 pipe.execute_command(*command)
             return list(await pipe.execute())
 
-    async def transact(self, watched: str, plan: Plan) -> Sequence[Any] | None:
+    async def transact(self, watched: str, plan: Plan, attempts: int = _ATTEMPTS) -> Sequence[Any] | None:
         """Plan and run a transaction. If `watched` changes in between, plan again.
+
+        Args:
+            watched: A key that every transaction changes.
+            plan: Plans the transaction.
+            attempts: Maximum number of plans.
 
         Returns:
             The replies to the planned commands; None without commands.
@@ -125,7 +130,7 @@ class RedisConnection:
         Raises:
             StoreError: The transaction failed.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(attempts):
             with suppress(exceptions.WatchError):
                 async with self._exchange(self._transaction):
                     return await self._attempt(watched, plan)

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Reason
+from mcp_mirror.stores.expiry import EXPIRED_PER_PUT
 from mcp_mirror.stores.quotas import MAX_TOMBSTONES, NAMESPACE_TOMBSTONES, Eviction, SpaceUsage, make_tombstone
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.stores.redis.commands import Command, RedisCommands, sum_fields
+from mcp_mirror.stores.redis.commands import Command, RedisCommands, Removal, sum_fields
 from mcp_mirror.stores.redis.connection import Read
 from mcp_mirror.stores.redis.records import Entry, ValueRecord, read_entry, split_name
 
 _AT_ONCE: Final = 32
-"""Expired values, and evicted values, that one transaction removes at most, so that it stays short."""
+"""Values that one transaction removes at most, so that it stays short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +55,62 @@ class RedisEviction:
         before, (total, own) = read_entry(entry.name, record), read_usage(sums)
         if before is not None and before.mark == entry.mark:
             return EvictionPlan(is_stored=True)
-        leaving = await self._find_least_recently_used(read, None, _AT_ONCE, self.clock() - self.policy.lifetime)
+        leaving = await self._find_expired(read, None, EXPIRED_PER_PUT)
         usage = {entry.namespace: own}
         if total.values >= self.policy.max_values or total.bytes + entry.size > self.policy.max_bytes:
             usage |= await self._read_all_usage(read)
         eviction = Eviction(self.policy, entry.namespace, entry.size, usage, total)
         for one in {*leaving, *([before] if before else ())}:
             eviction.remove(one.namespace, one.size)
-        fits = eviction.choose_namespace() is None
+        fits = await self._add_expired(read, eviction, leaving, before)
         if not fits and len(leaving) < _AT_ONCE:
-            eviction.check()
             fits = await self._evict(read, eviction, leaving, before)
-        replaced = self.commands.remove(before) if before and fits else ()
+        replaced = self.commands.remove([Removal(before)]) if before and fits else ()
         removed = await self._replace_by_tombstones(read, {one: used for one, used in leaving.items() if one != before})
         return EvictionPlan((*replaced, *removed), fits)
 
+    async def remove_expired(self, read: Read) -> Sequence[Command]:
+        """Plan the removal of a batch of expired values, for which callers do not wait."""
+        return await self._replace_by_tombstones(read, await self._find_expired(read, None, _AT_ONCE))
+
+    async def _find_expired(self, read: Read, namespace: str | None, most: int) -> dict[Entry, float]:
+        return await self._find_least_recently_used(read, namespace, most, self.clock() - self.policy.lifetime)
+
+    async def _add_expired(
+        self, read: Read, eviction: Eviction, leaving: dict[Entry, float], before: Entry | None
+    ) -> bool:
+        """Add expired values to `leaving` until the new value fits. Returns whether it fits."""
+        if eviction.choose_namespace() is None:
+            return True
+        owner = eviction.namespace if eviction.exceeds_share else None
+        for entry, used in (await self._find_expired(read, owner, _AT_ONCE)).items():
+            if len(leaving) >= _AT_ONCE or eviction.choose_namespace() is None:
+                break
+            if entry != before and entry not in leaving:
+                leaving[entry] = used
+                eviction.remove(entry.namespace, entry.size)
+        return eviction.choose_namespace() is None
+
     async def _evict(self, read: Read, eviction: Eviction, leaving: dict[Entry, float], before: Entry | None) -> bool:
-        """Add values to evict to `leaving`. Returns whether the new value fits then."""
+        """Add values to evict to `leaving`. Returns whether the new value fits then.
+
+        Raises:
+            StoreError: The value fits only at the cost of another namespace's fair share.
+        """
+        expired = {
+            entry: used
+            for entry, used in (await self._find_expired(read, None, _AT_ONCE)).items()
+            if entry not in leaving and entry != before
+        }
+        try:
+            eviction.check()
+        except StoreError:  # expired values do not count
+            if not expired:
+                raise
+            leaving |= expired
+            return False
         candidates: dict[str, Iterator[tuple[Entry, float]]] = {}
-        for _ in range(_AT_ONCE):
+        while len(leaving) < _AT_ONCE:
             if (crowded := eviction.choose_namespace()) is None:
                 return True
             if crowded not in candidates:
@@ -118,19 +157,20 @@ class RedisEviction:
         keys, now = self.commands.keys, self.clock()
         records = await read("MGET", *(keys.of("card", one.name) for one in leaving))
         commands = await self._trim_tombstones(read, [one.namespace for one in leaving])
+        removals: list[Removal] = []
         for (entry, used), record in zip(leaving.items(), records, strict=True):
             names = split_name(entry.name)
             value_record = self.codec.decode_or_report(*names, record) if record else None
             if value_record is None or value_record.tombstone:
-                commands += self.commands.remove(entry)
+                removals.append(Removal(entry))
                 continue
             expired = used + self.policy.lifetime
             reason: Reason = "expired" if expired <= now else "evicted"
             tombstone = make_tombstone(value_record.descriptor, reason, min(expired, now))
             envelope = self.codec.encryptor.new_envelope(*names)
             encoded = self.codec.encode(ValueRecord(tombstone.descriptor, tombstone.reason, tombstone.at), envelope)
-            commands += self.commands.remove(entry, encoded, tombstone.at)
-        return commands
+            removals.append(Removal(entry, encoded, tombstone.at))
+        return [*commands, *self.commands.remove(removals)]
 
     async def _trim_tombstones(self, read: Read, new: Sequence[str]) -> list[Command]:
         """Remove old tombstones over the limits. `new` contains the namespace of each new tombstone."""
@@ -142,7 +182,7 @@ class RedisEviction:
             )
             old |= dict.fromkeys(f"{namespace}:{base}" for base in excess)
         old |= dict.fromkeys(await _find_oldest_beyond(read, keys.of("graves"), MAX_TOMBSTONES - len(new)))
-        return [command for name in old for command in self.commands.remove_tombstone(name)]
+        return list(self.commands.remove_tombstones(old))
 
 
 async def _find_oldest_beyond(read: Read, key: str, limit: int) -> list[str]:

@@ -7,6 +7,7 @@ writers. Large values are written in chunks before, and become visible with the 
 
 import os
 import secrets
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,10 +24,11 @@ from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.encryption import CHANGED, HEAD, Encryptor, Envelope, clamp_span
 from mcp_mirror.stores.encryption import CHUNK as SEALED
+from mcp_mirror.stores.expiry import ExpirySweeper
 from mcp_mirror.stores.pieces import cut
-from mcp_mirror.stores.quotas import make_tombstone, refuse_oversized
+from mcp_mirror.stores.quotas import SpaceUsage, make_tombstone, refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.stores.redis.commands import Command, RedisCommands, sum_fields, traffic_fields
+from mcp_mirror.stores.redis.commands import Command, RedisCommands, Removal, sum_fields, traffic_fields
 from mcp_mirror.stores.redis.connection import Read, RedisConnection, WriteRefusedError
 from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction, read_usage
 from mcp_mirror.stores.redis.records import (
@@ -46,6 +48,8 @@ _STAGED: Final = 1800
 """Seconds after which the chunks of an unfinished put expire."""
 _PAGE: Final = 256
 """Records that are read at once."""
+_FEW: Final = 1000
+"""Unexpired values that are read for a list or a sum, if others have expired."""
 _SPOOLED: Final = 16 << 20
 """Bytes above which a value is read into a memory-mapped file."""
 
@@ -78,14 +82,17 @@ class RedisStore:
         self._codec = RecordCodec(ValueRecord, self._encryptor)
         self._commands = RedisCommands(self._keys, policy.lifetime)
         self._eviction = RedisEviction(self._commands, self._codec, policy, clock)
+        self._sweeper = ExpirySweeper(self._remove_expired)
 
     async def __aenter__(self) -> Self:
         """Log whether the server is available. The store works without it until its first use."""
         with suppress(StoreError):
             await self._redis.run([("PING",)])
+        self._sweeper.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._sweeper.stop()
         await self._redis.aclose()
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:  # noqa: ARG002  # the bytes go to another machine
@@ -120,7 +127,7 @@ class RedisStore:
             if blob is None and await read("EXISTS", *self._keys.blobs(entry)) != entry.chunks:
                 raise StoreError("The value took too long to reach the store. Call the tool again.")
             entering = self._commands.enter(entry, record, blob, created, self._clock()) if room.fits else ()
-            return self._next_turn, *room.commands, *entering
+            return *self._commands.begin_turn(), *room.commands, *entering
 
         while True:
             await self._redis.transact(self._keys.of("turn"), plan)
@@ -129,10 +136,14 @@ class RedisStore:
             if not room.commands:
                 raise StoreError(_DAMAGED)
 
-    @property
-    def _next_turn(self) -> Command:
-        """Interrupts the transactions of other gateways."""
-        return "INCR", self._keys.of("turn")
+    async def _remove_expired(self) -> int:
+        """Remove a batch of expired values unless another gateway writes. Returns 1 if values were removed, else 0."""
+
+        async def plan(read: Read) -> Iterable[Command] | None:
+            commands = await self._eviction.remove_expired(read)
+            return (*self._commands.begin_turn(), *commands) if commands else None
+
+        return int(await self._redis.transact(self._keys.of("turn"), plan, attempts=1) is not None)
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""
@@ -242,7 +253,7 @@ class RedisStore:
             used = await read("ZSCORE", self._keys.of("order"), name)
             if entry is None or used is None or self._is_expired(float(used)):
                 return None
-            return self._next_turn, *self._commands.remove(entry)
+            return *self._commands.begin_turn(), *self._commands.remove([Removal(entry)])
 
         try:
             return await self._redis.transact(self._keys.of("turn"), plan) is not None
@@ -258,19 +269,28 @@ class RedisStore:
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
         owner, listed, at = encode_name(namespace), list[Descriptor](), 0
+        base = encode_name(after or "")
         made = self._keys.of("made", owner, *([encode_name(label)] if label else []))
         await self._update_lists(owner)
         if after is not None:
-            base = encode_name(after)
             used, rank = await self._redis.run(
                 [("ZSCORE", self._keys.of("order", owner), base), ("ZREVRANK", made, base)]
             )
             if used is None or self._is_expired(float(used)) or rank is None:
                 raise LookupError(after)
             at = rank + 1
+        few = await self._find_few_unexpired(owner)
+        if few:
+            [scores] = await self._redis.run([("ZMSCORE", made, *few)])
+            created = {name: float(score) for name, score in zip(few, scores, strict=True) if score is not None}
+            few = sorted(created, key=lambda name: (created[name], name), reverse=True)
+            at = few.index(base.encode()) + 1 if after is not None and base.encode() in created else 0
         while limit is None or len(listed) < limit:
             wanted = _PAGE if limit is None else min(limit - len(listed), _PAGE)
-            [bases] = await self._redis.run([("ZRANGE", made, at, at + wanted - 1, "REV")])
+            if few is None:
+                [bases] = await self._redis.run([("ZRANGE", made, at, at + wanted - 1, "REV")])
+            else:
+                bases = few[at : at + wanted]
             listed += await self._read_descriptors(owner, [base.decode() for base in bases])
             at += len(bases)
             if len(bases) < wanted:
@@ -297,6 +317,10 @@ class RedisStore:
         owner, place = encode_name(namespace), encode_name(text)
         names = self._keys.of("names", owner)
         await self._update_lists(owner)
+        if (few := await self._find_few_unexpired(owner)) is not None:
+            bases = sorted(one.decode() for one in few)
+            at = bisect_left(bases, place)
+            return tuple(unquote(one) for one in bases[max(at - limit, 0) : at + limit])
         below, above = await self._redis.run(
             [
                 ("ZRANGE", names, f"({place}", "-", "BYLEX", "REV", "LIMIT", 0, limit),
@@ -309,8 +333,22 @@ class RedisStore:
         """The bases of the newest values, newest first."""
         owner = encode_name(namespace)
         await self._update_lists(owner)
+        if await self._find_few_unexpired(owner) is not None:
+            return tuple(known.base for known in await self.list(namespace, limit=limit))
         [bases] = await self._redis.run([("ZRANGE", self._keys.of("made", owner), 0, limit - 1, "REV")])
         return await self._select_unexpired(owner, bases)
+
+    async def _find_few_unexpired(self, owner: str) -> Sequence[bytes] | None:
+        """The encoded bases of all unexpired values, if values have expired and few have not; else None.
+
+        A search in another order would pass by all the expired ones.
+        """
+        order, last = self._keys.of("order", owner), self._clock() - self._policy.lifetime
+        expired, kept = await self._redis.run([("ZCOUNT", order, "-inf", last), ("ZCOUNT", order, f"({last}", "+inf")])
+        if not expired or kept > _FEW:
+            return None
+        [bases] = await self._redis.run([("ZRANGE", order, f"({last}", "+inf", "BYSCORE")])
+        return list(bases)
 
     async def _select_unexpired(self, owner: str, bases: Sequence[bytes]) -> tuple[str, ...]:
         """The decoded bases of those values that have not expired."""
@@ -325,21 +363,30 @@ class RedisStore:
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
         owner = encode_name(namespace)
-        last = self._clock() - self._policy.lifetime
+        few, last = await self._find_few_unexpired(owner), self._clock() - self._policy.lifetime
         sums, expired, counted = await self._redis.run(
             [
                 ("HMGET", self._keys.of("ledger"), *sum_fields(owner)),
-                ("ZRANGE", self._keys.of("order", owner), "-inf", last, "BYSCORE"),
+                ("ZRANGE", self._keys.of("order", owner), "-inf", last if few is None else "-inf", "BYSCORE"),
                 ("HMGET", self._keys.of("traffic"), *traffic_fields(owner)),
             ]
         )
-        [kept] = read_usage(sums)
-        if expired:
-            names = [f"{owner}:{base.decode()}" for base in expired]
-            [records] = await self._redis.run([("HMGET", self._keys.of("ledger"), *(f"v:{name}" for name in names))])
-            for entry in filter(None, map(read_entry, names, records)):
+        if few is None:
+            [kept] = read_usage(sums)
+            for entry in await self._read_entries(owner, expired):
                 kept = kept.without_value(entry.size)
+        else:
+            entries = await self._read_entries(owner, few)
+            kept = SpaceUsage(len(entries), sum(entry.size for entry in entries))
         return StoreStats(kept.values, kept.bytes, Traffic(*(int(number or 0) for number in counted)))
+
+    async def _read_entries(self, owner: str, bases: Sequence[bytes]) -> Sequence[Entry]:
+        """The entries of values, given their encoded bases."""
+        if not bases:
+            return ()
+        names = [f"{owner}:{base.decode()}" for base in bases]
+        [records] = await self._redis.run([("HMGET", self._keys.of("ledger"), *(f"v:{name}" for name in names))])
+        return [entry for entry in map(read_entry, names, records) if entry]
 
     async def _update_lists(self, owner: str) -> None:
         """Update the sorted sets for lists after writes by gateways of earlier versions, which do not have them."""
@@ -359,7 +406,7 @@ class RedisStore:
         if not missing and not removed:
             return None
         records = await read("MGET", *(self._keys.of("card", owner, base) for base in missing)) if missing else ()
-        commands: list[Command] = [self._next_turn]
+        commands = list(self._commands.begin_turn())
         for base, record in zip(missing, records, strict=True):
             value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record) if record else None
             created = value_record.descriptor.created if value_record and not value_record.tombstone else 0.0
