@@ -293,6 +293,31 @@ async def test_a_change_by_another_gateway_while_room_is_made_does_no_damage(
         assert check_accounts(redis_server, tmp_path) == (3, 1)
 
 
+async def test_a_put_beside_thousands_of_expired_values_takes_one_plan(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[EvictionPlan] = []
+    async with opened(redis_server, tmp_path, ttl=1000.0) as store:
+        await asyncio.gather(*(put(store, f"t-{index}") for index in range(2000)))
+        await put(store, "t-used")
+        make_room = RedisEviction.make_room
+
+        async def plan_during_a_read(eviction: RedisEviction, read: Read, entry: Entry) -> EvictionPlan:
+            plan = await make_room(eviction, read, entry)
+            assert await store.read("me", "t-used") is not None
+            plans.append(plan)
+            return plan
+
+        for name in ("order", "order:me"):
+            bases = [f"{'me:' if name == 'order' else ''}t-{index}" for index in range(2000)]
+            redis_server.run("ZADD", f"{tmp_path}:1:{name}", *(part for base in bases for part in (1, base)))
+        monkeypatch.setattr(RedisEviction, "make_room", plan_during_a_read)
+        await put(store, "t-new")
+        assert [(plan.fits, len(plan.commands) < 30) for plan in plans] == [(True, True)]
+        assert (await store.stats("me")).values == 2
+        assert {one.base for one in await store.list("me")} == {"t-used", "t-new"}
+
+
 async def test_lost_accounting_keys_are_an_error_with_advice(redis_server: RedisProcess, tmp_path: Path) -> None:
     async with opened(redis_server, tmp_path, max_values=1) as store:
         await put(store, "t-1")

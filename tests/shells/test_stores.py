@@ -1,10 +1,13 @@
 """The contract of all stores; a line in `STORES` adds a store."""
 
+import asyncio
 import errno
+from bisect import insort
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore
+from mcp_mirror.stores.sorted_items import SortedItems
 from mcp_mirror.types import Descriptor, FileSpan, Member, Provenance, Span, StoreStats, Traffic
 
 TTL = 100.0
@@ -585,3 +589,117 @@ async def test_a_file_of_another_disk_is_copied(
     await roomy.put("me", descriptor("t-1", blob, clock), (blob,), FileSpan(str(frame), Span(4, len(blob))))
     frame.unlink()
     assert bytes((await roomy.read("me", "t-1")) or b"") == blob
+
+
+# Many values that expire at once.
+
+MANY = 300
+
+
+async def count_kept(store: Store) -> int:
+    """The number of values that the store has not removed, expired ones included."""
+    if isinstance(store, MemoryStore):
+        return len(store._entries)  # noqa: SLF001  # not visible
+    if isinstance(store, DiskStore):
+        return int(store._index._read_rows("SELECT count(*) FROM entries", ())[0][0])  # noqa: SLF001  # not visible
+    assert isinstance(store, RedisStore)
+    [kept] = await store._redis.run([("ZCARD", store._keys.of("order"))])  # noqa: SLF001  # not visible
+    return int(kept)
+
+
+async def fill_and_expire(store: Store, clock: Clock, namespace: str = "me") -> None:
+    for index in range(MANY):
+        await put(store, clock, based("old", index), namespace=namespace)
+    clock.now += TTL
+
+
+async def test_expired_values_are_invisible_before_they_are_removed(roomy: Store, clock: Clock) -> None:
+    await fill_and_expire(roomy, clock)
+    assert await roomy.stats("me") == StoreStats(0, 0)
+    assert (await roomy.list("me"), await roomy.newest("me", 5), await roomy.namespaces()) in [
+        ((), (), frozenset()),
+        ((), (), {"me"}),  # Redis keeps the names of namespaces longer
+    ]
+    assert await roomy.bases_near("me", based("old", 5), 3) == ()
+    assert await roomy.describe("me", based("old", 0)) is not None
+    assert await roomy.read("me", based("old", 1)) is None
+    assert await count_kept(roomy) > MANY - 5
+
+
+@pytest.mark.parametrize("few", [1000, 2])
+async def test_unexpired_values_are_listed_among_many_expired_ones(
+    few: int, roomy: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("memory", "disk.index", "redis.store"):
+        monkeypatch.setattr(f"mcp_mirror.stores.{module}._FEW", few)
+    await fill_and_expire(roomy, clock)
+    bases = [based(label, number) for number in range(3) for label in ("new", "zoo")]
+    for base in bases:
+        clock.now += 1
+        await put(roomy, clock, base)
+    assert await count_kept(roomy) > MANY - 15
+    assert [one.base for one in await roomy.list("me", limit=4)] == bases[:1:-1]
+    assert [one.base for one in await roomy.list("me", after=bases[2])] == bases[1::-1]
+    assert [one.base for one in await roomy.list("me", label="zoo", limit=2)] == [bases[5], bases[3]]
+    assert await roomy.newest("me", 2) == (bases[5], bases[4])
+    assert await roomy.bases_near("me", bases[1], 2) in [(bases[2], bases[4], bases[1], bases[3]), (bases[1], bases[3])]
+    assert await roomy.stats("me") == StoreStats(6, 54)
+    with pytest.raises(LookupError):
+        await roomy.list("me", after=based("old", 200))
+
+
+async def test_a_put_removes_only_a_few_expired_values(roomy: Store, clock: Clock) -> None:
+    await fill_and_expire(roomy, clock)
+    await put(roomy, clock, "t-1")
+    assert await count_kept(roomy) >= MANY + 1 - 3
+
+
+@pytest.mark.parametrize("bound", [{"max_values": MANY}, {"namespace_values": MANY}, {"max_bytes": 9 * MANY}])
+async def test_a_put_into_a_store_full_of_expired_values_removes_only_a_few(
+    bound: dict[str, int], open_store: OpenStore, clock: Clock
+) -> None:
+    async with open_store(**bound) as store:
+        await fill_and_expire(store, clock)
+        await put(store, clock, "t-1")
+        assert await count_kept(store) >= MANY + 1 - 3
+        await put(store, clock, "t-2", b"x" * 45)
+        assert await store.stats("me") == StoreStats(2, 54)
+
+
+async def test_expired_values_of_others_take_no_room_from_a_large_value(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(max_bytes=9 * MANY, namespace_bytes=9 * MANY) as store:
+        await fill_and_expire(store, clock, "gone")
+        await put(store, clock, "t-1", b"x" * 9 * MANY)
+        assert await store.stats("me") == StoreStats(1, 9 * MANY)
+
+
+async def test_expired_values_are_removed_in_the_background(
+    open_store: OpenStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.expiry._IDLE", 0.01)
+    async with open_store() as store:
+        await fill_and_expire(store, clock)
+        async with asyncio.timeout(60):
+            while await count_kept(store):  # noqa: ASYNC110  # the store removes them
+                await asyncio.sleep(0.01)
+        gone = [await store.describe("me", based("old", index)) for index in range(MANY)]
+        assert all(isinstance(one, Tombstone) and one.reason == "expired" for one in gone)
+
+
+def test_sorted_items_are_those_of_a_sorted_list() -> None:
+    random, items, expected = Random(7), SortedItems[int](), list[int]()  # noqa: S311  # no secret
+    for number in random.sample(range(100_000), 9000):
+        items.add(number)
+        insort(expected, number)
+    for number in random.sample(expected, 8000):
+        items.remove(number)
+        expected.remove(number)
+        if not len(expected) % 500:
+            at = random.randrange(len(expected) + 1)
+            edge = expected[at] if at < len(expected) else 100_000
+            assert list(items.ascend(edge)) == expected[at:]
+            assert list(items.descend(edge)) == expected[:at][::-1]
+            assert list(items.descend()) == expected[::-1]
+    for number in expected:
+        items.remove(number)
+    assert not items

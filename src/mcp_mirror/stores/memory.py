@@ -197,11 +197,7 @@ class MemoryStore:
         if (few := self._find_few_unexpired(namespace)) is not None:
             kept = SpaceUsage(len(few), sum(len(self._entries[namespace, known.base].blob) for known in few))
         else:
-            kept = share.usage
-            for key in share.keys:  # expired values come first
-                if not self._is_expired(key, now):
-                    break
-                kept = kept.without_value(len(self._entries[key].blob))
+            kept = self._sum_unexpired(share, now)
         return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
@@ -295,6 +291,18 @@ class MemoryStore:
 
     def _is_expired(self, key: Key, now: float) -> bool:
         return self._entries[key].descriptor.expires <= now
+
+    def _sum_unexpired(self, share: _Share, now: float) -> SpaceUsage:
+        """The values and bytes without expired values, counted from the end with fewer values."""
+        expired, kept = SpaceUsage(), SpaceUsage()
+        for oldest, newest in zip(share.keys, reversed(share.keys), strict=True):
+            if not self._is_expired(oldest, now):
+                return SpaceUsage(share.usage.values - expired.values, share.usage.bytes - expired.bytes)
+            if self._is_expired(newest, now):
+                return kept
+            expired = expired.with_value(len(self._entries[oldest].blob))
+            kept = kept.with_value(len(self._entries[newest].blob))
+        return kept
 
     def _find_few_unexpired(self, namespace: str) -> Sequence[Descriptor] | None:
         """The descriptors of all unexpired values, if values have expired and few have not; else None.

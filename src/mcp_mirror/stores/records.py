@@ -3,8 +3,8 @@
 Later versions may add members with defaults.
 """
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ class RecordCodec(Generic[T]):
             record: The record.
             envelope: The envelope of the record's value. The record of a removed value needs a new one.
         """
-        encoded = msgspec.msgpack.encode(record, enc_hook=dict)
+        encoded = msgspec.msgpack.encode(_omit_defaults(record) if is_dataclass(record) else record, enc_hook=dict)
         return envelope.seal_record(encoded) if envelope else encoded
 
     def decode(self, namespace: str, base: str, encoded: bytes) -> T:
@@ -46,3 +46,14 @@ class RecordCodec(Generic[T]):
         except StoreError as error:
             self.encryptor.report(error)
             return None
+
+
+def _omit_defaults(record: Any) -> dict[str, Any]:
+    """The members of a dataclass that differ from their defaults; decoding adds the others."""
+    members: dict[str, Any] = {}
+    for one in fields(record):
+        value = getattr(record, one.name)
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        if default is MISSING or value != default:
+            members[one.name] = value
+    return members

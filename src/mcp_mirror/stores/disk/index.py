@@ -37,6 +37,8 @@ _LOCK_TIMEOUT: Final = 10_000
 """Milliseconds to wait for the write lock."""
 _SHORT_LOCK_TIMEOUT: Final = 100
 """Milliseconds to wait for the write lock for a change that can be made later."""
+_LOG_PAGES: Final = 4000
+"""Pages of the log after which a change copies the log to the index, if no checkpoint has done so before."""
 _VACUUMED: Final = 10_000
 """Free pages of 4 KiB that are returned to the system at each start."""
 _AHEAD: Final = 60.0
@@ -138,6 +140,8 @@ class Index:
         self._pending_uses: dict[Key, float] = {}
         """Uses that are not written yet, because the written expiry is late enough."""
         self._open: sqlite3.Connection | None = None
+        self._checkpointer: sqlite3.Connection | None = None
+        """A second connection: others read and write while it copies the log to the index."""
 
     def open(self) -> None:
         """Open or create the index, and migrate it.
@@ -154,11 +158,15 @@ class Index:
         self._open.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only effective before the first table
         self._open.execute("PRAGMA journal_mode = WAL")
         self._open.execute("PRAGMA synchronous = FULL")
+        self._open.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         migrate(self._open)
 
     def close(self) -> None:
         """Write pending uses, and close the index."""
         with self._lock:
+            if self._checkpointer:
+                self._checkpointer.close()
+                self._checkpointer = None
             connection, self._open = self._open, None
             if connection is None:
                 return
@@ -421,6 +429,12 @@ class Index:
                 if len(rows) < _EXPIRED_PER_STEP:
                     break
         return removed + self._remove_doomed_files()
+
+    def checkpoint(self) -> None:
+        """Copy the log to the index. Calls do not wait for it, as they would for the checkpoints of SQLite itself."""
+        if self._checkpointer is None:
+            self._checkpointer = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _find_expired(self, change: sqlite3.Connection, owner: str | None, limit: int) -> list[_Row]:
         """Expired values of a namespace, or of all for None."""

@@ -71,7 +71,7 @@ class DiskStore:
         self._encryptor = Encryptor(policy.encryption)
         self._records = RecordCodec(Descriptor, self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
-        self._sweeper = ExpirySweeper(partial(self._run, self._index.remove_expired))
+        self._sweeper = ExpirySweeper(partial(self._run, self._maintain))
         self._threads: anyio.CapacityLimiter | None = None
 
     @property
@@ -161,6 +161,12 @@ class DiskStore:
                 if is_damage(error):
                     (self._folder / _DAMAGED).touch(0o600)
                 raise
+
+    def _maintain(self) -> int:
+        """Remove a batch of expired values, and write the index's log. Returns the number of removed values."""
+        removed = self._index.remove_expired()
+        self._index.checkpoint()
+        return removed
 
     def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
         size = sum(len(segment) for segment in blob)
