@@ -415,7 +415,7 @@ class Index:
         """Remove a batch of expired values and of their files in two short changes.
 
         Returns:
-            The number of removed values and files; 0 if there are no more.
+            The number of removed values and files; 0 if none are left.
         """
         with self._lock:
             if not self._find_expired(self._connection, None, 1):
