@@ -111,6 +111,8 @@ class PendingRequest:
     """None until the request has ended, and after `take`."""
     answered: anyio.Event = field(default_factory=anyio.Event)
     """Set with the outcome."""
+    stop: Callable[[], None] = field(default=lambda: None)
+    """Called with the outcome: stops the transport if it still sends the request or reads the response."""
 
     @property
     def frame(self) -> Segments:
@@ -122,6 +124,7 @@ class PendingRequest:
         """Set the outcome and wake the waiter."""
         self.outcome = outcome
         self.answered.set()
+        self.stop()
 
     def take(self) -> RawResponse:
         """Return the result, once; `PayloadBypass.exchange` has returned."""

@@ -1,0 +1,466 @@
+"""MCP messages in HTTP bodies: requests of the gateway go out, and their responses come in, past the SDK.
+
+The SDK's transport sends the handshake, notifications, answers to requests of the server, and the first request of each
+session. Later requests of the gateway repeat the headers of the first one and are sent here, without the SDK and the
+HTTP client around this transport. An unusual response (a redirect, an error status, a stream that breaks off) goes to
+the SDK's transport, which handles it as the response to a request of its own. No request is sent twice.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import httpx2
+import mcp_types as types
+from anyio.abc import TaskGroup
+
+from mcp_mirror.errors import WireError
+from mcp_mirror.payload.content_encodings import decode_body, read_beginning
+from mcp_mirror.payload.floods import RepeatedLog
+from mcp_mirror.payload.framing import EventReader
+from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
+from mcp_mirror.payload.spool import Frame, Spool, frame_id
+from mcp_mirror.settings.policies import HttpEndpoint
+from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.upstreams.oauth import AuthorizationError
+from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, mark
+from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass, PendingRequest
+from mcp_mirror.upstreams.transports.server_output import ServerOutput
+
+_logger = logging.getLogger(__name__)
+
+_EVENT_SLICE: Final = 1 << 13
+"""Bytes that are split into events before other tasks run."""
+_JSON: Final = "application/json"
+_EVENTS: Final = "text/event-stream"
+_OK: Final = 200
+_NOT_FOUND: Final = 404
+_TOO_LARGE: Final = 413
+_UNKNOWN_SESSION: Final = frozenset({400, _NOT_FOUND})
+"""Statuses with which servers answer in a session that they do not know."""
+_SESSION: Final = "mcp-session-id"
+_SESSION_HEADERS: Final = (_SESSION, "mcp-protocol-version")
+_OWN_HEADERS: Final = frozenset({"content-length", "cookie", "mcp-method", "mcp-name"})
+_OWN_PREFIX: Final = "mcp-param-"
+"""Headers that differ between requests of a session; the others are the same."""
+_BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
+_ENDED: Final = "The request has ended."
+"""The error with which a request ends for the SDK's transport. Its caller has its outcome already."""
+DELETE_TIMEOUT: Final = 2.0
+"""Seconds for the request that ends a session."""
+_MAX_REFUSAL: Final = 1 << 16
+"""Bytes of an error response that are read."""
+
+
+def encode_event(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
+    """Return a server-sent event; its data may have several lines."""
+    lines = () if data is None else (b"data: " + bytes(data).replace(b"\n", b"\ndata: "),)
+    return b"\n".join((*fields, *lines, b"", b""))
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A response body that is rewritten for the SDK."""
+
+    def __init__(self, source: httpx2.Response, chunks: AsyncIterator[bytes]) -> None:
+        self._source = source
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        async for chunk in self._chunks:
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+
+class _Request(httpx2.AsyncByteStream):
+    """A request body in segments; it can be sent again."""
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        for chunk in chunks_of(self._segments):
+            yield chunk
+
+
+Rewrite = Callable[[httpx2.Response, RequestId | None], AsyncGenerator[bytes]]
+
+
+class LiftingTransport(httpx2.AsyncBaseTransport):
+    """Sends through `inner`. Requests of the gateway get their bodies here, and their responses stop here."""
+
+    def __init__(
+        self,
+        endpoint: HttpEndpoint,
+        inner: httpx2.AsyncBaseTransport,
+        bypass: PayloadBypass,
+        spool: Spool,
+        output: ServerOutput,
+    ) -> None:
+        self._url = httpx2.URL(endpoint.url)
+        self._ends_with_stream = endpoint.legacy_sse
+        self._inner = inner
+        self._output = output
+        self._bypass = bypass
+        self._spool = spool
+        self._log = RepeatedLog(_logger)
+        self._waiting: dict[RequestId, anyio.CancelScope] = {}
+        self._reading: dict[RequestId, httpx2.Response] = {}
+        """Responses whose bodies are being read, by the ids of their requests."""
+        self._first: httpx2.Request | None = None
+        """The first request of the session that succeeded, with the headers of all."""
+        self._received: dict[RequestId, httpx2.Response] = {}
+        """Responses for the SDK's transport to requests that it did not send."""
+        self._taking: RequestId | None = None
+        """The request whose response is being read at this moment."""
+        self.session: dict[str, str] = {}
+        """The headers that name the MCP session, while there is one."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request; return its response as far as it is for the SDK.
+
+        A failed request gets a JSON-RPC error as its response, so that the session continues.
+        """
+        body = await request.aread() if request.method == "POST" else b""
+        identity = _read_request_id(body)
+        if identity is not None and self._bypass.has_ended(identity):
+            return _answer(identity, _ENDED)
+        request = self._replace_body(request, body, self._bypass.find(identity)) if body else request
+        request.extensions = {**request.extensions, "timeout": self._build_timeouts(request, identity)}
+        named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
+        self.session = named if _SESSION in named and request.method != "DELETE" else {}
+        try:
+            response = await self._send_until_response(request, identity)
+        except httpx2.TransportError as error:
+            if request.method != "POST":
+                raise
+            return _build_failure_response(identity, error, request.url)
+        response.request = request
+        if response.status_code == _OK and request.url == self._url and self._bypass.find(identity) is not None:
+            self._first = self._first or request
+        if response.status_code == _TOO_LARGE and identity is not None:
+            await response.aclose()
+            return _answer(identity, _explain_too_large(request))
+        if response.status_code in _UNKNOWN_SESSION and _SESSION in request.headers and identity is not None:
+            return await self._handle_refusal(response, identity)
+        return self._rewrite_response(response, identity)
+
+    async def _send_until_response(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
+        """Send a request until the beginning of its response, unless `post` has sent it.
+
+        Raises:
+            httpx2.TransportError: The request failed, or was dropped.
+        """
+        if identity is None:
+            return await self._inner.handle_async_request(request)
+        if (received := self._received.pop(identity, None)) is not None:
+            return received
+        with anyio.CancelScope() as scope:
+            self._waiting[identity] = scope
+            try:
+                return await self._inner.handle_async_request(request)
+            finally:
+                self._waiting.pop(identity, None)
+        raise httpx2.ReadError("the request was dropped")
+
+    async def post(self, own: PendingRequest, cookies: httpx2.Cookies) -> bool:
+        """Send a request of the gateway and take its response; return False if the SDK's transport must do that.
+
+        Args:
+            own: The request.
+            cookies: The cookies of the HTTP client.
+        """
+        if self._first is None:
+            return False
+        with anyio.CancelScope() as scope:
+            own.stop = partial(self._stop, own.id, scope)
+            request = self._build_request(own, self._first, cookies)
+            own.is_sent = True  # or will be: a slow server counts as a slow response
+            try:
+                response = await self._inner.handle_async_request(request)
+            except httpx2.TransportError as error:
+                self._bypass.fail(own.id, types.INTERNAL_ERROR, _explain_failure(error, request.url))
+                return True
+            response.request = request
+            if "set-cookie" in response.headers:
+                cookies.extract_cookies(response)
+            unusual = await self._take_response(response, own.id)
+            if unusual is not None:
+                self._received[own.id] = unusual
+            return unusual is None
+        return True
+
+    def _stop(self, identity: RequestId, scope: anyio.CancelScope) -> None:
+        """Stop a request that a message of another stream, or the end of the connection, has ended."""
+        if self._taking != identity:
+            scope.cancel()
+
+    def _build_request(self, own: PendingRequest, first: httpx2.Request, cookies: httpx2.Cookies) -> httpx2.Request:
+        segments = own.frame
+        headers = [
+            (name, value)
+            for name, value in first.headers.items()
+            if name not in _OWN_HEADERS and not name.startswith(_OWN_PREFIX)
+        ]
+        headers.append(("content-length", str(sum(len(segment) for segment in segments))))
+        request = httpx2.Request(
+            "POST", self._url, headers=headers, stream=_Request(segments), extensions=dict(first.extensions)
+        )
+        request.headers.update(own.headers)
+        if cookies:
+            cookies.set_cookie_header(request)
+        return request
+
+    async def _take_response(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response | None:
+        """Take the response to a request of the gateway; return a response for the SDK's transport if it is unusual.
+
+        If an event stream ends too early, that response has the last event that the SDK's transport would have seen.
+        The SDK's transport resumes the stream, or reports its end.
+        """
+        rewrite = self._find_rewrite(response)
+        if response.status_code != _OK or rewrite is None:
+            return response
+        last = b""
+        try:
+            async with aclosing(rewrite(response, identity)) as chunks:
+                async for chunk in chunks:
+                    if self._bypass.has_ended(identity):
+                        return None
+                    last = chunk
+        except httpx2.TransportError as error:
+            _logger.debug("a response broke off: %s", type(error).__name__)
+        finally:
+            await response.aclose()
+        if self._bypass.has_ended(identity):
+            return None
+        return httpx2.Response(_OK, headers={"content-type": _EVENTS}, content=last)
+
+    def drop_request(self, identity: RequestId, tasks: TaskGroup) -> None:
+        """Cancel a request that has ended: neither wait for its response nor read on."""
+        if scope := self._waiting.get(identity):
+            scope.cancel()
+        if response := self._reading.pop(identity, None) or self._received.pop(identity, None):
+            tasks.start_soon(response.aclose)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()
+
+    def _build_timeouts(self, request: httpx2.Request, identity: RequestId | None) -> dict[str, Any]:
+        """Return the timeouts of a request: a response or an event stream may pause for any time."""
+        timeout = dict(request.extensions.get("timeout", {}))
+        if request.method == "DELETE":
+            return dict.fromkeys(("connect", "read", "write", "pool"), DELETE_TIMEOUT)
+        return timeout | {"read": None} if request.method == "GET" or identity is not None else timeout
+
+    def _replace_body(self, request: httpx2.Request, body: bytes, own: PendingRequest | None) -> httpx2.Request:
+        """Return the request with the body to send; the SDK made `body`."""
+        segments = self._bypass.outbound(body) if own is None else own.frame
+        if own is not None:
+            own.is_sent = True  # or will be: a slow server counts as a slow response
+        elif segments == (body,):
+            return request
+        headers = httpx2.Headers(request.headers)
+        headers["content-length"] = str(sum(len(segment) for segment in segments))
+        return httpx2.Request(
+            request.method, request.url, headers=headers, stream=_Request(segments), extensions=request.extensions
+        )
+
+    async def _handle_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
+        """Return the error response in a session that the server may not know, as after its restart."""
+        try:
+            body = await read_beginning(response, _MAX_REFUSAL)
+        except httpx2.TransportError as error:
+            return _build_failure_response(identity, error, response.request.url)
+        finally:
+            await response.aclose()
+        answered = recover_id(body) == identity  # a response to this request, which the server may have executed
+        if response.status_code == _NOT_FOUND or (b"session" in body.lower() and not answered):
+            self._bypass.report_unknown_session(identity)
+        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _BODY_HEADERS]
+        return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
+
+    def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
+        rewrite = self._find_rewrite(response)
+        if identity is not None or self._ends_with_stream:
+            self._output.refusal = explain_response(response) if rewrite is None or response.is_error else None
+        if rewrite is None:
+            return response
+        lifted = self._read(response, identity, rewrite)
+        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _BODY_HEADERS]
+        stream = _Body(response, lifted)
+        return httpx2.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
+
+    def _find_rewrite(self, response: httpx2.Response) -> Rewrite | None:
+        """Return the function that reads the body of a response; None for an unknown content type."""
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return {_JSON: self._rewrite_json, _EVENTS: self._rewrite_events}.get(kind)
+
+    async def _read(
+        self, response: httpx2.Response, identity: RequestId | None, rewrite: Rewrite
+    ) -> AsyncGenerator[bytes]:
+        if identity is not None:
+            self._reading[identity] = response
+        try:
+            async for chunk in rewrite(response, identity):
+                yield chunk
+        finally:
+            if identity is not None:
+                self._reading.pop(identity, None)
+
+    async def _rewrite_json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncGenerator[bytes]:
+        collector = self._spool.collector()
+        try:
+            async for chunk in decode_body(response, self._spool.policy):
+                collector.add(chunk)
+            yield self._rewrite_body(collector.take(), identity)
+        except httpx2.TransportError as error:
+            reason = _explain_failure(error, response.request.url)
+            self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
+            yield _encode_error(identity, reason)
+        finally:
+            collector.close()
+
+    async def _rewrite_events(self, response: httpx2.Response, identity: RequestId | None) -> AsyncGenerator[bytes]:
+        collector = self._spool.collector()
+        reader: EventReader[Frame] = EventReader(collector)
+        try:
+            async for chunk in decode_body(response, self._spool.policy):
+                for at in range(0, len(chunk), _EVENT_SLICE):
+                    async for event in self._rewrite_paced(reader, chunk[at : at + _EVENT_SLICE], identity):
+                        yield event
+        finally:
+            self._log.close()
+            collector.close()
+            if self._ends_with_stream:
+                self._bypass.ended.set()
+
+    async def _rewrite_paced(
+        self, reader: EventReader[Frame], piece: bytes, identity: RequestId | None
+    ) -> AsyncGenerator[bytes]:
+        """Yield what the SDK sees of the events that end in a piece. It sees an error once a request has ended.
+
+        Raises:
+            httpx2.ReadError: The server sends too many messages that the gateway did not request.
+        """
+        flood = self._bypass.flood
+        flood.pacer.begin()
+        events = reader.feed(piece)
+        await flood.pacer.end()
+        for event in events:
+            flood.pacer.begin()
+            data = event.data if isinstance(event.data, bytes) else None
+            if event.data is not None and _is_message(event.fields):
+                data = self._rewrite_event(event.data, identity)
+            await flood.pacer.end()
+            if flood.reason:
+                self._bypass.give_up()
+                raise httpx2.ReadError(flood.reason)
+            if data is not None or event.data is None:
+                yield encode_event(event.fields, data)
+            if self._bypass.has_ended(identity):
+                yield encode_event((), _encode_error(identity, _ENDED))
+
+    def _rewrite_body(self, frame: Frame, identity: RequestId | None) -> bytes:
+        """Return what the SDK sees of a body with one message, the response."""
+        reason = "It answered with a message that is not a response."
+        try:
+            if (message := self._take_frame(frame, identity)) is not None:
+                return message
+        except WireError as error:
+            reason = str(error)
+        self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
+        return _encode_error(identity, reason)
+
+    def _rewrite_event(self, frame: Frame, identity: RequestId | None) -> bytes | None:
+        """Return what the SDK sees of an event; an event that is not a message is logged and dropped."""
+        try:
+            return self._take_frame(frame, identity)
+        except WireError as error:
+            self._log.warning("an upstream sent an event that is not a message: %s", error)
+            return None
+
+    def _take_frame(self, frame: Frame, identity: RequestId | None) -> bytes | None:
+        """Return a message if it is for the SDK.
+
+        Raises:
+            WireError: The frame is not a message, and does not answer a request in flight.
+        """
+        if not len(frame):  # a priming event
+            return b""
+        self._taking = identity
+        try:
+            message = self._bypass.inbound(frame, identity)
+            if message is not None:
+                types.jsonrpc_message_adapter.validate_json(bytes(message), by_name=False)
+        except (WireError, ValueError) as error:
+            return self._fail(frame, identity, str(error) if isinstance(error, WireError) else NOT_JSON_RPC)
+        finally:
+            self._taking = None
+        self._output.refusal = None
+        return None if message is None else bytes(message)
+
+    def _fail(self, frame: Frame, identity: RequestId | None, reason: str) -> bytes | None:
+        """Fail the request that a broken frame answers; return the error if it is a request of the SDK.
+
+        Raises:
+            WireError: The frame answers no request.
+        """
+        recovered = frame_id(frame)
+        if isinstance(frame, bytes):
+            if not self._bypass.fail(recovered, types.INTERNAL_ERROR, reason):
+                raise WireError(reason)
+            return None
+        answered = identity if recovered is None else recovered
+        return None if self._bypass.fail(answered, types.INTERNAL_ERROR, reason) else _encode_error(answered, reason)
+
+
+def _is_message(fields: tuple[bytes, ...]) -> bool:
+    """Whether an event contains a message: the older transport also has an event with an address."""
+    kinds = [field.partition(b":")[2].strip() for field in fields if field.partition(b":")[0] == b"event"]
+    return kinds[-1:] in ([], [b""], [b"message"])
+
+
+def _read_request_id(body: bytes) -> RequestId | None:
+    """Return the id of a request; None for a notification, a response, or no body."""
+    try:
+        message = open_message(body)
+    except WireError:
+        return None
+    return message.id if isinstance(message.id, int | str) and isinstance(message.method, str) else None
+
+
+def _build_failure_response(
+    identity: RequestId | None, error: httpx2.TransportError, url: httpx2.URL
+) -> httpx2.Response:
+    """Return the response to a request that failed; a failed notification is dropped."""
+    if identity is None:
+        return httpx2.Response(202)
+    return _answer(identity, _explain_failure(error, url))
+
+
+def _explain_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
+    """Return the message of the JSON-RPC error for a request that failed."""
+    return str(error) if isinstance(error, AuthorizationError) else mark(explain_failed_connection(error, url))
+
+
+def _answer(identity: RequestId, message: str) -> httpx2.Response:
+    headers = {"content-type": "application/json"}
+    return httpx2.Response(200, headers=headers, content=_encode_error(identity, message))
+
+
+def _explain_too_large(request: httpx2.Request) -> str:
+    size = int(request.headers.get("content-length", 0))
+    return (
+        f"the message of {size:,} bytes is over what this server takes (HTTP 413). Pass a smaller part of the value, "
+        "or raise the server's own limit and `max_request_bytes` with it"
+    )
+
+
+def _encode_error(identity: RequestId | None, message: str) -> bytes:
+    answer = types.ErrorData(code=types.INTERNAL_ERROR, message=message)
+    return types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer).model_dump_json().encode()
