@@ -34,24 +34,28 @@ class ExpirySweeper:
         """
         self._remove_batch = remove_batch
         self._task: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
 
     def start(self) -> None:
         """Start the task."""
         self._task = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Stop the task, after the batch that it is removing."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        """Stop the task. A batch is not cancelled: its thread or transaction would continue in a closed store."""
+        self._stopping.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     async def _sweep(self) -> None:
         pause = _IDLE
-        while True:
-            await asyncio.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311  # several gateways take turns
+        while not await self._is_stopped_within(pause * random.uniform(0.75, 1.25)):  # noqa: S311  # gateways take turns
             pause, began = _IDLE, time.monotonic()
             with suppress(StoreError):  # callers get the same error
                 if await self._remove_batch():
                     pause = max(_PAUSE, _PAUSE_PART * (time.monotonic() - began))
+
+    async def _is_stopped_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        return self._stopping.is_set()

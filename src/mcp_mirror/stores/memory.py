@@ -294,15 +294,16 @@ class MemoryStore:
 
     def _sum_unexpired(self, share: _Share, now: float) -> SpaceUsage:
         """The values and bytes without expired values, counted from the end with fewer values."""
-        expired, kept = SpaceUsage(), SpaceUsage()
-        for oldest, newest in zip(share.keys, reversed(share.keys), strict=True):
-            if not self._is_expired(oldest, now):
-                return SpaceUsage(share.usage.values - expired.values, share.usage.bytes - expired.bytes)
-            if self._is_expired(newest, now):
-                return kept
-            expired = expired.with_value(len(self._entries[oldest].blob))
-            kept = kept.with_value(len(self._entries[newest].blob))
-        return kept
+        entries, expired, kept = self._entries, 0, 0
+        for count, keys in enumerate(zip(share.keys, reversed(share.keys), strict=True)):
+            oldest, newest = entries[keys[0]], entries[keys[1]]
+            if oldest.descriptor.expires > now:
+                return SpaceUsage(len(share.keys) - count, share.size - expired)
+            if newest.descriptor.expires <= now:
+                return SpaceUsage(count, kept)
+            expired += len(oldest.blob)
+            kept += len(newest.blob)
+        return SpaceUsage(len(share.keys), kept)
 
     def _find_few_unexpired(self, namespace: str) -> Sequence[Descriptor] | None:
         """The descriptors of all unexpired values, if values have expired and few have not; else None.

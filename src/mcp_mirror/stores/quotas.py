@@ -30,10 +30,6 @@ class SpaceUsage:
     values: int = 0
     bytes: int = 0
 
-    def with_value(self, size: int) -> "SpaceUsage":
-        """The same with one more value of `size` bytes."""
-        return SpaceUsage(self.values + 1, self.bytes + size)
-
     def without_value(self, size: int) -> "SpaceUsage":
         """The same without one value of `size` bytes."""
         return SpaceUsage(self.values - 1, self.bytes - size)

@@ -283,12 +283,9 @@ class Index:
         """The number and bytes of the stored values, and the counted tokens."""
         now = self._clock()
         with self._lock:
-            kept = self._connection.execute(_UNEXPIRED, (namespace, now, _FEW + 1)).fetchone()
-            if kept[0] > _FEW:
-                kept = self._connection.execute(_STATS, {"namespace": namespace, "now": now}).fetchone()
+            kept = self._sum_unexpired(namespace, now)
         counted = self._read_rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
-        values, size = kept or (0, 0)
-        return StoreStats(values, size, Traffic(*counted[0]) if counted else Traffic())
+        return StoreStats(*kept, Traffic(*counted[0]) if counted else Traffic())
 
     def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens, without waiting for the disk or long for another process."""
@@ -323,6 +320,19 @@ class Index:
         with self._lock, suppress(sqlite3.Error):
             self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUMED})")  # `execute` frees only one page
         return gone
+
+    def _sum_unexpired(self, namespace: str, now: float) -> tuple[int, int]:
+        """The values and bytes of a namespace without expired values, counted by the smaller part."""
+        own = self._connection.execute('SELECT "values", bytes FROM usage WHERE namespace = ?', (namespace,)).fetchone()
+        if not own:
+            return 0, 0
+        if not self._connection.execute(_EXPIRED, (namespace, now)).fetchone():
+            return own[0], own[1]
+        half = own[0] // 2
+        values, size = self._connection.execute(_UNEXPIRED, (namespace, now, half + 1)).fetchone()
+        if values > half:
+            values, size = self._connection.execute(_STATS, {"namespace": namespace, "now": now}).fetchone()
+        return values, size
 
     def _choose_index(self, namespace: str, now: float) -> str:
         """The index for a search of unexpired values in some order.

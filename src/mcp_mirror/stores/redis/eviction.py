@@ -19,6 +19,8 @@ from mcp_mirror.stores.redis.records import Entry, ValueRecord, read_entry, spli
 
 _AT_ONCE: Final = 32
 """Values that one transaction removes at most, so that it stays short."""
+_PER_BATCH: Final = 16
+"""Expired values that one transaction of the background task removes: a put may wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class RedisEviction:
 
     async def remove_expired(self, read: Read) -> Sequence[Command]:
         """Plan the removal of a batch of expired values, for which callers do not wait."""
-        return await self._replace_by_tombstones(read, await self._find_expired(read, None, _AT_ONCE))
+        return await self._replace_by_tombstones(read, await self._find_expired(read, None, _PER_BATCH))
 
     async def _find_expired(self, read: Read, namespace: str | None, most: int) -> dict[Entry, float]:
         return await self._find_least_recently_used(read, namespace, most, self.clock() - self.policy.lifetime)
