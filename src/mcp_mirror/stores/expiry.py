@@ -38,6 +38,7 @@ class ExpirySweeper:
 
     def start(self) -> None:
         """Start the task."""
+        self._stopping.clear()
         self._task = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
