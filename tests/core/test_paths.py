@@ -1,15 +1,18 @@
 """The grammar of memory paths, and the ways in which models change them."""
 
 import json
+import pickle
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.paths import (
+    FixedBases,
     MemoryPath,
+    NewBases,
     find_bases,
     find_candidate_offsets,
     find_notice_bases,
@@ -200,3 +203,23 @@ def test_every_base_in_a_text_is_found(parts: list[tuple[str, Any]]) -> None:
 def test_only_a_memory_uri_with_a_whole_path_is_a_path(uri: str, path: str | None) -> None:
     found = parse_uri(uri)
     assert (found and str(found)) == path
+
+
+def test_new_bases_are_made_when_they_are_needed_and_stay_the_same() -> None:
+    made: list[UUID] = []
+
+    def new_id() -> UUID:
+        made.append(uuid4())
+        return made[-1]
+
+    bases = NewBases("read file", new_id)
+    assert not made
+    assert bases.companion == bases.companion == f"read_file-{made[0]}"
+    assert bases.value == bases.value == f"read_file-{made[1]}"
+    assert len(made) == 2
+
+
+def test_a_worker_process_gets_the_bases_of_its_gateway() -> None:
+    bases = NewBases("read_file", uuid4)
+    sent = pickle.loads(pickle.dumps(bases))  # noqa: S301  # our own
+    assert sent == FixedBases(bases.value, bases.companion)
