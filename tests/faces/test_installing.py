@@ -147,7 +147,7 @@ def test_a_configuration_that_was_changed_stays(write: Write, tmp_path: Path) ->
     before = [path.read_bytes() for path in (file, config)]
     ran = invoke("install", "claude-desktop", "--config", str(config))
     assert ran.exit_code == 2
-    assert f"{config} exists already. Name another file" in ran.stderr
+    assert f"{config} exists already. Move it away, or name another file" in ran.stderr
     assert [path.read_bytes() for path in (file, config)] == before
 
 

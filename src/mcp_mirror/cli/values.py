@@ -25,7 +25,7 @@ from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption
 from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
 from mcp_mirror.core.preview import format_bytes
-from mcp_mirror.errors import MirrorError
+from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
@@ -46,7 +46,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 NamespaceOption = Annotated[
     str,
-    typer.Option("--namespace", help="A namespace that `stats` prints; `local` is the user of stdio."),
+    typer.Option("--namespace", help="A namespace that `stats` prints, or a principal; `local` is the user of stdio."),
 ]
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A memory path, or a path below one.")]
 
@@ -69,8 +69,14 @@ class _StoredValues:
             async with aclosing(FrameScanner(child_watchdog)) as scanner:
                 found = await look_up(self.store, scanner, self.namespace, path) if path else None
         if found is None:
-            raise await unknown_path_error(self.store, self.namespace, strip_wrapping(text))
+            error = await unknown_path_error(self.store, self.namespace, strip_wrapping(text))
+            raise ToolError(f"{error}{await self.name_others()}")
         return found
+
+    async def name_others(self) -> str:
+        """Return a sentence with the other namespaces; empty if there are none."""
+        others = sorted(await self.store.namespaces() - {self.namespace})
+        return f" Other namespaces: {', '.join(others)} (--namespace)." if others else ""
 
 
 @values_app.command(name="list")
@@ -93,9 +99,7 @@ def list_values(
             print(json.dumps([_list_facts(one) for one in found[:limit]], indent=2))
             return
         if not found:
-            others = sorted(await values.store.namespaces() - {values.namespace})
-            named = f" Other namespaces: {', '.join(others)} (--namespace)." if others else ""
-            print(f"No values are stored for {values.namespace}.{named}")
+            print(f"No values are stored for {values.namespace}.{await values.name_others()}")
             return
         open_console().print(_build_table(found[:limit]))
         if len(found) > limit:
@@ -178,9 +182,16 @@ def _run(config: Path | None, namespace: str, work: Callable[[_StoredValues], Co
 
     async def run() -> None:
         async with open_persistent_store(loaded) as store:
-            await work(_StoredValues(store, namespace))
+            await work(_StoredValues(store, await _find_namespace(store, namespace)))
 
     run_until_signal(run())
+
+
+async def _find_namespace(store: Store, given: str) -> str:
+    """Return the namespace that a user means: itself, or that of the only principal with this name."""
+    namespaces = await store.namespaces()
+    meant = [one for one in namespaces if one.startswith("[") and json.loads(one)[-1] == given]
+    return meant[0] if given not in namespaces and len(meant) == 1 else given
 
 
 def _format_count(values: int) -> str:

@@ -55,8 +55,8 @@ def _find_literal_secrets(node: Node) -> Iterator[YamlLocation]:
 
 def _is_secret(scalar: Scalar) -> bool:
     keys, text = scalar.location.path, scalar.text
-    if len(text) < _SHORTEST or _PATH.fullmatch(text):
-        return False
+    if len(text) < _SHORTEST or _PATH.fullmatch(text) or text.startswith("sha256:"):
+        return False  # the hash of a random token does not reveal it
     section = RENAMED.get(keys[-2], keys[-2]) if len(keys) > 1 else ""
     if section in ("env", "headers"):
         return bool(_NAMED.search(keys[-1]))

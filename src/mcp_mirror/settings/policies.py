@@ -146,7 +146,7 @@ class UpstreamPolicy:
     endpoint: Annotated[StdioEndpoint | HttpEndpoint | LocalEndpoint, INLINE]
     timeout: Annotated[Seconds, Example(120)] = 60.0
     """Seconds that one request may take. There is always a limit."""
-    startup_timeout: Seconds = 30.0
+    startup_timeout: Seconds = 60.0
     """Seconds that connecting and listing the tools may take."""
     allow: Annotated[Globs, _TOOLS, Example(("read_*", "list_*"))] = ("*",)
     """Globs (`*`, `?`, `[...]`) of the tools that the gateway serves. Case matters."""

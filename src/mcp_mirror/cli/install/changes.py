@@ -60,8 +60,8 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
     written = parse_json(before, client.file)
     if has_file(backup) and read_bytes(backup) != before:
         raise ConfigError(
-            f"{backup} is the backup of an earlier installation. Restore those servers first (`mcp-mirror uninstall`), "
-            "then install again."
+            f"{backup} is the backup of an earlier installation. Restore those servers first "
+            f"(`{shlex.join(['mcp-mirror', 'uninstall', str(client.file)])}`), then install again."
         )
     servers = read_servers(written, client)
     _check(servers, client)
@@ -78,7 +78,7 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
         raise ConfigError(f"A server in {client.file} is nested too deeply. Fix it first.") from None
     is_other = has_file(path) and read_bytes(path) != text.encode()
     if is_other or path in map(resolve_path, (client.file, backup)):
-        raise ConfigError(f"{path} exists already. Name another file with --config, or move it away.")
+        raise ConfigError(f"{path} exists already. Move it away, or name another file with --config.")
     after = {**written, client.block: {ENTRY: _build_entry(client, path, text)}}
     return InstallPlan(client, servers, before, as_json(after, client.file), path, text, warnings)
 
@@ -109,6 +109,8 @@ def plan_uninstall(client: Client) -> InstallPlan:
     """
     backup = backup_path(client)
     if not has_file(backup):
+        if not any(map(is_gateway, read_servers(parse_json(read_bytes(client.file), client.file), client).values())):
+            raise ConfigError(f"There is nothing to uninstall: {client.file} does not start mcp-mirror.")
         raise ConfigError(f"The backup {backup} of `mcp-mirror install` does not exist. Restore {client.file} by hand.")
     was, now = read_bytes(backup), read_bytes(client.file)
     before, written = parse_json(was, backup), parse_json(now, client.file)

@@ -97,7 +97,8 @@ def _print_result(plan: InstallPlan, named: str) -> None:
     )
     print_note(f"A backup of {plan.client.file} is beside it: {backup_path(plan.client).name}.")
     if named not in known_clients():
-        print_note("Both files contain the servers' secrets: keep them out of version control.")
+        backup = backup_path(plan.client).name
+        print_note(f"{plan.config.name} and {backup} contain the servers' secrets: keep them out of version control.")
     print_note("A server gets PATH, HOME, a few other variables of the environment, and its own `env`.")
     print_note(f"To put the servers back: {shlex.join(['mcp-mirror', 'uninstall', named])}")
 
@@ -119,7 +120,8 @@ def uninstall(client: _ClientArgument, dry_run: _DryRunOption = False) -> None:
         print_note(f"{capitalize_first(title)} starts its own servers again: {names}. Restart it.")
         if stays:
             print_note(
-                f"{plan.config} was edited and stays. {capitalize_first(title)} does not know the additions in it."
+                f"{plan.config} was edited and stays; move it away before you install again. "
+                f"{capitalize_first(title)} does not know the additions in it."
             )
     except MirrorError as error:
         exit_with_error(error)

@@ -34,6 +34,8 @@ _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
 """How a child is stopped after its input is closed: the signals, and the seconds that it gets to exit."""
 _STUCK_STEPS: Final = (("SIGTERM", 0.2), ("SIGKILL", 1.0))
 """The same for a child that neither reads nor ends its message: it does not see that its input is closed."""
+_STARTING_STEPS: Final = ((None, 0.5), ("SIGTERM", 5.0), ("SIGKILL", 1.0))
+"""The same for a child that has sent no message yet: an npx that is killed while it installs breaks its own cache."""
 _LAST_OUTPUT: Final = 0.2
 """Seconds to wait for the last output of a child that has exited; a process of another group may keep the pipe."""
 _STDERR_SLICE: Final = 1 << 16
@@ -87,7 +89,8 @@ class StdioTransport:
             finally:
                 with anyio.CancelScope(shield=True):
                     sink.close()
-                    await child.stop(_STUCK_STEPS if bypass.is_stuck else _STEPS)
+                    started = _STEPS if incoming.has_message else _STARTING_STEPS
+                    await child.stop(_STUCK_STEPS if bypass.is_stuck else started)
                     with anyio.move_on_after(_LAST_OUTPUT):
                         await is_read.wait()
                         await incoming.read_rest()
@@ -153,7 +156,7 @@ class _StdioReader(MessageStream):
     def __init__(self, name: str, source: LineSource, bypass: PayloadBypass, output: ServerOutput) -> None:
         self._name = name
         self._output = output
-        self._has_message = False
+        self.has_message = False
         self._source = source
         self._bypass = bypass
         self._log = RepeatedLog(_logger)
@@ -179,7 +182,7 @@ class _StdioReader(MessageStream):
     async def read_rest(self) -> None:
         """Read what a child printed that exited before its first message."""
         with suppress(anyio.EndOfStream, *_PIPE_GONE):
-            while not self._has_message and self._output.stray is None:
+            while not self.has_message and self._output.stray is None:
                 self._open(await self._source.receive())
 
     def _open(self, frame: Frame) -> SessionMessage | None:
@@ -187,7 +190,7 @@ class _StdioReader(MessageStream):
         try:
             if (message := self._bypass.inbound(frame)) is None:
                 return None
-            self._has_message = True
+            self.has_message = True
             return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(message), by_name=False))
         except (WireError, ValueError) as error:
             reason = str(error) if isinstance(error, WireError) else NOT_JSON_RPC
