@@ -274,8 +274,12 @@ def test_unknown_clients_and_missing_files_are_reported(write: Write) -> None:
     assert "neither a client (claude-desktop, cursor" in invoke("install", "~nobody/x.json").stderr
     assert "does not exist" in invoke("install", "cursor").stderr
     file = write()
+    assert f"There is nothing to uninstall: {file} does not start" in invoke("uninstall", "claude-desktop").stderr
+    invoke("install", "claude-desktop", "--no-connect")
+    backup = Path(f"{file}{BACKUP_SUFFIX}")
+    backup.unlink()
     ran = invoke("uninstall", "claude-desktop")
-    assert f"The backup {file}{BACKUP_SUFFIX} of" in ran.stderr
+    assert f"The backup {backup} of" in ran.stderr
     assert "by hand" in ran.stderr
 
 

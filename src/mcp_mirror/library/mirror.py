@@ -173,7 +173,7 @@ class Mirror:
             MirrorError: The mirror is not open, or the path is None, as that of a result that is not stored.
         """
         if not isinstance(path, str):
-            raise MirrorError("There is no path: this result is not stored (`reply.path` is None). Use `reply.text`.")
+            raise MirrorError("This result is not stored, so `reply.path` is None. Use `reply.text`.")
         return _to_python(
             await self._run(lambda application: find_value(application.gateway.memory, namespace, path, _READ, to=None))
         )

@@ -15,8 +15,8 @@ from mcp_mirror.upstreams.transports.network_errors import explain_failed_connec
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _SLOW_START: Final = (
-    "A first start may install it, as with npx: raise `startup_timeout`, or run its command by hand. If npx then misses "
-    "a module, delete ~/.npm/_npx."
+    "A first start may install it, as with npx: raise `startup_timeout`, or run its command by hand. If npx then "
+    "misses a module, delete ~/.npm/_npx."
 )
 _SLOW_ANSWER: Final = "Check whether its `url` answers, or raise `startup_timeout`."
 _NOT_MCP: Final = (
