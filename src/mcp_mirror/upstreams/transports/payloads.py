@@ -353,6 +353,8 @@ class PayloadBypass:
         if request is not None:
             self._answer(request, _read_outcome(message, frame))
         if expected is not None and expected.outcome is None and isinstance(message.result, dict):
+            if msgspec.json.decode(frame, type=_Version).jsonrpc != "2.0":
+                raise WireError(NOT_JSON_RPC)  # noise before the response
             self._answer(expected, MisdirectedResponseError())
             return None
         return None if request is not None or self._has_issued(identity) else frame
@@ -380,6 +382,10 @@ class PayloadBypass:
         message = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params)
         with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(*_BROKEN):
             await self._sink.send(SessionMessage(message))
+
+
+class _Version(msgspec.Struct):
+    jsonrpc: Any = None
 
 
 def _build_closed_error() -> MCPError:
