@@ -12,6 +12,7 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -449,3 +450,22 @@ async def test_a_closed_store_raises_an_error(folder: Path, clock: Clock) -> Non
         pass
     with pytest.raises(StoreError, match="closed"):
         await put(store, clock, BASE, SMALL)
+
+
+async def test_a_page_takes_no_longer_with_many_values(tmp_path: Path, clock: Clock) -> None:
+    """SQLite must not sort all values for each page."""
+    seconds = {}
+    for count in (30, 3000):
+        async with opened(tmp_path / str(count), clock, fsync=False) as store:
+            for number in range(count):
+                clock.now += 0.001
+                await put(store, clock, f"grid-01234567-89ab-4cde-8f01-{number:012x}", b"1")
+            for label in ("", "grid"):
+                runs = []
+                for _ in range(20):
+                    began = perf_counter()
+                    assert len(await store.list("me", label=label, limit=20)) == 20
+                    runs.append(perf_counter() - began)
+                seconds[count, label] = min(runs)
+    assert seconds[3000, ""] < 3 * seconds[30, ""]
+    assert seconds[3000, "grid"] < 3 * seconds[30, "grid"]

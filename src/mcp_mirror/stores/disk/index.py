@@ -82,6 +82,9 @@ _EXPIRED_ROWS: Final = """SELECT entries.rowid, entries.namespace, entries.base,
     WHERE {owner} expires <= :now LIMIT :limit"""
 _OF_OWNER: Final = "usage.namespace = :owner AND"
 _BY_EXPIRY: Final = "INDEXED BY entries_own_expires"
+_BY_CREATION: Final = "INDEXED BY entries_made"
+_BY_TOOL: Final = "INDEXED BY entries_tool_made"
+_BY_BASE: Final = "INDEXED BY sqlite_autoindex_entries_1"
 _FEW: Final = 1000
 """Unexpired values that SQLite sorts for a list, if others have expired."""
 _EXPIRED: Final = "SELECT 1 FROM entries WHERE namespace = ? AND expires <= ? LIMIT 1"
@@ -249,7 +252,7 @@ class Index:
                     raise LookupError(after)
                 given |= {"created": row[0], "row": row[1]}
             query = _LIST.format(
-                index=self._choose_index(namespace, now),
+                index=self._choose_index(namespace, now, _BY_TOOL if label else _BY_CREATION),
                 label=_OF_LABEL if label else "",
                 after=_AFTER if after is not None else "",
             )
@@ -266,7 +269,7 @@ class Index:
         """The bases next to a text in alphabetical order."""
         given: dict[str, Any] = {"namespace": namespace, "text": text, "limit": limit, "now": self._clock()}
         with self._lock:
-            index = self._choose_index(namespace, given["now"])
+            index = self._choose_index(namespace, given["now"], _BY_BASE)
             below, above = (
                 self._connection.execute(query.format(index=index), given).fetchall() for query in (_BELOW, _ABOVE)
             )
@@ -276,7 +279,7 @@ class Index:
         """The bases of the newest values, newest first."""
         given: dict[str, Any] = {"namespace": namespace, "now": self._clock(), "limit": limit}
         with self._lock:
-            query = _NEWEST.format(index=self._choose_index(namespace, given["now"]))
+            query = _NEWEST.format(index=self._choose_index(namespace, given["now"], _BY_CREATION))
             return tuple(base for (base,) in self._connection.execute(query, given))
 
     def stats(self, namespace: str) -> StoreStats:
@@ -334,16 +337,16 @@ class Index:
             values, size = self._connection.execute(_STATS, {"namespace": namespace, "now": now}).fetchone()
         return values, size
 
-    def _choose_index(self, namespace: str, now: float) -> str:
+    def _choose_index(self, namespace: str, now: float, in_order: str) -> str:
         """The index for a search of unexpired values in some order.
 
         The index on expiry, if values have expired and few have not: the one in that order would pass by all the
-        expired ones. Otherwise SQLite chooses.
+        expired ones. Otherwise the one in that order: SQLite would sort all values.
         """
         if not self._connection.execute(_EXPIRED, (namespace, now)).fetchone():
-            return ""
+            return in_order
         [few, _] = self._connection.execute(_UNEXPIRED, (namespace, now, _FEW + 1)).fetchone()
-        return _BY_EXPIRY if few <= _FEW else ""
+        return _BY_EXPIRY if few <= _FEW else in_order
 
     @property
     def _connection(self) -> sqlite3.Connection:
