@@ -17,7 +17,7 @@ _SHORTEST: Final = 8
 """Characters; shorter values are switches and names."""
 _PATH: Final = re.compile(r"(?:~|\.{0,2})/\S*|[A-Za-z]:\\.*")
 _SECRET: Final = re.compile(r"store\.encryption\.keys\..*|server\.state_keys\..*|audit\.key|.*\.client_secret")
-"""Paths of keys whose values are secrets. The hash of a token is none: tokens are random."""
+"""Paths of keys whose values are secrets. Hashes of tokens are not: the tokens are random."""
 
 
 def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
