@@ -18,9 +18,8 @@ AT_ONCE = 0.1
 """Seconds within which a call in flight is answered."""
 SLACK = 0.4
 """Seconds more, times the slowness of a machine with other work."""
-BACK = 2.0
-"""Seconds within which a call works after the upstream's return, or is refused: the gateway starts the program up to
-twice, once for each protocol version."""
+BACK = 1.0
+"""Seconds within which a call works after the upstream's return."""
 
 BIDED = 30.0
 """Seconds after which the test stops waiting."""

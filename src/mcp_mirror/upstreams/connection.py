@@ -272,14 +272,16 @@ class ReconnectingConnection:
     def _switch_mode(self, error: UpstreamError) -> bool:
         """Switch to the next mode after a failed attempt; return whether to try it at once.
 
-        Servers of one protocol version may exit or answer with an error at the handshake of another.
+        Servers of one protocol version may exit or answer with an error at the handshake of another. A program that was
+        ready before and now exits has another cause: it is not started twice for one attempt.
         """
         if self.status.state == "ready":
             return False  # the mode has worked before
         mode, following = self._mode, self._modes.index(self._mode) + 1
         self._mode = self._modes[following % len(self._modes)]
         refused_legacy = mode == "legacy" and isinstance(error, RefusedError)
-        return following < len(self._modes) and (isinstance(error, EndedEarlyError) or refused_legacy)
+        exited_at_first = isinstance(error, EndedEarlyError) and not self._ready_since
+        return following < len(self._modes) and (exited_at_first or refused_legacy)
 
     async def _serve(self) -> None:
         """Connect, and follow list changes until the connection ends.
