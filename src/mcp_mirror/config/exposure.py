@@ -16,8 +16,10 @@ _NAMED: Final = re.compile(r"auth|token|secret|key|passw|pwd|credential|cookie|s
 _SHORTEST: Final = 8
 """Characters; shorter values are switches and names."""
 _PATH: Final = re.compile(r"(?:~|\.{0,2})/\S*|[A-Za-z]:\\.*")
-_SECRET: Final = re.compile(r"store\.encryption\.keys\..*|server\.state_keys\..*|audit\.key|.*\.client_secret")
-"""Paths of keys whose values are secrets. Hashes of tokens are not: the tokens are random."""
+_SECRET: Final = re.compile(
+    r"auth\.tokens\.[^.]*(\.hash)?|store\.encryption\.keys\..*|server\.state_keys\..*|audit\.key|.*\.client_secret"
+)
+"""Paths of keys whose values are secrets."""
 
 
 def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
