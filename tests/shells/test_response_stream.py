@@ -20,9 +20,17 @@ class Recorder:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self._received = anyio.Event()
 
     async def send(self, message: Message) -> None:
         self.messages.append(message)
+        self._received.set()
+        self._received = anyio.Event()
+
+    async def wait_for_comments(self, count: int) -> None:
+        with anyio.fail_after(30):
+            while self.body.count(b": ping\r\n\r\n") < count:
+                await self._received.wait()
 
     @property
     def body(self) -> bytes:
@@ -76,14 +84,14 @@ async def test_a_result_after_a_notification_is_an_event_on_one_line() -> None:
 
 async def test_a_silent_call_sends_comments_until_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_stream, "_PING_INTERVAL", 0.01)
-    recorder = Recorder()
+    recorder, later = Recorder(), Recorder()
     response = open_response(recorder)
-    with anyio.fail_after(30):
-        while recorder.body.count(b": ping\r\n\r\n") < 2:  # noqa: ASYNC110  # the response has no event for it
-            await anyio.sleep(0.01)
+    await recorder.wait_for_comments(2)
     await response.send_outcome(1, RESULT)
     count = len(recorder.messages)
-    await anyio.sleep(0.05)
+    following = open_response(later)
+    await later.wait_for_comments(2)  # by now the first response would have sent one more
+    await following.end()
     assert len(recorder.messages) == count
     assert recorder.media_type == b"text/event-stream"
     assert recorder.is_complete
