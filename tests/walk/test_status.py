@@ -127,10 +127,11 @@ async def test_the_configuration_schema_accepts_test_configurations(
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_instructions_contain_every_upstream_up_to_a_limit(
-    mode: str, configured: Configured, connect: Connect, raw: Any, chemist: Any
+    mode: str, configured: Configured, connect: Connect, run: Run, raw: Any, chemist: Any
 ) -> None:
     upstreams = {f"raw{index}": raw("ok", "--name", f"raw{index}") for index in range(8)}
     config = configured({"lab": chemist, **upstreams}, server={"instructions": "Be kind."})
+    await run("check", "--config", str(config))  # fills the cache: a busy machine may start them too late
     async with connect(config, mode=mode) as client:
         said = client.instructions or ""
         assert said.startswith("Be kind.")

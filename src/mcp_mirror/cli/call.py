@@ -10,8 +10,10 @@ import typer
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
+from mcp_mirror.cli.check import explain_all_down
+from mcp_mirror.cli.console import print_problems
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import exit_with_error, load, print_note, run_until_signal
+from mcp_mirror.cli.run import exit_with_error, load, mute_upstream_warnings, print_note, run_until_signal
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.core.schema import Schema, types_at
 from mcp_mirror.errors import MirrorError
@@ -49,13 +51,18 @@ def call(
     Example: mcp-mirror call tika_mirrored --arg pdf_path=sheet.pdf
     """
     loaded = load(config, verbose)
+    if not verbose:
+        mute_upstream_warnings()
     given = dict(_split_argument(text) for text in arg or ())
     done: list[tuple[Call, Reply]] = []
+    problems: list[str] = []
 
     async def run() -> None:
         async with open_application(loaded) as application:
             with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
                 await _wait_for_tool(application, tool)
+            if not _has_tool(application, tool):
+                problems.extend(explain_all_down(application))
             arguments = read_arguments(given, _find_schema(application, tool))
             request = application.gateway.new_call(NullChannel(Caller(LOCAL)), tool, arguments)
             done.append((request, await application.gateway.call_tool(request)))
@@ -65,6 +72,7 @@ def call(
     result = {key: _parse(reply[key]) for key in ("content", "isError") if key in reply}
     for block in result["content"]:
         print(block["text"] if block.get("type") == "text" else json.dumps(block))
+    print_problems(problems)
     if request.trace.path and loaded.store.kind in (None, "memory"):
         print_note(_VALUE_LOST)
     raise typer.Exit(1 if result.get("isError") else 0)
@@ -103,6 +111,11 @@ def _split_argument(text: str) -> tuple[str, str]:
     return key, value
 
 
+def _has_tool(application: Application, tool: str) -> bool:
+    state = application.gateway.state
+    return tool in state.own_tools or tool in state.catalog.entries
+
+
 def _find_schema(application: Application, tool: str) -> Schema:
     if own := application.gateway.state.own_tools.get(tool):
         schema: Schema = own.advert["inputSchema"]
@@ -116,7 +129,7 @@ async def _wait_for_tool(application: Application, tool: str) -> None:
 
     async def wait(upstream: Upstream) -> None:
         await upstream.settled.wait()
-        if tool in application.gateway.state.catalog.entries:
+        if _has_tool(application, tool):
             tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:

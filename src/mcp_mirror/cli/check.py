@@ -1,7 +1,6 @@
 """The command `mcp-mirror check`: connect to every upstream and print tools, twins, costs and problems."""
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
@@ -18,7 +17,7 @@ from mcp_mirror.app import Application, open_application
 from mcp_mirror.cli.console import open_console, print_problems
 from mcp_mirror.cli.lock import describe_finding
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import load_quietly, run_until_signal
+from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.upstream import Upstream
@@ -36,7 +35,7 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     """
     loaded = load_quietly(config, verbose)
     if not verbose:
-        _mute_upstream_warnings()
+        mute_upstream_warnings()
     problems: list[str] = list(loaded.warnings)
 
     async def run() -> None:
@@ -61,22 +60,16 @@ def connect_once(config: Path) -> list[str]:
         typer.Exit: The configuration cannot be used, or the user pressed Ctrl-C.
     """
     loaded = load_quietly(config)
-    _mute_upstream_warnings()
+    mute_upstream_warnings()
     down: list[str] = []
 
     async def run() -> None:
         async with open_application(loaded) as application:
             await follow_start(application)
-            down.extend(_explain_all_down(application))
+            down.extend(explain_all_down(application))
 
     run_until_signal(run())
     return down
-
-
-def _mute_upstream_warnings() -> None:
-    """Log only errors of upstreams: the printed problems repeat their warnings."""
-    for name in ("upstreams", "server.change_notifier"):
-        logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
 
 
 def _escape_name(name: str) -> Text:
@@ -158,7 +151,7 @@ def report(application: Application) -> list[str]:
     console.print(table)
     console.print(f"twins cost {twins:,} tokens, the original tools {sum(originals.values()):,}", highlight=False)
     console.print(f"mcp-mirror's own tools cost {own_cost:,} tokens", highlight=False)
-    down = _explain_all_down(application)
+    down = explain_all_down(application)
     listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
     unused = [problem for one in application.upstreams for problem in _find_unused_names(one)]
     return [*down, *listed, *unused, *catalog.problems, *map(describe_finding, catalog.findings)]
@@ -176,13 +169,15 @@ def _count_original_tokens(application: Application, expect: Callable[[Buffer], 
     }
 
 
-def _explain_all_down(application: Application) -> list[str]:
+def explain_all_down(application: Application) -> list[str]:
     """Return why upstreams are down, each with the lines that it printed before it failed."""
-    return [
-        "\n    ".join((f"{upstream.policy.name}: {upstream.status.detail}", *upstream.status.output))
-        for upstream in application.upstreams
-        if upstream.status.state != "ready"
-    ]
+    return [_explain_down(upstream) for upstream in application.upstreams if upstream.status.state != "ready"]
+
+
+def _explain_down(upstream: Upstream) -> str:
+    status = upstream.status
+    is_quoted = len(status.output) == 1 and status.detail.endswith(status.output[0])
+    return "\n    ".join((f"{upstream.policy.name}: {status.detail}", *(() if is_quoted else status.output)))
 
 
 def _find_unused_names(upstream: Upstream) -> Iterator[str]:

@@ -11,7 +11,7 @@ import typer
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.cli.console import open_console, print_problems
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import load, print_note, run_until_signal
+from mcp_mirror.cli.run import load, mute_upstream_warnings, print_note, run_until_signal
 from mcp_mirror.config.lock_file import read_file, write_file
 from mcp_mirror.security.pins import NO_LOCK, DefinitionChange, Finding, Lock, Pinned, compare_locks, pin_upstream
 from mcp_mirror.settings.policies import LockPolicy
@@ -38,6 +38,7 @@ def lock(
     Example: mcp-mirror lock
     """
     loaded = load(config, verbose)
+    mute_upstream_warnings()
     file = Path(loaded.lock.file or "")
     found: list[Comparison] = []
 
@@ -84,7 +85,8 @@ class Comparison:
         """Yield the changes line by line; of a first lock only the names, since the file contains the definitions."""
         for change in self.changes:
             is_first = self.before is None and is_written
-            yield change.subject if is_first else f"{change.subject} {change.predicate}{change.changed_members}."
+            predicate = "is locked" if is_first else f"{change.predicate}{change.changed_members}"
+            yield f"{change.subject} {predicate}."
             if self.before is not None:
                 yield from (f"  {line}" for line in change.lines())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import sys
@@ -42,6 +43,12 @@ def load_quietly(path: Path | None, verbosity: int = 0) -> Config:
     loaded = load_file(find_file(path))
     configure_logging(verbosity, loaded)
     return loaded
+
+
+def mute_upstream_warnings() -> None:
+    """Log only errors of upstreams: the command prints why they are down."""
+    for name in ("upstreams", "server.change_notifier"):
+        logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
 
 
 def find_file(path: Path | None) -> Path:

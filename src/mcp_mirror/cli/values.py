@@ -87,7 +87,9 @@ def list_values(
     as_: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """List stored values, the newest first: path, tool, upstream, kind, size, age and time to expiry.
+    """List stored values, the newest first: path, tool, upstream, kind, stored size, age and time to expiry.
+
+    The stored size is that of the value as JSON: of a text with its quotes and escapes, of media in base64.
 
     Example: mcp-mirror values list --tool list_orders
     """
@@ -119,7 +121,8 @@ def show(path: PathArgument, namespace: NamespaceOption = LOCAL, config: ConfigO
         found = await values.find(path)
         facts = _list_facts(found.descriptor) | {"path": str(found.path)} if found.descriptor else {}
         for name, fact in facts.items():
-            print(f"{name + ':':<12}{sanitize_to_lines(str(fact))}")
+            text = json.dumps(fact) if isinstance(fact, dict | list) else str(fact)
+            print(f"{name + ':':<12}{sanitize_to_lines(text)}")
         print(f"\n{_preview_value(found)}")
 
     _run(config, namespace, run)
@@ -220,7 +223,7 @@ def _parse_age(age: str) -> float:
 def _build_table(found: Iterable[Descriptor]) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("path", no_wrap=True)
-    for name in ("tool", "upstream", "kind", "size", "age", "expires in"):
+    for name in ("tool", "upstream", "kind", "stored size", "age", "expires in"):
         table.add_column(name, overflow="fold")
     now = time.time()
     for one in found:

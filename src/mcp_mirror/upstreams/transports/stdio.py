@@ -102,7 +102,7 @@ class StdioTransport:
         environment = get_default_environment() | dict(self.endpoint.env)
         command = shutil.which(self.endpoint.command, path=environment.get("PATH"))
         if command is None:
-            raise UpstreamError(f"Upstream {self.name!r}: {_explain_missing(self.endpoint.command)}")
+            raise UpstreamError(f"It cannot start: {_explain_missing(self.endpoint.command)}")
         argv = [command, *self.endpoint.args]
         try:
             async with self.child_watchdog.starting:
@@ -113,11 +113,10 @@ class StdioTransport:
             if shortage := explain_shortage(error):
                 raise self._shortage_error(shortage) from None
             reason = getattr(error, "strerror", None) or "it has an invalid argument"
+            command = self.endpoint.command
             raise UpstreamError(
-                f"Upstream {self.name!r}: {self.endpoint.command!r} cannot start: {reason}. Check `command`, `args` "
-                "and `cwd`."
+                f"Its command {command!r} cannot start: {reason}. Check `command`, `args` and `cwd`."
             ) from None
-
         restore_handle_limit(process.pid)
         return process
 
@@ -133,8 +132,7 @@ class StdioTransport:
             raise self._shortage_error(explain_shortage(error) or str(error.strerror)) from None
 
     def _shortage_error(self, shortage: str) -> UpstreamError:
-        command = self.endpoint.command
-        return UpstreamError(f"Upstream {self.name!r}: {command!r} cannot start now: {shortage}.")
+        return UpstreamError(f"Its command {self.endpoint.command!r} cannot start now: {shortage}.")
 
     async def _keep_output(self, process: Process, is_read: anyio.Event) -> None:
         assert process.stderr is not None  # noqa: S101  # opened with a pipe
