@@ -10,9 +10,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import httpcore2
 import httpx2
 import pytest
 from process_tree import offspring
+from tests.walk.conftest import BOUND
 
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.auth.keys import Keys, KeysUnavailableError
@@ -98,6 +101,32 @@ async def test_a_silent_address_of_a_host_falls_back_to_another_address(listenin
         )  # also ::1, where no server listens
         async with httpx2.AsyncClient(transport=transport) as client:
             assert (await client.get(f"http://localhost:{port}/mcp")).status_code == 405
+
+
+async def test_a_connection_that_opens_while_it_is_cancelled_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = asyncio.Event()
+
+    async def wait_for_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    scope = anyio.CancelScope()
+    connect = httpcore2.AnyIOBackend.connect_tcp
+
+    async def connect_and_cancel(*args: Any, **keys: Any) -> httpcore2.AsyncNetworkStream:
+        stream = await connect(*args, **keys)
+        scope.cancel()
+        return stream
+
+    monkeypatch.setattr(httpcore2.AnyIOBackend, "connect_tcp", connect_and_cancel)
+    async with await asyncio.start_server(wait_for_end, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with httpx2.AsyncClient(transport=SSRFGuardTransport(AddressPolicy.from_urls(url))) as client:
+            with scope:
+                await client.get(url)
+        assert scope.cancelled_caught
+        await asyncio.wait_for(ended.wait(), BOUND)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no sessions of processes")

@@ -114,17 +114,20 @@ async def _connect_first(
         finally:
             over.set()
 
-    async with anyio.create_task_group() as tasks:
-        for address in addresses:
-            over = anyio.Event()
-            tasks.start_soon(attempt, address, over)
-            with anyio.move_on_after(_HEAD_START):
-                await over.wait()
-    for spare in made[1:]:
-        await spare.aclose()
-    if not made:
-        raise failures[0]
-    return made[0]
+    try:
+        async with anyio.create_task_group() as tasks:
+            for address in addresses:
+                over = anyio.Event()
+                tasks.start_soon(attempt, address, over)
+                with anyio.move_on_after(_HEAD_START):
+                    await over.wait()
+        if not made:
+            raise failures[0]
+        return made.pop(0)
+    finally:
+        with anyio.CancelScope(shield=True):
+            for spare in made:
+                await spare.aclose()
 
 
 class SSRFGuardTransport(httpx2.AsyncHTTPTransport):
