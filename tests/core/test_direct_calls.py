@@ -1,4 +1,4 @@
-"""Which messages the direct path of tool calls opens."""
+"""Which messages the direct path opens."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.server.accepted_envelopes import NO_ENVELOPE
-from mcp_mirror.server.direct_path import open_direct_call
+from mcp_mirror.server.direct_path import open_direct_request
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CALL = {"name": "echo", "arguments": {"a": 1.0}}
@@ -20,7 +20,7 @@ def message(params: Any = None, **members: Any) -> bytes:
 
 def test_a_tool_call_is_opened_with_its_arguments_as_they_came() -> None:
     frame = b'{"id":"x","method":"tools/call","params":{"name":"echo","arguments":{ "a": 1.0 }}}'
-    call = open_direct_call(frame, 1000)
+    call = open_direct_request(frame, 1000)
     assert call is not None
     assert (call.id, call.name, bytes(call.params["arguments"])) == ("x", "echo", b'{ "a": 1.0 }')
     assert (call.meta, call.envelope) == ({}, NO_ENVELOPE)
@@ -28,21 +28,36 @@ def test_a_tool_call_is_opened_with_its_arguments_as_they_came() -> None:
 
 @pytest.mark.parametrize("meta", [{}, {"progressToken": 2**70}, {"progressToken": "é"}, {"other": [None, {"a": 1}]}])
 def test_a_call_with_other_meta_is_opened(meta: Any) -> None:
-    call = open_direct_call(json.dumps(json.loads(message({**CALL, "_meta": meta})), ensure_ascii=False).encode(), 1000)
+    frame = json.dumps(json.loads(message({**CALL, "_meta": meta})), ensure_ascii=False).encode()
+    call = open_direct_request(frame, 1000)
     assert call is not None
     assert (call.meta, call.envelope) == (meta, NO_ENVELOPE)
 
 
 def test_the_envelope_of_a_call_contains_its_reserved_members_as_they_came() -> None:
     frame = message({**CALL, "_meta": {"other": 1, VERSION: "v"}}).replace(b'"v"', b'[ "v" ]')
-    call = open_direct_call(frame, 1000)
+    call = open_direct_request(frame, 1000)
     assert call is not None
     assert call.envelope == frozenset({(VERSION, b'[ "v" ]')})
+
+
+@pytest.mark.parametrize("members", [{}, {"params": {}}, {"params": {"_meta": {"progressToken": 1}}}])
+def test_a_request_for_the_list_of_tools_is_opened(members: Any) -> None:
+    opened = open_direct_request(json.dumps({"id": 1, "method": "tools/list", **members}).encode(), 1000)
+    assert opened is not None
+    assert (opened.id, opened.method, opened.name) == (1, "tools/list", "")
+    assert opened.meta == members.get("params", {}).get("_meta", {})
 
 
 @pytest.mark.parametrize(
     "frame",
     [
+        pytest.param(b'{"id":1,"method":"tools/list","params":null}', id="list with null parameters"),
+        pytest.param(b'{"id":1,"method":"tools/list","params":{"cursor":"a"}}', id="list with a cursor"),
+        pytest.param(b'{"id":1,"method":"tools/list","params":{"arguments":{}}}', id="list with arguments"),
+        pytest.param(b'{"id":1,"method":"tools/list","params":{"_meta":null}}', id="list with null meta"),
+        pytest.param(b'{"id":1,"method":"tools/call"}', id="call without parameters"),
+        pytest.param(b'{"id":1,"method":"ping","params":{"a":"tools/list"}}', id="list elsewhere"),
         pytest.param(message(method="tools/list"), id="other method"),
         pytest.param(message(note="tools/call", method="tools/list"), id="method elsewhere"),
         pytest.param(message(id=None), id="null id"),
@@ -68,8 +83,8 @@ def test_the_envelope_of_a_call_contains_its_reserved_members_as_they_came() -> 
     ],
 )
 def test_other_messages_are_left_to_the_sdk(frame: bytes) -> None:
-    assert open_direct_call(frame, 1000) is None
+    assert open_direct_request(frame, 1000) is None
 
 
 def test_a_call_that_is_nested_too_deep_is_left_to_the_sdk() -> None:
-    assert open_direct_call(message({**CALL, "arguments": {"a": [[[[[]]]]]}}), 5) is None
+    assert open_direct_request(message({**CALL, "arguments": {"a": [[[[[]]]]]}}), 5) is None

@@ -1,4 +1,4 @@
-"""The direct path and the SDK's path give a client the same messages for the same tool call."""
+"""The direct path and the SDK's path give a client the same messages for the same request."""
 
 import json
 import re
@@ -64,7 +64,7 @@ METAS: Final[dict[str, dict[str, Any]]] = {
 
 
 Exchange = Callable[[Mapping[str, Any]], Awaitable[list[Any]]]
-"""Sends a tool call and returns all messages up to its response."""
+"""Sends a tool call, or a request for the list of tools, and returns all messages up to its response."""
 
 
 @pytest.fixture
@@ -76,10 +76,16 @@ def prepared(configured: Configured, tmp_path: Path) -> Path:
     return configured({"p": upstream}, limits={"spool_bytes": 1 << 20}, server={"answer_timeout": 5})
 
 
+def method_of(params: Mapping[str, Any]) -> str:
+    """Return the method of a request: a tool call if it names a tool, else a list of tools."""
+    return "tools/call" if "name" in params else "tools/list"
+
+
 async def exchange_lines(lines: Lines, params: Mapping[str, Any]) -> list[Any]:
-    """Send a tool call over stdio and answer the gateway's requests."""
+    """Send a request over stdio and answer the gateway's requests."""
     lines.next_id += 1
-    await lines.send(json.dumps({"jsonrpc": "2.0", "id": lines.next_id, "method": "tools/call", "params": params}))
+    request = {"jsonrpc": "2.0", "id": lines.next_id, "method": method_of(params), "params": params}
+    await lines.send(json.dumps(request))
     messages: list[Any] = []
     while not messages or "method" in messages[-1]:
         messages.append(json.loads(await lines.receive()))
@@ -98,9 +104,9 @@ class HttpClient:
     media_types: list[str] = field(default_factory=list)
 
     async def exchange(self, params: Mapping[str, Any]) -> list[Any]:
-        """Send a tool call and answer the gateway's requests."""
-        call = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": params}
-        routing = {"mcp-method": "tools/call", "mcp-name": params["name"]}
+        """Send a request and answer the gateway's requests."""
+        call = {"jsonrpc": "2.0", "id": 5, "method": method_of(params), "params": params}
+        routing = {"mcp-method": method_of(params)} | ({"mcp-name": params["name"]} if "name" in params else {})
         messages: list[Any] = []
         async with self.http.stream("POST", self.url, json=call, headers=self.headers | routing) as response:
             self.media_types.append(response.headers["content-type"])
@@ -129,8 +135,14 @@ def comparable(messages: list[Any]) -> list[str]:
 
 
 async def compare_paths(version: str, exchange: Exchange) -> None:
-    """Make each call through both paths and compare the messages."""
+    """Make each request through both paths and compare the messages."""
     envelope = ENVELOPE if version == NEW else {}
+    await exchange({"name": "text_mirrored", "_meta": envelope})  # through the SDK, in every case
+    for meta in METAS.values():
+        listing = {"_meta": {**envelope, **meta}}
+        by_sdk, direct = await exchange({**listing, **SDK_ONLY}), await exchange(listing)
+        assert comparable(direct) == comparable(by_sdk)
+        assert "text_mirrored" in {tool["name"] for tool in direct[-1]["result"]["tools"]}
     for tool in (*RESPONSES, "unlisted"):
         for name, meta in METAS.items():
             params = {"name": f"{tool}_mirrored", "arguments": {"a": 1}, "_meta": {**envelope, **meta}}
@@ -167,7 +179,7 @@ async def test_both_paths_give_the_same_messages_over_http(version: str, prepare
             headers |= await open_session(http, served.url, CAPABILITIES)
         client = HttpClient(http, served.url, headers)
         await compare_paths(version, client.exchange)
-    by_sdk, direct = client.media_types[::2], client.media_types[1::2]
+    by_sdk, direct = client.media_types[1::2], client.media_types[2::2]
     if version == OLD:  # where the media type shows the path
         assert set(by_sdk) == {"text/event-stream"}
         assert direct.count("text/event-stream") == 2 * (len(METAS) - 1)  # the calls with messages before the result

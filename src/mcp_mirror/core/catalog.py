@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import msgspec
+
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.capture import WRAPPER, CaptureRules
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
@@ -22,6 +24,8 @@ _MAX_NAME: Final = 100
 """Characters of a tool's name in a message."""
 _MAX_VIEWS: Final = 256
 """Sets of scopes whose views of the catalog are cached."""
+_PIECE_BYTES: Final = 1 << 18
+"""Bytes after which the definitions of tools continue in another piece."""
 _APP_KEY: Final = "ui"
 _OLD_APP_KEY: Final = "ui/resourceUri"
 """Members of a tool's `_meta` that name the view of an MCP App for its results."""
@@ -71,6 +75,26 @@ class Catalog:
     hidden_names: frozenset[str] = frozenset()
     """Names that this view hides from the caller."""
     _views: dict[frozenset[str], "Catalog"] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _encoded: list[tuple[bytes, ...]] = field(init=False, default_factory=list, compare=False, repr=False)
+    """The result of `encode_adverts` once it is known."""
+
+    def encode_adverts(self) -> Steps[tuple[bytes, ...]]:
+        """Return the definitions of the tools, JSON objects separated by commas, as few pieces.
+
+        They are encoded once, in steps of one tool.
+        """
+        if not self._encoded:
+            pieces: list[bytes] = []
+            pending = bytearray()
+            for entry in self.entries.values():
+                yield
+                pending += b"," if pending else b""
+                pending += msgspec.json.encode(entry.advert)
+                if len(pending) > _PIECE_BYTES:
+                    pieces.append(bytes(pending))
+                    pending.clear()
+            self._encoded.append((*pieces, bytes(pending)) if pending else tuple(pieces))
+        return self._encoded[0]
 
     def visible_to(self, caller: Caller) -> "Catalog":
         """The view of the catalog for a caller whose token may lack scopes."""

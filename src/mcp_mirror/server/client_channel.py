@@ -68,9 +68,9 @@ class Session:
     """Seconds to wait for the client's response, which may need the user."""
     log_level: str | None = None
     protocol_version: str | None = None
-    """The protocol version of the session; None until the SDK has accepted a tool call of it."""
-    direct_calls: dict[types.RequestId, anyio.CancelScope] = field(default_factory=dict)
-    """The cancel scopes of the direct calls over HTTP, by their ids as the SDK compares ids."""
+    """The protocol version of the session; None until the SDK has accepted a tool call or a list of it."""
+    direct_requests: dict[types.RequestId, anyio.CancelScope] = field(default_factory=dict)
+    """The cancel scopes of the direct requests over HTTP, by their ids as the SDK compares ids."""
     wants_progress: bool = False
     is_waiting: bool = True
 

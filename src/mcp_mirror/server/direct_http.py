@@ -1,6 +1,6 @@
-"""Direct tool calls over Streamable HTTP; see `direct_path`.
+"""Direct requests over Streamable HTTP; see `direct_path`.
 
-A 2025-11-25 client that disconnects does not cancel its call; a 2026-07-28 client does.
+A 2025-11-25 client that disconnects does not cancel its request; a 2026-07-28 client does.
 """
 
 from functools import lru_cache
@@ -20,7 +20,7 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import check_request
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.connections import watch_disconnect
-from mcp_mirror.server.direct_path import TOOL_CALL, DirectCall, DirectPath, Origin
+from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Origin
 from mcp_mirror.server.http_request import HttpRequest
 from mcp_mirror.server.response_stream import ClientRequests, ResponseStream
 from mcp_mirror.server.sessions import Sessions
@@ -30,17 +30,17 @@ _SESSION_HEADER: Final = "mcp-session-id"
 _JSON: Final = "application/json"
 _ACCEPTED: Final = 202
 _CANCELLED: Final = "notifications/cancelled"
-_CALL_CANCELLED: Final = types.ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
+_REQUEST_CANCELLED: Final = types.ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
 
 
 class DirectHttp:
-    """Answers direct calls over HTTP."""
+    """Answers direct requests over HTTP."""
 
     def __init__(self, direct_path: DirectPath, sessions: Sessions, path: str) -> None:
         """Create the direct path of an HTTP server.
 
         Args:
-            direct_path: Answers the calls.
+            direct_path: Answers the requests.
             sessions: The sessions of 2025-11-25 clients.
             path: The path of the MCP endpoint.
         """
@@ -50,7 +50,7 @@ class DirectHttp:
         self._client_requests = ClientRequests()
 
     async def serve(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
-        """Answer a POST request if it is a direct call, or the client's response to a request of one.
+        """Answer a POST request if it is a direct one, or the client's response to a request of one.
 
         Args:
             body: The body of the request.
@@ -60,25 +60,27 @@ class DirectHttp:
         Returns:
             False if the SDK must handle the request. Nothing was sent then.
         """
-        call = self._direct_path.open_call(body)
-        if call is None:
+        opened = self._direct_path.open_request(body)
+        if opened is None:
             session = self.sessions.find(request.session_key)
             return (
-                session is not None and bool(session.direct_calls) and await self._apply(body, session, request, send)
+                session is not None
+                and bool(session.direct_requests)
+                and await self._apply(body, session, request, send)
             )
-        if request.scope["path"] != self._path or not _is_acceptable(call, request):
+        if request.scope["path"] != self._path or not _is_acceptable(opened, request):
             return False
-        origin = self._direct_path.find_origin(call, request.session_key, request.namespace, request)
+        origin = self._direct_path.find_origin(opened, request.session_key, request.namespace, request)
         if origin is None or self.sessions.is_anonymous(request.namespace):
             return False
         session_id = request.headers.get(_SESSION_HEADER) if origin.session else None
         response = ResponseStream(send, origin, session_id, self._client_requests)
         try:
-            outcome = await self._run(call, origin, response, request.scope)
+            outcome = await self._run(opened, origin, response, request.scope)
             if outcome is not None:
-                await response.send_outcome(call.id, outcome)
+                await response.send_outcome(opened.id, outcome)
             elif origin.session is not None and self.sessions.find(request.session_key) is origin.session:
-                await response.send_outcome(call.id, _CALL_CANCELLED)
+                await response.send_outcome(opened.id, _REQUEST_CANCELLED)
             elif origin.session is not None:  # its session has ended
                 await response.end()
         finally:
@@ -86,30 +88,31 @@ class DirectHttp:
         return True
 
     async def _run(
-        self, call: DirectCall, origin: Origin, response: ResponseStream, scope: Scope
+        self, opened: DirectRequest, origin: Origin, response: ResponseStream, scope: Scope
     ) -> Segments | types.ErrorData | None:
-        """Return the outcome of a call; None if it was cancelled."""
-        cancel, call_id = anyio.CancelScope(), coerce_request_id(call.id)
+        """Return the outcome of a request; None if it was cancelled."""
+        cancel, request_id = anyio.CancelScope(), coerce_request_id(opened.id)
         if origin.session is None:
             watch_disconnect(scope, cancel.cancel)
         else:
-            origin.session.direct_calls[call_id] = cancel
+            origin.session.direct_requests[request_id] = cancel
         outcome: Segments | types.ErrorData | None = None
         try:
             with cancel:
-                outcome = await self._direct_path.answer(call, origin, response)
+                outcome = await self._direct_path.answer(opened, origin, response)
         finally:
             if origin.session is None:
                 watch_disconnect(scope, None)
-            elif origin.session.direct_calls.get(call_id) is cancel:
-                del origin.session.direct_calls[call_id]
+            elif origin.session.direct_requests.get(request_id) is cancel:
+                del origin.session.direct_requests[request_id]
         return None if cancel.cancel_called else outcome
 
     async def _apply(self, body: Buffer, session: Session, request: HttpRequest, send: Send) -> bool:
-        """Apply a message to the direct calls of its session.
+        """Apply a message to the direct requests of its session.
 
         Returns:
-            Whether the message is a response to a request of such a call. The SDK handles all others too.
+            Whether the message is a response to a request that the gateway sent for one of them. The SDK
+            handles all others too.
         """
         try:
             check_request(body)
@@ -117,10 +120,10 @@ class DirectHttp:
         except (WireError, ValueError):
             return False  # the SDK's path reports the error
         if isinstance(message, types.JSONRPCRequest):
-            session.direct_calls.pop(coerce_request_id(message.id), None)  # a later cancellation is for this request
+            session.direct_requests.pop(coerce_request_id(message.id), None)  # a later cancellation is for this request
         elif isinstance(message, types.JSONRPCNotification):
-            call_id = cancelled_request_id_from_params(message.params) if message.method == _CANCELLED else None
-            cancel = None if call_id is None else session.direct_calls.get(coerce_request_id(call_id))
+            cancelled = cancelled_request_id_from_params(message.params) if message.method == _CANCELLED else None
+            cancel = None if cancelled is None else session.direct_requests.get(coerce_request_id(cancelled))
             if cancel is not None:
                 cancel.cancel()
         elif self._client_requests.resolve(session, message):
@@ -132,17 +135,18 @@ class DirectHttp:
         return False
 
 
-def _is_acceptable(call: DirectCall, request: HttpRequest) -> bool:
-    """Whether the SDK would accept the headers of a call."""
+def _is_acceptable(opened: DirectRequest, request: HttpRequest) -> bool:
+    """Whether the SDK would accept the headers of a request."""
     headers = request.headers
     if len(headers) < len(request.scope["headers"]) or not _accepts_both(headers.get("accept", "")):
         return False
     if headers["content-type"].partition(";")[0].strip() != _JSON:
         return False
     version = headers.get("mcp-protocol-version")
-    if not call.envelope:
+    if not opened.envelope:
         return version is None or version in HANDSHAKE_PROTOCOL_VERSIONS
-    body = {"method": TOOL_CALL, "params": {"name": call.name, "_meta": call.meta}}
+    params = {"name": opened.name, "_meta": opened.meta} if opened.method == TOOL_CALL else {"_meta": opened.meta}
+    body = {"method": opened.method, "params": params}
     return version not in HANDSHAKE_PROTOCOL_VERSIONS and isinstance(
         classify_inbound_request(body, headers=headers), InboundModernRoute
     )

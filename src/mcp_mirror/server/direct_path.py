@@ -1,9 +1,9 @@
-"""The direct path of tool calls, which does not enter the SDK.
+"""The direct path of tool calls and lists of tools, which does not enter the SDK.
 
 The SDK handles handshakes, and the first tool call of each session or envelope. The direct path then answers the
-further calls: it opens the message once, calls the same handler as the SDK, and writes the response. Everything else
-takes the SDK's path: calls with parameters that the SDK validates, such as `requestState`; calls with an envelope that
-the SDK has not accepted yet; large, deeply nested and invalid messages. This is decided before the call starts.
+further requests: it opens the message once, calls the same handler as the SDK, and writes the response. Everything else
+takes the SDK's path: requests with parameters that the SDK validates, such as `requestState`; requests with an envelope
+that the SDK has not accepted yet; large, deeply nested and invalid messages. This is decided before any work.
 """
 
 import json
@@ -31,7 +31,7 @@ from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message
 from mcp_mirror.server.accepted_envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
-from mcp_mirror.server.handlers import Handlers, ToolCallRequest, sdk_part
+from mcp_mirror.server.handlers import CLIENT, Handlers, ToolCallRequest, sdk_part
 from mcp_mirror.server.http_request import HttpRequest
 from mcp_mirror.server.pending_payloads import payload_of
 from mcp_mirror.types import Buffer, Segments
@@ -39,33 +39,37 @@ from mcp_mirror.types import Buffer, Segments
 _logger = logging.getLogger(__name__)
 
 TOOL_CALL: Final = "tools/call"
+_TOOL_LIST: Final = "tools/list"
 _MAX_BYTES: Final = 1 << 15
 """Bytes of a message on the direct path. No limit on the number of a message's values can be reached below it."""
 _MAX_BRACKETS: Final = 400
 """Opening brackets of a message on the direct path: its nesting cannot reach a limit of the interpreter."""
-_PARAMETERS: Final = frozenset({"name", "arguments", "_meta"})
+_PARAMETERS: Final = {TOOL_CALL: frozenset({"name", "arguments", "_meta"}), _TOOL_LIST: frozenset({"_meta"})}
+"""The parameters that a request on the direct path may have, by its method."""
 _EMPTY_RESULT: Final[Mapping[str, Any]] = {"content": []}
 _ENCODE: Final = msgspec.json.Encoder().encode
 _NAME: Final = msgspec.json.Decoder(str)
 
 
 @dataclass(frozen=True, slots=True)
-class DirectCall:
-    """A tool call that was opened without the SDK."""
+class DirectRequest:
+    """A tool call, or a request for the list of tools, that was opened without the SDK."""
 
     id: RequestId
+    method: str
     name: str
+    """The name of the tool; empty for a list."""
     params: Mapping[str, Buffer]
     """The JSON text of each parameter."""
     meta: Mapping[str, Any]
     """The parsed `_meta`."""
     envelope: Envelope
-    """The reserved members of `_meta`; empty for 2025-11-25 calls."""
+    """The reserved members of `_meta`; empty for 2025-11-25 requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The sender of a direct call, as the SDK accepted it in an earlier request."""
+    """The sender of a direct request, as the SDK accepted it in an earlier request."""
 
     caller: Caller
     protocol_version: str
@@ -87,38 +91,43 @@ class Origin:
         return None if self.request is None else self.request.headers
 
 
-def open_direct_call(frame: Buffer, max_depth: int) -> DirectCall | None:
-    """Open a message if it is a tool call that the direct path can answer.
+def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
+    """Open a message if it is a request that the direct path can answer.
 
     Args:
         frame: A JSON-RPC message.
         max_depth: Levels of nesting that it may have.
 
     Returns:
-        The call; None for other messages, which the SDK's path handles.
+        The request; None for other messages, which the SDK's path handles.
     """
-    if not _is_small_call(frame):
+    if not _is_small_request(frame):
         return None
     try:
         message = open_message(frame, max_depth)
-        if message.method != TOOL_CALL or not isinstance(message.id, int | str) or not isinstance(message.params, dict):
+        given = {} if message.method == _TOOL_LIST and message.params is msgspec.UNSET else message.params
+        if message.method not in _PARAMETERS or not isinstance(message.id, int | str) or not isinstance(given, dict):
             return None
-        params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in message.params.items()}
-        name = _NAME.decode(params["name"])
+        params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in given.items()}
+        name = _NAME.decode(params["name"]) if message.method == TOOL_CALL else ""
         meta = _read_meta(bytes(params["_meta"])) if "_meta" in params else {}
     except (WireError, KeyError, ValueError):
         return None
-    if meta is None or not _PARAMETERS.issuperset(params) or bytes(params.get("arguments", b"{}")[:1]) != b"{":
+    is_known = _PARAMETERS[message.method].issuperset(params)
+    if meta is None or not is_known or bytes(params.get("arguments", b"{}")[:1]) != b"{":
         return None
     has_envelope = any(key.startswith(RESERVED) for key in meta)
-    return DirectCall(message.id, name, params, meta, read_envelope(params["_meta"]) if has_envelope else NO_ENVELOPE)
+    envelope = read_envelope(params["_meta"]) if has_envelope else NO_ENVELOPE
+    return DirectRequest(message.id, message.method, name, params, meta, envelope)
 
 
-def _is_small_call(frame: Buffer) -> bool:
-    """Whether a message may be a tool call, and is so small and flat that it reaches no limit."""
-    if len(frame) > _MAX_BYTES or not isinstance(frame, bytes) or b'"tools/call"' not in frame:
+def _is_small_request(frame: Buffer) -> bool:
+    """Whether a message may be a direct request, and is so small and flat that it reaches no limit."""
+    if len(frame) > _MAX_BYTES or not isinstance(frame, bytes):
         return False
-    return frame.count(b"{") + frame.count(b"[") <= _MAX_BRACKETS
+    return (b'"tools/call"' in frame or b'"tools/list"' in frame) and (
+        frame.count(b"{") + frame.count(b"[") <= _MAX_BRACKETS
+    )
 
 
 def _read_meta(text: bytes) -> dict[str, Any] | None:
@@ -132,13 +141,13 @@ def _read_meta(text: bytes) -> dict[str, Any] | None:
 
 
 class DirectPath:
-    """Answers direct calls."""
+    """Answers direct requests."""
 
     def __init__(self, handlers: Handlers, server: Server[Any], boundary: RequestStateBoundary) -> None:
         """Create the direct path of a server.
 
         Args:
-            handlers: The handlers, which answer the calls of both paths.
+            handlers: The handlers, which answer the requests of both paths.
             server: The SDK's server.
             boundary: The middleware of that server that encrypts each `requestState`.
         """
@@ -147,25 +156,25 @@ class DirectPath:
         self._boundary = boundary
         self._server_info = _ENCODE({types.SERVER_INFO_META_KEY: server.server_info_stamp})
 
-    def open_call(self, frame: Buffer) -> DirectCall | None:
-        """Return the tool call in a message; None for a message that the SDK's path must handle."""
+    def open_request(self, frame: Buffer) -> DirectRequest | None:
+        """Return the request in a message; None for a message that the SDK's path must handle."""
         limits = self._handlers.pending_payloads.limits
-        return open_direct_call(frame, limits.max_depth) if len(frame) <= limits.max_envelope_bytes else None
+        return open_direct_request(frame, limits.max_depth) if len(frame) <= limits.max_envelope_bytes else None
 
     def find_origin(
-        self, call: DirectCall, session_key: str, namespace: str, request: HttpRequest | None = None
+        self, opened: DirectRequest, session_key: str, namespace: str, request: HttpRequest | None = None
     ) -> Origin | None:
-        """Return the sender of a call if the SDK has accepted an earlier one; record that its session is used.
+        """Return the sender of a request if the SDK has accepted an earlier one; record that its session is used.
 
         Args:
-            call: The call.
+            opened: The request.
             session_key: The key of its session; empty for HTTP requests without one.
-            namespace: The namespace of the call.
+            namespace: The namespace of the request.
             request: The HTTP request; None on stdio.
         """
         scopes = None if request is None else read_scopes(request.scope)
-        if call.envelope:
-            if (accepted := self._handlers.accepted_envelopes.find(call.envelope)) is None:
+        if opened.envelope:
+            if (accepted := self._handlers.accepted_envelopes.find(opened.envelope)) is None:
                 return None
             caller = Caller(namespace, capabilities=accepted.capabilities, scopes=scopes)
             return Origin(caller, accepted.protocol_version, None, accepted.server_session, request)
@@ -176,26 +185,45 @@ class DirectPath:
         sessions.record_use(session, session_key, scopes)
         return Origin(session.caller, session.protocol_version, session, session.server_session, request)
 
-    async def answer(self, call: DirectCall, origin: Origin, stream: RequestStream) -> Segments | types.ErrorData:
-        """Return the result of a call, a JSON object, or its error.
+    async def answer(self, opened: DirectRequest, origin: Origin, stream: RequestStream) -> Segments | types.ErrorData:
+        """Return the result of a request, a JSON object, or its error.
 
         Args:
-            call: The call.
+            opened: The request.
             origin: Its sender.
-            stream: Carries messages of the call to the client.
+            stream: Carries messages of the request to the client.
         """
         handlers = self._handlers
-        channel = RequestChannel(stream, call.meta, origin.caller, origin.session, handlers.sessions.answer_timeout)
-        handlers.direct_calls += 1
+        handlers.direct_requests += 1
         try:
-            reply = await handlers.call_tool(ToolCallRequest(channel, call.name, call.params, origin.headers))
-            return object_of(await self._complete(reply, call, origin))
+            if opened.method == _TOOL_LIST:
+                return object_of(await self._list_tools(origin))
+            channel = RequestChannel(
+                stream, opened.meta, origin.caller, origin.session, handlers.sessions.answer_timeout
+            )
+            reply = await handlers.call_tool(ToolCallRequest(channel, opened.name, opened.params, origin.headers))
+            return object_of(await self._complete(reply, opened, origin))
         except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
-            return self._error_data(error, origin)
+            return self._error_data(error, opened.method, origin)
         finally:
-            handlers.direct_calls -= 1
+            handlers.direct_requests -= 1
 
-    async def _complete(self, reply: Reply, call: DirectCall, origin: Origin) -> Mapping[str, Buffer | Segments]:
+    async def _list_tools(self, origin: Origin) -> Mapping[str, Buffer | Segments]:
+        """Return the members of a list of tools, in the order in which the SDK writes them."""
+        handlers, caller = self._handlers, origin.caller
+        async with handlers.admission.acquire(caller.namespace, caller.namespace, CLIENT):
+            listed = await handlers.list_tools(caller)
+        if not origin.is_modern:
+            return {"tools": listed.tools}
+        return {
+            "_meta": self._server_info,
+            "cacheScope": _ENCODE(listed.cache_scope),
+            "resultType": b'"complete"',
+            "tools": listed.tools,
+            "ttlMs": _ENCODE(listed.ttl_ms),
+        }
+
+    async def _complete(self, reply: Reply, call: DirectRequest, origin: Origin) -> Mapping[str, Buffer | Segments]:
         """Return the members of a result, with those that the SDK writes for the client's protocol version."""
         payload = payload_of(reply)
         own = sdk_part(_EMPTY_RESULT, reply) if "_meta" in reply or "resultType" in reply else _EMPTY_RESULT
@@ -207,7 +235,7 @@ class DirectPath:
             return {"_meta": self._server_info, "content": b"[]", "resultType": b'"complete"', **payload}
         return {"content": b"[]", **payload}
 
-    async def _serialize(self, own: Mapping[str, Any], call: DirectCall, origin: Origin) -> Mapping[str, Any]:
+    async def _serialize(self, own: Mapping[str, Any], call: DirectRequest, origin: Origin) -> Mapping[str, Any]:
         """Return the SDK's part of a result as the SDK writes it, with an encrypted `requestState`."""
         complete = {"resultType": "complete", **own, "_meta": own.get("_meta", {})}
         try:
@@ -233,23 +261,23 @@ class DirectPath:
         assert isinstance(sealed, dict)  # noqa: S101  # the boundary returns the type that it gets
         return sealed
 
-    def _error_data(self, error: Exception, origin: Origin) -> types.ErrorData:
-        """Return an error as the SDK writes it."""
+    def _error_data(self, error: Exception, method: str, origin: Origin) -> types.ErrorData:
+        """Return the error of a method as the SDK writes it."""
         if isinstance(error, MirrorError):
-            error = self._handlers.json_rpc_error(error, origin.caller.namespace, TOOL_CALL)
+            error = self._handlers.json_rpc_error(error, origin.caller.namespace, method)
         if data := handler_exception_to_error_data(error):
             return data
-        _logger.error("handler for %r raised", TOOL_CALL, exc_info=error)
+        _logger.error("handler for %r raised", method, exc_info=error)
         if origin.is_modern:
             return types.ErrorData(code=types.INTERNAL_ERROR, message="Internal server error")
         return types.ErrorData(code=0, message=str(error))
 
 
 def write_response(request_id: RequestId, outcome: Segments | types.ErrorData, *, has_nulls: bool = True) -> Segments:
-    """Return the JSON-RPC response with the outcome of a call.
+    """Return the JSON-RPC response with the outcome of a request.
 
     Args:
-        request_id: The id of the call.
+        request_id: The id of the request.
         outcome: The result, a JSON object, or the error.
         has_nulls: Whether an error contains members that are null.
     """

@@ -1,12 +1,13 @@
 """Handlers of the methods that clients can call: each calls the gateway, and returns a stub of the result to the SDK.
 
-The members of a result bypass the SDK; see `pending_payloads`. Most tool calls do not enter the SDK; see `direct_path`.
+The members of a result bypass the SDK; see `pending_payloads`. Most tool calls and lists of tools do not enter the
+SDK; see `direct_path`.
 """
 
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -29,7 +30,7 @@ from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
-from mcp_mirror.payload.floods import Steps, take_sliced
+from mcp_mirror.payload.floods import take_sliced
 from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, has_more_values, join
 from mcp_mirror.security.rate_limits import PerKeyLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
@@ -44,10 +45,10 @@ from mcp_mirror.upstreams.upstream import Upstream
 
 _logger = logging.getLogger(__name__)
 
+CLIENT: Final = "This client"
+"""The principal of a request in messages about its limits."""
 _SDK_MEMBERS: Final = ("_meta", "ttlMs", "cacheScope")
 """Members of a result that the SDK writes."""
-_SEGMENT_BYTES: Final = 1 << 18
-"""Bytes after which the list of tools continues in another segment."""
 _MAX_META_BYTES: Final = 1 << 16
 """Bytes of a result's `_meta` that the gateway relays to clients."""
 
@@ -77,6 +78,18 @@ class ToolCallRequest:
     """The `requestState`, decrypted."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolList:
+    """The result of a `tools/list` request."""
+
+    tools: Segments
+    """A JSON array."""
+    ttl_ms: int
+    """Milliseconds."""
+    cache_scope: str
+    """`public` or `private`."""
+
+
 @dataclass(slots=True)
 class Handlers:
     """The handlers of all methods."""
@@ -91,8 +104,8 @@ class Handlers:
     """The rate and concurrency limits of each principal."""
     accepted_envelopes: AcceptedEnvelopes = field(default_factory=AcceptedEnvelopes)
     """The envelopes of 2026-07-28 tool calls that the SDK has accepted."""
-    direct_calls: int = 0
-    """The number of tool calls that the direct path answers now."""
+    direct_requests: int = 0
+    """The number of requests that the direct path answers now."""
 
     def register(self, server: Server[Any]) -> None:
         """Register the handlers in a server of the SDK."""
@@ -123,15 +136,24 @@ class Handlers:
         return RequestChannel(stream, read_meta(context), caller, session, self.sessions.answer_timeout)
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
-        caller, upstreams = self.sessions.caller_of(context), self.gateway.upstreams
-        await upstreams.settle_listings(self.gateway.state.config.mirror.startup_wait, caller)
-        catalog = self.gateway.catalog_for(caller)
+        if session := self.sessions.session_of(context):
+            session.protocol_version = context.protocol_version  # the direct path answers its next requests
+        listed = await self.list_tools(self.sessions.caller_of(context))
+        stub = {"tools": [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
+        return self.pending_payloads.stub(stub, {"tools": listed.tools})
+
+    async def list_tools(self, caller: Caller) -> ToolList:
+        """Return the tools that a client sees."""
+        upstreams, state = self.gateway.upstreams, self.gateway.state
+        await upstreams.settle_listings(state.config.mirror.startup_wait, caller)
+        state = self.gateway.state
         hints = [hint for one in upstreams.visible_to(caller) if one.listing for hint in one.listing.hints]
         ttl, scope = join_cache_hints(hints)
-        twins = [entry.advert for entry in catalog.entries.values()]
-        own_tools = [tool.advert for tool in self.gateway.state.own_tools.values()]
-        stub = {"tools": [], "ttlMs": ttl, "cacheScope": scope}
-        return self.pending_payloads.stub(stub, {"tools": await take_sliced(_encode_tools([*twins, *own_tools]))})
+        twins = await take_sliced(state.catalog_for(caller).encode_adverts())
+        own_tools = tuple(msgspec.json.encode(tool.advert) for tool in state.own_tools.values())
+        # If lists depend on scopes, a shared cache could give a principal the list of another.
+        scope = "private" if upstreams.are_scoped else scope
+        return ToolList(array_of([*((piece,) for piece in twins), *own_tools]), ttl, scope)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         meta, channel = read_meta(context), self._build_channel(context)
@@ -261,7 +283,7 @@ class Handlers:
                 _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
                 for upstream in self.gateway.upstreams.visible_to(caller)
             ],
-            "requests": len(self.pending_payloads) + self.direct_calls - 1,  # without the request for this resource
+            "requests": len(self.pending_payloads) + self.direct_requests - 1,  # without the request for this resource
             **({"audit": counts} if counts else {}),
             **({"event_loop": stalls} if stalls else {}),
         }
@@ -339,7 +361,7 @@ class Handlers:
                 namespace = self.sessions.namespace_of(context)
                 if method in _UNLIMITED:
                     return await handler(context, params)
-                async with self.admission.acquire(namespace, namespace, "This client"):
+                async with self.admission.acquire(namespace, namespace, CLIENT):
                     return await handler(context, params)
             except MirrorError as error:
                 raise self.json_rpc_error(error, namespace, method) from None
@@ -438,17 +460,3 @@ def _build_upstream_status(upstream: Upstream, caller: Caller, *, may_show: bool
     if len(upstream.connections) > 1:
         status["connections"] = len(upstream.connections)
     return status
-
-
-def _encode_tools(tools: Sequence[Mapping[str, Any]]) -> Steps[Segments]:
-    """Return a JSON array of tools as few segments, in steps of one tool."""
-    segments: list[Buffer] = []
-    pending = bytearray(b"[")
-    for tool in tools:
-        yield
-        pending += b"," if segments or len(pending) > 1 else b""
-        pending += msgspec.json.encode(tool)
-        if len(pending) > _SEGMENT_BYTES:
-            segments.append(bytes(pending))
-            pending.clear()
-    return (*segments, bytes(pending) + b"]")

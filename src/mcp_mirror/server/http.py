@@ -72,7 +72,7 @@ class PayloadMiddleware:
             spool: Stores large bodies.
             addresses: Rejects requests of foreign web pages.
             audit: Records rejected requests.
-            direct_http: Answers tool calls without the SDK, and knows the sessions.
+            direct_http: Answers requests without the SDK, and knows the sessions.
         """
         self._audit = audit
         self._direct_http = direct_http

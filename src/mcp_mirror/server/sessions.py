@@ -167,8 +167,8 @@ class Sessions:
             self._closing.add(key)
             self._wake.set()
         if known := self._sessions.pop(key, None):
-            for call in tuple(known[0].direct_calls.values()):
-                call.cancel()
+            for cancel in tuple(known[0].direct_requests.values()):
+                cancel.cancel()
             self._on_end(key)
 
     async def run(self) -> NoReturn:

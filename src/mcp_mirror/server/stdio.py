@@ -26,7 +26,7 @@ from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
 from mcp_mirror.server.client_channel import SdkStream
-from mcp_mirror.server.direct_path import TOOL_CALL, DirectCall, DirectPath, Origin, write_response
+from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Origin, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.types import Buffer, Segments
@@ -38,7 +38,7 @@ _GRACE: Final = 1.0
 _STARTUP_GRACE: Final = 5.0
 """The same for requests that wait for upstreams to start, because the input may be a file or a pipe."""
 _LAST_WRITE: Final = 1.0
-"""Seconds that the error for a call may take which the end of the connection cancels."""
+"""Seconds that the error for a request may take which the end of the connection cancels."""
 _CONNECTION_CLOSED: Final = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
 _STARTUP_METHODS: Final = frozenset({"initialize", "server/discover", "tools/list"})
 
@@ -53,7 +53,7 @@ async def open_stdio_streams(
         pending_payloads: Keeps the payloads that bypass the SDK.
         spool: Stores large messages.
         shutdown: Set to end the connection after the open requests.
-        direct_path: Answers tool calls without the SDK.
+        direct_path: Answers requests without the SDK.
 
     Yields:
         The stream that the SDK reads messages from, and the one that it writes to.
@@ -68,10 +68,10 @@ async def open_stdio_streams(
             connection = _Connection(pending_payloads, sink, shutdown)
             source = LineSource(input_descriptor, spool.collector())
             tasks.start_soon(_end_at_shutdown, connection, source)
-            async with anyio.create_task_group() as calls:
-                direct_calls = _DirectCalls(direct_path, connection, calls)
-                yield _StdioReader(connection, source, direct_calls), _StdioWriter(connection)
-                calls.cancel_scope.cancel()
+            async with anyio.create_task_group() as requests:
+                direct_requests = _DirectRequests(direct_path, connection, requests)
+                yield _StdioReader(connection, source, direct_requests), _StdioWriter(connection)
+                requests.cancel_scope.cancel()
             tasks.cancel_scope.cancel()
 
 
@@ -124,32 +124,32 @@ class _Connection:
             await self._is_answered.wait()
 
 
-class _DirectCalls:
-    """The tool calls of the connection that do not enter the SDK."""
+class _DirectRequests:
+    """The requests of the connection that do not enter the SDK."""
 
     def __init__(self, direct_path: DirectPath, connection: _Connection, tasks: TaskGroup) -> None:
         self._direct_path = direct_path
         self._connection = connection
         self._tasks = tasks
         self._scopes: dict[RequestId, anyio.CancelScope] = {}
-        """The cancel scope of each running call, by its id as the SDK compares ids."""
+        """The cancel scope of each running request, by its id as the SDK compares ids."""
 
     def start(self, frame: Frame) -> bool:
-        """Start a call; return False if the SDK must handle the message."""
+        """Start a request; return False if the SDK must handle the message."""
         if self._connection.shutdown.is_set() or not isinstance(frame, bytes):
             return False
-        call = self._direct_path.open_call(frame)
-        if call is None or self._connection.is_open(call.id):
+        opened = self._direct_path.open_request(frame)
+        if opened is None or self._connection.is_open(opened.id):
             return False
-        if (origin := self._direct_path.find_origin(call, STDIO, LOCAL)) is None:
+        if (origin := self._direct_path.find_origin(opened, STDIO, LOCAL)) is None:
             return False
-        scope = self._scopes[coerce_request_id(call.id)] = anyio.CancelScope()
-        self._connection.add_request(call.id, TOOL_CALL)
-        self._tasks.start_soon(self._run, call, origin, scope)
+        scope = self._scopes[coerce_request_id(opened.id)] = anyio.CancelScope()
+        self._connection.add_request(opened.id, opened.method)
+        self._tasks.start_soon(self._run, opened, origin, scope)
         return True
 
     def record(self, message: types.JSONRPCMessage) -> None:
-        """Cancel the call that a message of the client cancels; forget one whose id the message uses again."""
+        """Cancel the request that a message of the client cancels; forget one whose id the message uses again."""
         if isinstance(message, types.JSONRPCRequest):
             self._scopes.pop(coerce_request_id(message.id), None)  # a later cancellation is for the new request
         elif isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
@@ -158,27 +158,27 @@ class _DirectCalls:
             if scope is not None:
                 scope.cancel()
 
-    async def _run(self, call: DirectCall, origin: Origin, scope: anyio.CancelScope) -> None:
-        """Answer a call; the client gets no response to a call that it cancelled.
+    async def _run(self, opened: DirectRequest, origin: Origin, scope: anyio.CancelScope) -> None:
+        """Answer a request; the client gets no response to one that it cancelled.
 
-        The end of the connection cancels open calls, with an error as their response.
+        The end of the connection cancels open requests, with an error as their response.
         """
         stream = SdkStream(origin.server_session, None)
         try:
             with scope:
-                outcome = await self._direct_path.answer(call, origin, stream)
+                outcome = await self._direct_path.answer(opened, origin, stream)
         except anyio.get_cancelled_exc_class():
             if not scope.cancel_called:
                 with anyio.move_on_after(_LAST_WRITE, shield=True):
-                    await self._send(call.id, _CONNECTION_CLOSED)
+                    await self._send(opened.id, _CONNECTION_CLOSED)
             raise
         finally:
             stream.is_closed = True
-            if self._scopes.get(coerce_request_id(call.id)) is scope:
-                del self._scopes[coerce_request_id(call.id)]
+            if self._scopes.get(coerce_request_id(opened.id)) is scope:
+                del self._scopes[coerce_request_id(opened.id)]
         if not scope.cancel_called:
-            await self._send(call.id, outcome)
-        self._connection.remove_request(call.id)
+            await self._send(opened.id, outcome)
+        self._connection.remove_request(opened.id)
 
     async def _send(self, request_id: RequestId, outcome: Segments | types.ErrorData) -> None:
         with suppress(OSError):  # the client has closed its end; the end of the input ends the session
@@ -188,10 +188,10 @@ class _DirectCalls:
 class _StdioReader(MessageStream):
     """The messages of the client."""
 
-    def __init__(self, connection: _Connection, source: LineSource, direct_calls: _DirectCalls) -> None:
+    def __init__(self, connection: _Connection, source: LineSource, direct_requests: _DirectRequests) -> None:
         self._connection = connection
         self._source = source
-        self._direct_calls = direct_calls
+        self._direct_requests = direct_requests
         self._pacer = Pacer()
 
     async def receive(self) -> SessionMessage:
@@ -199,11 +199,11 @@ class _StdioReader(MessageStream):
             while True:
                 frame = await self._source.receive()
                 self._pacer.begin()
-                message = None if self._direct_calls.start(frame) else await self._parse(frame)
+                message = None if self._direct_requests.start(frame) else await self._parse(frame)
                 await self._pacer.end()
                 if message is not None:
                     self._connection.record(message.message)
-                    self._direct_calls.record(message.message)
+                    self._direct_requests.record(message.message)
                     return message
         except (anyio.EndOfStream, OSError):  # the client closed its end, or the gateway shuts down
             with anyio.move_on_after(self._connection.grace):

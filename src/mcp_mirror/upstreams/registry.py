@@ -158,9 +158,11 @@ class UpstreamRegistry:
 
     async def settle_listings(self, seconds: float, caller: Caller) -> None:
         """Wait until each upstream of a caller has a listing, of this run or an earlier one; see `settle`."""
-        with anyio.CancelScope(deadline=self._started + seconds):
-            for upstream in self.visible_to(caller):
-                await upstream.listed.wait()
+        unlisted = [upstream.listed for upstream in self.visible_to(caller) if not upstream.listed.is_set()]
+        if unlisted:
+            with anyio.CancelScope(deadline=self._started + seconds):
+                for listed in unlisted:
+                    await listed.wait()
 
     async def settle_one(self, name: str, seconds: float) -> None:
         """Wait until the first attempt of one upstream has ended; see `settle`."""
