@@ -142,10 +142,10 @@ def test_a_context_window_and_its_reserve_are_read(load: Load, section: str, pol
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ("{window: 0}", "context.window: wanted a number of tokens above 0"),
-        ("{window: 1.5}", "context.window: wanted a number of tokens above 0"),
-        ("{reserve: 20}", "context.reserve: wanted a part below 100 %, such as 20 %"),
-        ("{reserve: 100 %}", "context.reserve: wanted a part below 100 %"),
+        ("{window: 0}", "context.window: expected a number of tokens above 0"),
+        ("{window: 1.5}", "context.window: expected a number of tokens above 0"),
+        ("{reserve: 20}", "context.reserve: expected a part below 100 %, such as 20 %"),
+        ("{reserve: 100 %}", "context.reserve: expected a part below 100 %"),
         ("{windows: 5}", "context.windows: unknown key; did you mean 'window'?"),
     ],
 )

@@ -30,16 +30,16 @@ def problems(load: Load, tmp_path: Path) -> Callable[..., list[str]]:
     return problems
 
 
-NEITHER = "wanted 'command' (a program to start) or 'url' (an address), got"
-SECONDS = "wanted a number of seconds above 0, got"
-SCALAR = 'wanted text, a number or true/false (write "" for empty text), got'
+NEITHER = "expected 'command' (a program to start) or 'url' (an address), got"
+SECONDS = "expected a number of seconds above 0, got"
+SCALAR = 'expected text, a number or true/false (write "" for empty text), got'
 BARE = "; a bare ~ means nothing in YAML, so put it in quotes"
-VARIABLE = "wanted ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
+VARIABLE = "expected ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
 INPUT = "the gateway cannot ask a person for ${input:...}; set an environment variable and write ${VAR}"
-SIZE = "wanted a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB, got"
+SIZE = "expected a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB, got"
 TAG = "YAML tags (such as !name) are not used here; remove it"
 CHARACTER = "the text contains NUL or half of a surrogate pair; remove it"
-WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
+WHOLE_NUMBER = "expected a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
     "command, args, env, cwd, url, headers, auth, allow_private, timeout, startup_timeout, tools, overrides, "
     "oldest_protocol, required_scopes, scope, repeat_read_only, progress_resets_timeout, max_request_bytes, lock, "
@@ -51,7 +51,7 @@ BAD_KEYS = [
     ("disabled: true", "upstreams.a.disabled: unknown key; did you mean 'enabled'?"),
     ("includeTools: []", "upstreams.a.includeTools: unknown key; did you mean 'tools'?"),
     ("tools: {allwo: []}", "upstreams.a.tools.allwo: unknown key; did you mean 'allow'?"),
-    ("tools: {zzz: []}", "upstreams.a.tools.zzz: unknown key; wanted one of allow, deny"),
+    ("tools: {zzz: []}", "upstreams.a.tools.zzz: unknown key; expected one of allow, deny"),
     ("overrides: {r: {captur: auto}}", "upstreams.a.overrides.r.captur: unknown key; did you mean 'capture'?"),
     ("timeout: soon", f"upstreams.a.timeout: {SECONDS} text"),
     ("timeout: '60'", f"upstreams.a.timeout: {SECONDS} text"),
@@ -68,23 +68,23 @@ BAD_KEYS = [
     ("timeout: {a: 1}", f"upstreams.a.timeout: {SECONDS} a mapping"),
     ("timeout: 99999999999999999999", f"upstreams.a.timeout: {SECONDS} a number that is too large"),
     ("startup_timeout: 0", f"upstreams.a.startup_timeout: {SECONDS} zero"),
-    ("enabled: 1", "upstreams.a.enabled: wanted true or false, got a whole number"),
-    ("enabled: 'no'", "upstreams.a.enabled: wanted true or false, got text"),
-    ("args: -y", "upstreams.a.args: wanted a list, got text"),
-    ("args: {a: b}", "upstreams.a.args: wanted a list, got a mapping"),
+    ("enabled: 1", "upstreams.a.enabled: expected true or false, got a whole number"),
+    ("enabled: 'no'", "upstreams.a.enabled: expected true or false, got text"),
+    ("args: -y", "upstreams.a.args: expected a list, got text"),
+    ("args: {a: b}", "upstreams.a.args: expected a list, got a mapping"),
     ("args: [a, ~]", f"upstreams.a.args.1: {SCALAR} nothing{BARE}"),
     ("args: [[a]]", f"upstreams.a.args.0: {SCALAR} a list"),
-    ("env: [A=b]", "upstreams.a.env: wanted a mapping, got a list"),
-    ("env: {A=b: c}", "upstreams.a.env: wanted names without '=' in them, got a mapping"),
+    ("env: [A=b]", "upstreams.a.env: expected a mapping, got a list"),
+    ("env: {A=b: c}", "upstreams.a.env: expected names without '=' in them, got a mapping"),
     ("env: {A: }", f"upstreams.a.env: {SCALAR} nothing"),
-    ("cwd: ~", f"upstreams.a.cwd: wanted text that is not empty, got nothing{BARE}"),
-    ("cwd: 5", "upstreams.a.cwd: wanted text that is not empty, got a whole number; put it in quotes"),
-    ("transport: sse", "upstreams.a.transport: with 'command' wanted stdio; or leave it out"),
-    ("transport: tcp", "upstreams.a.transport: wanted one of stdio, streamable-http, sse, got text"),
+    ("cwd: ~", f"upstreams.a.cwd: expected text that is not empty, got nothing{BARE}"),
+    ("cwd: 5", "upstreams.a.cwd: expected text that is not empty, got a whole number; put it in quotes"),
+    ("transport: sse", "upstreams.a.transport: with 'command' expected stdio; or leave it out"),
+    ("transport: tcp", "upstreams.a.transport: expected one of stdio, streamable-http, sse, got text"),
     ("headers: {A: b}", "upstreams.a.headers: this key belongs to 'url', not to 'command'; remove it"),
-    ("tools: {allow: '*'}", "upstreams.a.tools.allow: wanted a list, got text"),
-    ("tools: []", "upstreams.a.tools: wanted a mapping, got an empty list"),
-    ("overrides: {r: 5}", "upstreams.a.overrides.r: wanted a mapping, got a whole number"),
+    ("tools: {allow: '*'}", "upstreams.a.tools.allow: expected a list, got text"),
+    ("tools: []", "upstreams.a.tools: expected a mapping, got an empty list"),
+    ("overrides: {r: 5}", "upstreams.a.overrides.r: expected a mapping, got a whole number"),
     ("overrides: {r: {inline_budget: 1.5}}", f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} a number"),
     ("overrides: {r: {inline_budget: -1}}", f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} a negative number"),
     (
@@ -100,8 +100,8 @@ BAD_KEYS = [
     ("env: !secret {}", f"upstreams.a.env: {TAG}"),
     ('args: ["\\0"]', f"upstreams.a.args.0: {CHARACTER}"),
     ('args: ["\\ud800"]', f"upstreams.a.args.0: {CHARACTER}"),
-    ("<<: 5", "upstreams.a: wanted a mapping to merge after '<<'"),
-    ("[a]: 5", "upstreams.a: wanted text as a key, got a list or a mapping; quote text that starts with [ or {"),
+    ("<<: 5", "upstreams.a: expected a mapping to merge after '<<'"),
+    ("[a]: 5", "upstreams.a: expected text as a key, got a list or a mapping; quote text that starts with [ or {"),
 ]
 
 
@@ -112,10 +112,10 @@ def test_an_error_names_file_line_key_and_expected_value(
     assert problems(f"upstreams:\n  a:\n    command: x\n    {line}\n") == [f"mirror.yaml:4: {message}"]
 
 
-SUFFIX = 'mirror.suffix: wanted up to 32 of A-Z, a-z, 0-9, _ and - ("" for none), got'
+SUFFIX = 'mirror.suffix: expected up to 32 of A-Z, a-z, 0-9, _ and - ("" for none), got'
 
 BAD_SECTIONS = [
-    ("mirror: 5", "mirror: wanted a mapping, got a whole number"),
+    ("mirror: 5", "mirror: expected a mapping, got a whole number"),
     ("mirror: {suffix: a b}", f"{SUFFIX} text"),
     ("mirror: {suffix: ' '}", f"{SUFFIX} text"),
     ("mirror: {suffix:}", f"{SUFFIX} nothing"),
@@ -127,51 +127,54 @@ BAD_SECTIONS = [
     ),
     (
         "mirror: {provider: nobody}",
-        "mirror.provider: wanted one of default, openai, anthropic, anthropic-4.6, google, llama, mistral, got text",
+        "mirror.provider: expected one of default, openai, anthropic, anthropic-4.6, google, llama, mistral, got text",
     ),
-    ("mirror: {notice: nice}", "mirror.notice: wanted one of compact, paper, json, opaque, got text"),
-    ("mirror: {capture: 1}", "mirror.capture: wanted one of auto, large, always, never, got a whole number"),
-    ("mirror: {startup_wait: -1}", "mirror.startup_wait: wanted a number of seconds, 0 or more, got a negative number"),
-    ("store: {kind: valkey}", "store.kind: wanted one of memory, disk, redis, got text"),
+    ("mirror: {notice: nice}", "mirror.notice: expected one of compact, paper, json, opaque, got text"),
+    ("mirror: {capture: 1}", "mirror.capture: expected one of auto, large, always, never, got a whole number"),
+    (
+        "mirror: {startup_wait: -1}",
+        "mirror.startup_wait: expected a number of seconds, 0 or more, got a negative number",
+    ),
+    ("store: {kind: valkey}", "store.kind: expected one of memory, disk, redis, got text"),
     ("store: {max_bytes: 0}", f"store.max_bytes: {SIZE} zero"),
     ("store: {max_bytes: 5 bits}", f"store.max_bytes: {SIZE} text"),
     ("store: {max_bytes: 24h}", f"store.max_bytes: {SIZE} text"),
-    ("store: {ttl: never}", "store.ttl: wanted a duration above 0 in seconds, or with s, m, h or d, got text"),
-    ("server: {path: mcp}", "server.path: wanted a path such as /mcp, got text"),
-    ("server: {name: }", "server.name: wanted text that is not empty, got nothing"),
+    ("store: {ttl: never}", "store.ttl: expected a duration above 0 in seconds, or with s, m, h or d, got text"),
+    ("server: {path: mcp}", "server.path: expected a path such as /mcp, got text"),
+    ("server: {name: }", "server.name: expected text that is not empty, got nothing"),
     (
         "server: {prot: 1}",
         (
-            "server.prot: unknown key; wanted one of name, instructions, path, answer_timeout, state_keys, "
+            "server.prot: unknown key; expected one of name, instructions, path, answer_timeout, state_keys, "
             "session_idle, drain, allowed_hosts, allowed_origins, log_format"
         ),
     ),
-    ("server: {drain: -1}", "server.drain: wanted a number of seconds, 0 or more, got a negative number"),
+    ("server: {drain: -1}", "server.drain: expected a number of seconds, 0 or more, got a negative number"),
     ("upstream: {}", "upstream: unknown key; did you mean 'upstreams'?"),
     ("mcpServer: {}", "mcpServer: unknown key; did you mean 'mcpServers'?"),
-    ("upstreams: []", "upstreams: wanted a mapping from names to servers, got an empty list"),
-    ("mcpServers: x", "mcpServers: wanted a mapping from names to servers, got text"),
-    ("upstreams: {a: }", "upstreams.a: wanted a mapping, got nothing"),
+    ("upstreams: []", "upstreams: expected a mapping from names to servers, got an empty list"),
+    ("mcpServers: x", "mcpServers: expected a mapping from names to servers, got text"),
+    ("upstreams: {a: }", "upstreams.a: expected a mapping, got nothing"),
     ("upstreams: {a: {command: x, url: 'http://x'}}", f"upstreams.a: {NEITHER} both; keep one"),
     ("upstreams: {a: {}}", f"upstreams.a: {NEITHER} neither"),
-    ("upstreams: {a b: {command: x}}", "upstreams.a b: wanted a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots"),
-    ("upstreams: {a: {command: ''}}", "upstreams.a.command: wanted the name or path of a program, got empty text"),
-    ("upstreams: {a: {command: [x]}}", "upstreams.a.command: wanted the name or path of a program, got a list"),
+    ("upstreams: {a b: {command: x}}", "upstreams.a b: expected a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots"),
+    ("upstreams: {a: {command: ''}}", "upstreams.a.command: expected the name or path of a program, got empty text"),
+    ("upstreams: {a: {command: [x]}}", "upstreams.a.command: expected the name or path of a program, got a list"),
     (
         "upstreams: {a: {url: 'http://x', env: {A: b}}}",
         "upstreams.a.env: this key belongs to 'command', not to 'url'; remove it",
     ),
     (
         "upstreams: {a: {url: 'http://x', transport: stdio}}",
-        "upstreams.a.transport: with 'url' wanted streamable-http or sse; or leave it out",
+        "upstreams.a.transport: with 'url' expected streamable-http or sse; or leave it out",
     ),
     (
         "upstreams: {a: {url: 'http://x', headers: {a b: c}}}",
-        "upstreams.a.headers: wanted names of HTTP headers, got a mapping",
+        "upstreams.a.headers: expected names of HTTP headers, got a mapping",
     ),
     (
         'upstreams: {a: {url: "http://x", headers: {a: "b\\r\\nc"}}}',
-        "upstreams.a.headers.a: wanted one line of ASCII text, got text",
+        "upstreams.a.headers.a: expected one line of ASCII text, got text",
     ),
     ("upstreams: {a: {command: x}, a: {command: y}}", "upstreams.a: the same key as on line 1; keep one"),
     (
@@ -188,22 +191,22 @@ BAD_SECTIONS = [
     ),
     (
         "mcpServers: {a: {command: x, autoAprove: []}}",
-        f"mcpServers.a.autoAprove: unknown key; wanted one of {KEYS_OF_UPSTREAM}",
+        f"mcpServers.a.autoAprove: unknown key; expected one of {KEYS_OF_UPSTREAM}",
     ),
-    ("mcpServers: {a: {command: x, type: http}}", "mcpServers.a.type: with 'command' wanted stdio; or leave it out"),
-    ("mcpServers: {a: {command: x, disabled: maybe}}", "mcpServers.a.disabled: wanted true or false, got text"),
-    ("mcpServers: {a: {command: x, disabledTools: x}}", "mcpServers.a.disabledTools: wanted a list, got text"),
-    ("mcpServers: {a: 5}", "mcpServers.a: wanted a mapping, got a whole number"),
-    ("lock: {mode: sometimes}", "lock.mode: wanted one of off, warn, block, got text"),
-    ("store: {encryption: {}}", "store.encryption: wanted 'keys', which is missing"),
-    ("store: {encryption: }", "store.encryption: wanted 'keys', which is missing"),
+    ("mcpServers: {a: {command: x, type: http}}", "mcpServers.a.type: with 'command' expected stdio; or leave it out"),
+    ("mcpServers: {a: {command: x, disabled: maybe}}", "mcpServers.a.disabled: expected true or false, got text"),
+    ("mcpServers: {a: {command: x, disabledTools: x}}", "mcpServers.a.disabledTools: expected a list, got text"),
+    ("mcpServers: {a: 5}", "mcpServers.a: expected a mapping, got a whole number"),
+    ("lock: {mode: sometimes}", "lock.mode: expected one of off, warn, block, got text"),
+    ("store: {encryption: {}}", "store.encryption: expected 'keys', which is missing"),
+    ("store: {encryption: }", "store.encryption: expected 'keys', which is missing"),
     (
         "store: {encryption: {keys: []}}",
-        "store.encryption.keys: wanted a list of one secret or more, got an empty list",
+        "store.encryption.keys: expected a list of one secret or more, got an empty list",
     ),
     (
         "store: {encryption: {keys: [short]}}",
-        "store.encryption.keys.0: wanted a secret of 32 characters or more, got text",
+        "store.encryption.keys.0: expected a secret of 32 characters or more, got text",
     ),
     (
         "upstreams: {a: {command: x, enabled: false, timeot: 1}}",
@@ -235,14 +238,16 @@ def test_an_error_in_a_section_names_file_line_key_and_expected_value(
 )
 def test_an_address_is_http_with_a_host(problems: Callable[..., list[str]], url: str) -> None:
     (message,) = problems(f"upstreams:\n  a:\n    url: {url}\n")
-    assert message.startswith("mirror.yaml:3: upstreams.a.url: wanted an address such as https://example.com/mcp, got")
+    assert message.startswith(
+        "mirror.yaml:3: upstreams.a.url: expected an address such as https://example.com/mcp, got"
+    )
 
 
 UNREADABLE = [
     ("", 1, "the file is empty; begin with 'upstreams:'"),
     ("# only this\n", 1, "the file is empty; begin with 'upstreams:'"),
-    ("- a\n", 1, "wanted a mapping with 'upstreams:' at the top, got a list"),
-    ("upstreams\n", 1, "wanted a mapping with 'upstreams:' at the top, got text"),
+    ("- a\n", 1, "expected a mapping with 'upstreams:' at the top, got a list"),
+    ("upstreams\n", 1, "expected a mapping with 'upstreams:' at the top, got text"),
     ("a:\n\tb: 1\n", 2, "YAML does not allow a tab here; use spaces"),
     ("a: 1\nb: [1, 2\n", 3, "a list in [ ] lacks a comma or the closing bracket"),
     ("a: {b: 1\n", 2, "a mapping in { } lacks a comma or the closing brace"),

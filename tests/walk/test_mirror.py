@@ -468,10 +468,10 @@ async def test_use_outside_the_context_names_the_next_step() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"store": "dsk"}, r"Mirror\(store\):1: store.kind: wanted one of memory, disk, redis"),
+        ({"store": "dsk"}, r"Mirror\(store\):1: store.kind: expected one of memory, disk, redis"),
         ({"upstreams": {"one": {"comand": "x"}}}, r"Mirror\(upstreams\):1: upstreams.one.*did you mean 'command'"),
         ({"upstreams": {"mirror": {"sufix": ""}}}, r"mirror.sufix: unknown key; did you mean 'suffix'"),
-        ({"upstreams": {"one": object()}}, r"Mirror\(upstreams\): wanted only texts, numbers, booleans, lists"),
+        ({"upstreams": {"one": object()}}, r"Mirror\(upstreams\): expected only texts, numbers, booleans, lists"),
         ({"upstreams": "nowhere.yaml"}, "nowhere.yaml: the configuration cannot be read"),
     ],
 )

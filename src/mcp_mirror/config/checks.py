@@ -27,11 +27,11 @@ Path = tuple[str, ...]
 def check_upstream(name: str, table: Table, findings: Findings) -> None:
     """Report keys of an upstream that exclude each other."""
     if not UPSTREAM_NAME.fullmatch(name):
-        findings.report(table.location, "wanted a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots")
+        findings.report(table.location, "expected a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots")
     keys = table.members.keys()
     if ("command" in keys) == ("url" in keys):
         got = "both; keep one" if "url" in keys else "neither"
-        findings.report(table.location, f"wanted 'command' (a program to start) or 'url' (an address), got {got}")
+        findings.report(table.location, f"expected 'command' (a program to start) or 'url' (an address), got {got}")
         return
     kind, other = ("command", "url") if "command" in keys else ("url", "command")
     for key in HTTP_KEYS if kind == "command" else STDIO_KEYS:
@@ -40,7 +40,7 @@ def check_upstream(name: str, table: Table, findings: Findings) -> None:
     transport = table.members.get("transport")
     if isinstance(transport, Scalar) and transport.text in _TRANSPORTS[other]:
         fitting = " or ".join(_TRANSPORTS[kind])
-        findings.report(transport.location, f"with '{kind}' wanted {fitting}; or leave it out")
+        findings.report(transport.location, f"with '{kind}' expected {fitting}; or leave it out")
 
 
 def check_mirror(mirror: Node | None, findings: Findings) -> None:
@@ -70,7 +70,9 @@ def check_access(config: Config, root: Table, findings: Findings) -> None:
     for path, message in _find_auth_problems(config.auth):
         findings.report(find_node(root, ("auth", *path)).location, message)
     if auth is not None and not config.auth.is_required:
-        message = "wanted 'tokens' or 'issuers': without them every request is accepted; if you want that, omit 'auth'"
+        message = (
+            "expected 'tokens' or 'issuers': without them every request is accepted; if you want that, omit 'auth'"
+        )
         findings.report(auth.location, message)
     for token in config.auth.tokens:
         missing = [scope for scope in config.auth.scopes if token.scopes is not None and scope not in token.scopes]
@@ -96,7 +98,7 @@ def _check_scopes(config: Config, root: Table, findings: Findings) -> None:
     for keys, scopes in required.items():
         location = find_node(root, ("upstreams", *keys, "required_scopes")).location
         if scopes and not auth.is_required:
-            findings.report(location, "wanted 'auth' with tokens or issuers: without it no request has scopes")
+            findings.report(location, "expected 'auth' with tokens or issuers: without it no request has scopes")
         elif missing := [scope for scope in scopes or () if scope not in granted and not auth.issuers]:
             findings.warn(
                 location, f"no token in 'auth.tokens' has the scope {missing[0]!r}, so no principal sees this"
@@ -105,34 +107,34 @@ def _check_scopes(config: Config, root: Table, findings: Findings) -> None:
 
 def _find_auth_problems(auth: AuthPolicy) -> Iterator[tuple[Path, str]]:
     if len({one.digest for one in auth.tokens}) < len(auth.tokens):
-        yield ("tokens",), "wanted a different token for each principal, got one for two"
+        yield ("tokens",), "expected a different token for each principal, got one for two"
     seen: set[str] = set()
     for one in auth.issuers:
         if one.issuer in seen:
-            yield ("issuers",), "wanted each issuer once; join the audiences of one in a list"
+            yield ("issuers",), "expected each issuer once; join the audiences of one in a list"
         seen.add(one.issuer)
         if not one.audience and not auth.resource:
             yield (
                 ("issuers",),
-                "wanted 'audience' for each issuer, or 'auth.resource': else tokens for other services would be valid",
+                "expected 'audience' for each issuer, or 'auth.resource': else tokens of other services are valid",
             )
         if one.require_dpop and not auth.resource:
-            yield ("issuers",), "wanted 'auth.resource' with 'require_dpop': proofs name the URL that clients know"
+            yield ("issuers",), "expected 'auth.resource' with 'require_dpop': proofs name the URL that clients know"
         if one.jwks.startswith(("https://", "http://")) and not is_confidential(one.jwks):
-            yield ("issuers",), "wanted an https URL in 'jwks', an http URL on loopback, or a file"
+            yield ("issuers",), "expected an https URL in 'jwks', an http URL on loopback, or a file"
 
 
 def _find_oauth_problems(oauth: OAuthPolicy, headers: Mapping[str, str]) -> Iterator[str]:
     if any(name.lower() == "authorization" for name in headers):
-        yield "wanted 'auth' or an Authorization in 'headers', got both; keep one"
+        yield "expected 'auth' or an Authorization in 'headers', got both; keep one"
     if oauth.client_secret and oauth.private_key:
-        yield "wanted 'client_secret' or 'private_key', got both; keep one"
+        yield "expected 'client_secret' or 'private_key', got both; keep one"
     if (oauth.client_secret or oauth.private_key) and not (oauth.client_id and oauth.issuer):
-        yield "wanted 'client_id' and 'issuer' too: a secret is sent only to the server that it belongs to"
+        yield "expected 'client_id' and 'issuer' too: a secret is sent only to the server that it belongs to"
     if oauth.grant == "client_credentials" and not (oauth.client_secret or oauth.private_key):
-        yield "wanted 'client_id', 'issuer', and 'client_secret' or 'private_key' for 'client_credentials'"
+        yield "expected 'client_id', 'issuer', and 'client_secret' or 'private_key' for 'client_credentials'"
     if oauth.private_key and oauth.grant != "client_credentials":
-        yield "wanted 'grant: client_credentials' with 'private_key'"
+        yield "expected 'grant: client_credentials' with 'private_key'"
 
 
 def check_flows(config: Config, root: Table, names: set[str], findings: Findings) -> None:
@@ -162,11 +164,11 @@ def check_flows(config: Config, root: Table, names: set[str], findings: Findings
 def _find_wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
     levels = config.flows.levels
     if len(set(levels)) < len(levels):
-        yield ("flows", "levels"), "wanted each level once"
+        yield ("flows", "levels"), "expected each level once"
     for path, place in places.items():
         for key, level in (("labels", place.confidentiality), ("accepts", place.accepts.confidentiality)):
             if level is not None and level not in levels:
-                yield (*path, key, "confidentiality"), f"wanted one of 'flows.levels': {', '.join(levels)}"
+                yield (*path, key, "confidentiality"), f"expected one of 'flows.levels': {', '.join(levels)}"
 
 
 def _list_rule_names(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
@@ -188,12 +190,12 @@ def _find_wrong_names(
     for path, side in sides:
         zone = side.removeprefix(ZONE) if side.startswith(ZONE) else None
         if zone is not None and zone not in {DEFAULT_ZONE, *zones, *names}:
-            wanted = (
+            expected = (
                 f"one of {', '.join(f'{ZONE}{one}' for one in sorted(zones))}" if zones else "a place with a 'zone'"
             )
-            yield path, f"unknown zone '{zone}'; wanted {wanted}"
+            yield path, f"unknown zone '{zone}'; expected {expected}"
         elif zone is None and side not in known and not _GLOB & set(side):
-            yield path, f"unknown upstream '{side}'; wanted one of {', '.join(sorted(known))}, or a glob"
+            yield path, f"unknown upstream '{side}'; expected one of {', '.join(sorted(known))}, or a glob"
 
 
 def _find_ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) -> Iterator[tuple[Path, str]]:

@@ -104,7 +104,7 @@ def _read_entries(block: Node | None, findings: Findings) -> dict[str, Node]:
             return dict(block.members)
         case None | Scalar(kind="nothing" | "unusable"):
             return {}
-    findings.report(block.location, f"wanted a mapping from names to servers, got {kind_name(block)}")
+    findings.report(block.location, f"expected a mapping from names to servers, got {kind_name(block)}")
     return {}
 
 

@@ -118,7 +118,7 @@ def read_config(content: Mapping[str, Any], called: str, environ: Mapping[str, s
     try:
         text = json.dumps(content, default=os.fspath)
     except (TypeError, ValueError, RecursionError):
-        raise ConfigError(f"{called}: wanted only texts, numbers, booleans, lists and mappings") from None
+        raise ConfigError(f"{called}: expected only texts, numbers, booleans, lists and mappings") from None
     findings = Findings(called)
     return _read_config(read_yaml(text, findings), findings, Path.cwd(), environ)
 
@@ -127,7 +127,7 @@ def _read_config(
     root: Node, findings: Findings, folder: Path, environ: Mapping[str, str], lock_name: str | None = None
 ) -> Config:
     if not isinstance(root, Table):
-        findings.fail(root.location, f"wanted a mapping with 'upstreams:' at the top, got {kind_name(root)}")
+        findings.fail(root.location, f"expected a mapping with 'upstreams:' at the top, got {kind_name(root)}")
     variables = {"PYTHON": sys.executable} | dict(environ)
     live, disabled = _split_disabled(gather_upstreams(root, findings), variables)
     live = cast("Table", expand(live, variables, findings))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, get_origin
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED
-from mcp_mirror.config.scalars import describe_wanted, kind_name, read_scalar
+from mcp_mirror.config.scalars import describe_expected, kind_name, read_scalar
 from mcp_mirror.config.shape import Field, Value, list_fields, list_keys, sections_in
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation
 from mcp_mirror.settings.access import TOKEN_PREFIX
@@ -57,7 +57,7 @@ class Reader:
         if is_dataclass(value.kind):
             return self._read_section(value, node, name, is_entry=is_entry)
         found = read_scalar(value, node, self.folder) if isinstance(node, Scalar) else None
-        return self._reject(node, describe_wanted(value)) if found is None else found
+        return self._reject(node, describe_expected(value)) if found is None else found
 
     def _read_list(self, value: Value, node: Node) -> Any:
         least = value.mark(AtLeast)
@@ -66,7 +66,7 @@ class Reader:
         if isinstance(node, Scalar) and value.has(SINGLE) and node.kind != "nothing":
             node = Items(node.location, (node,))
         if not isinstance(node, Items) or (least and len(node.nodes) < least.count):
-            return self._reject(node, least.wanted if least else "a list")
+            return self._reject(node, least.expected if least else "a list")
         items = [self._read(value.items, item, is_entry=True) for item in node.nodes]
         return _BAD if _BAD in items else tuple(items)
 
@@ -76,7 +76,7 @@ class Reader:
         if not isinstance(node, Table):
             return self._reject(node, "a mapping")
         if names and not all(re.fullmatch(names.pattern, name) for name in node.members):
-            return self._reject(node, names.wanted)
+            return self._reject(node, names.expected)
         found = {name: self._read(entries, member, name, is_entry=True) for name, member in node.members.items()}
         if _BAD in found.values():
             return _BAD
@@ -119,7 +119,7 @@ class Reader:
                 continue
             same = RENAMED.get(key, "").split(".")[0]
             near = [same] if same in names else get_close_matches(key, (*names, *blocks), 1)
-            advice = f"did you mean '{near[0]}'?" if near else f"wanted one of {', '.join(names)}"
+            advice = f"did you mean '{near[0]}'?" if near else f"expected one of {', '.join(names)}"
             self.findings.report(_hide_long_key(node.location), f"unknown key; {advice}")
 
     def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, table: Table) -> Any:
@@ -140,12 +140,12 @@ class Reader:
 
     def _report_missing(self, node: Node, key: str) -> None:
         if self.is_strict:
-            self.findings.report(_hide_key(node), f"wanted {key!r}, which is missing")
+            self.findings.report(_hide_key(node), f"expected {key!r}, which is missing")
 
-    def _reject(self, node: Node, wanted: str) -> Any:
+    def _reject(self, node: Node, expected: str) -> Any:
         is_reported = isinstance(node, Scalar) and node.kind == "unusable"
         if self.is_strict and not is_reported:
-            message = f"wanted {wanted}, got {kind_name(node)}{_suggest_quotes(node, wanted)}"
+            message = f"expected {expected}, got {kind_name(node)}{_suggest_quotes(node, expected)}"
             self.findings.report(_hide_key(node), message)
         return _BAD
 
@@ -177,16 +177,16 @@ def _convert_to_table(value: Value, node: Node) -> Table | None:
     return Table(node.location, {shorthand.key: node}) if is_fitting else None
 
 
-def _suggest_quotes(node: Node, wanted: str) -> str:
+def _suggest_quotes(node: Node, expected: str) -> str:
     if not isinstance(node, Scalar):
         return ""
-    if wanted.startswith("sha256:") and node.text.startswith(TOKEN_PREFIX):
+    if expected.startswith("sha256:") and node.text.startswith(TOKEN_PREFIX):
         return "; this is a token itself, and it is not a secret any more: create another, and put its hash here"
     if node.kind == "nothing" and node.text == "~":
         return "; a bare ~ means nothing in YAML, so put it in quotes"
     if node.kind == "nothing":
-        return "; there is always a limit" if "seconds above" in wanted else ""
-    return "; put it in quotes" if wanted.startswith("text") and node.kind in ("number", "boolean") else ""
+        return "; there is always a limit" if "seconds above" in expected else ""
+    return "; put it in quotes" if expected.startswith("text") and node.kind in ("number", "boolean") else ""
 
 
 def _hide_long_key(location: YamlLocation) -> YamlLocation:

@@ -5,7 +5,7 @@ from dataclasses import is_dataclass
 from textwrap import wrap
 from typing import Final, get_origin
 
-from mcp_mirror.config.scalars import describe_wanted, find_scalar_kind, write_default, write_value
+from mcp_mirror.config.scalars import describe_expected, find_scalar_kind, write_default, write_value
 from mcp_mirror.config.shape import Field, Value, list_alternatives, list_fields, list_keys, unwrap
 from mcp_mirror.settings.declarations import Example, Text, Without
 from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy
@@ -103,7 +103,7 @@ def _describe(value: Value) -> str:
     kind = find_scalar_kind(value)
     if isinstance(kind, Text) and kind.resolves in ("file", "file or URL"):
         return "a path" if kind.resolves == "file" else "a path or URL"
-    return "text" if isinstance(kind, Text) and kind.wanted.startswith("text") else describe_wanted(value)
+    return "text" if isinstance(kind, Text) and kind.expected.startswith("text") else describe_expected(value)
 
 
 def _format_code(text: str) -> str:

@@ -56,10 +56,10 @@ def find_scalar_kind(value: Value) -> Kind | None:
     return next((mark for mark in value.marks if isinstance(mark, Kind)), None)
 
 
-def describe_wanted(value: Value) -> str:
+def describe_expected(value: Value) -> str:
     """Describe the values that a field accepts."""
     if kind := find_scalar_kind(value):
-        return kind.wanted
+        return kind.expected
     if get_origin(value.kind) is not Literal:
         return "true or false"
     options: tuple[str, ...] = get_args(value.kind)

@@ -271,7 +271,7 @@ class _NodeReader:
         scalar = self._read_scalar(key, at) if isinstance(key, yaml.ScalarNode) else None
         if scalar is None:
             self.findings.report(
-                at, "wanted text as a key, got a list or a mapping; quote text that starts with [ or {"
+                at, "expected text as a key, got a list or a mapping; quote text that starts with [ or {"
             )
         return scalar.text if scalar and scalar.kind != "unusable" else None
 
@@ -280,7 +280,7 @@ class _NodeReader:
         if isinstance(base, yaml.MappingNode) and depth > 1:
             table = self.read(base, location, depth - 1)
             return table.members if isinstance(table, Table) else {}
-        self.findings.report(YamlLocation(_line_number(base), location.path), "wanted a mapping to merge after '<<'")
+        self.findings.report(YamlLocation(_line_number(base), location.path), "expected a mapping to merge after '<<'")
         return {}
 
 
@@ -338,7 +338,7 @@ def _find_variable_problems(found: Iterable[re.Match[str]], variables: Mapping[s
         if match.group() == "${" and match.string.startswith("${input:", match.start()):
             yield "the gateway cannot ask a person for ${input:...}; set an environment variable and write ${VAR}"
         elif match.group() == "${":
-            yield "wanted ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
+            yield "expected ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
             return  # what follows may be a part of it
         elif name is not None and match["default"] is None and name not in variables:
             yield f"the environment variable {name} is not set; set it, or write a default: ${{{name}:-...}}"

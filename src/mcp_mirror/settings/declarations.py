@@ -19,7 +19,7 @@ Resolution = Literal["", "home", "file", "file or URL"]
 class Text:
     """A text that matches a pattern. Python and JSON Schema read the pattern alike."""
 
-    wanted: str = "text that is not empty"
+    expected: str = "text that is not empty"
     pattern: str = r"[\s\S]*\S[\s\S]*"
     resolves: Resolution = ""
     is_url: bool = False
@@ -36,7 +36,7 @@ class Text:
 class Number:
     """A number with bounds."""
 
-    wanted: str
+    expected: str
     minimum: float | None = None
     above: float | None = None
     maximum: float | None = None
@@ -48,7 +48,7 @@ class Number:
 class Measure:
     """A number with a unit."""
 
-    wanted: str
+    expected: str
     units: tuple[tuple[str, float], ...]
     """Each unit, as documents write it, and its size. The unit "" permits a number without a unit."""
     pattern: str
@@ -60,7 +60,7 @@ class Measure:
 class Names:
     """The names that the keys of a mapping may have."""
 
-    wanted: str
+    expected: str
     pattern: str
 
 
@@ -69,7 +69,7 @@ class AtLeast:
     """The minimum number of items in a list."""
 
     count: int
-    wanted: str
+    expected: str
 
 
 @dataclass(frozen=True, slots=True)
