@@ -240,6 +240,48 @@ def test_a_recursive_schema_stays_one() -> None:
     assert admit_paths({"$ref": "#", "allOf": [{"$ref": "#"}]}) == {"type": "object", "properties": {}}
 
 
+REFERENCE = {"x": {"$ref": "#/$defs/A"}}
+NUMBER = {"type": "number"}
+DEFINED: list[tuple[Schema, dict[str, list[str]]]] = [
+    ({"$defs": {"A": NUMBER}}, {}),
+    ({"properties": {"x": NUMBER}, "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}}, {}),
+    ({"properties": REFERENCE, "$defs": {"A": NUMBER, "B": NUMBER}}, {"$defs": ["A"]}),
+    (
+        {
+            "properties": REFERENCE,
+            "$defs": {"A": {"items": [{"$ref": "#/definitions/B"}]}},
+            "definitions": {"B": NUMBER},
+        },
+        {"$defs": ["A"], "definitions": ["B"]},
+    ),
+    (
+        {"properties": REFERENCE, "$defs": {"A": {"items": {"$ref": "#/$defs/A"}}, "B": NUMBER}, "definitions": {}},
+        {"$defs": ["A"]},
+    ),
+    (
+        {"properties": {"x": {"$ref": "#b"}}, "$defs": {"A": NUMBER, "B": {"$anchor": "b", "type": "number"}}},
+        {"$defs": ["B"]},
+    ),
+    ({"$ref": "#/$defs", "$defs": {"A": NUMBER, "B": NUMBER}}, {"$defs": ["A", "B"]}),
+    ({"$id": "https://a.example/s", "properties": REFERENCE, "$defs": {"A": NUMBER, "B": NUMBER}}, {"$defs": ["A"]}),
+    (
+        {"properties": {"x": {"$id": "https://a.example/s"}}, "$defs": {"A": NUMBER, "B": NUMBER}},
+        {"$defs": ["A", "B"]},
+    ),
+    ({"properties": {"x": {"$dynamicRef": "#a"}}, "$defs": {"A": {"$dynamicAnchor": "a"}}}, {"$defs": ["A"]}),
+    ({"properties": {"x": {"$ref": "https://a.example/s"}}, "$defs": {"A": NUMBER}}, {}),
+    ({"properties": {"x": {"$ref": ["#/$defs/A"]}}, "$defs": 5}, {}),
+]
+"""Schemas, and the names of the definitions that their twins keep."""
+
+
+@pytest.mark.parametrize(("schema", "kept"), DEFINED)
+def test_a_twin_has_only_the_definitions_that_it_uses(schema: Schema, kept: dict[str, list[str]]) -> None:
+    twin = admit_paths(schema)
+    found = {word: twin[word] for word in ("$defs", "definitions") if word in twin}
+    assert {word: list(names) for word, names in found.items() if isinstance(names, dict)} == kept
+
+
 def test_a_schema_of_any_depth_is_widened_as_far_as_is_sensible() -> None:
     schema: Schema = {"type": "number"}
     for _ in range(300):

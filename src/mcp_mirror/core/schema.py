@@ -12,7 +12,15 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
-from mcp_mirror.core.schema_references import ANCHORS, REFERENCES, ROOT_COMBINATORS, References, settle, without
+from mcp_mirror.core.schema_references import (
+    ANCHORS,
+    REFERENCES,
+    ROOT_COMBINATORS,
+    References,
+    drop_unused_definitions,
+    settle,
+    without,
+)
 from mcp_mirror.types import Location
 
 Schema = dict[str, Any]
@@ -90,8 +98,8 @@ def _end_sentence(sentence: str) -> str:
 
 
 def admit_paths(schema: Schema) -> Schema:
-    """The input schema in which each argument, also a nested one, may be a memory path."""
-    widened: Schema = _widen_below(_flatten_root(settle(schema)), 0)
+    """The input schema in which each argument, also a nested one, may be a memory path; without unused definitions."""
+    widened: Schema = _widen_below(_flatten_root(settle(drop_unused_definitions(schema))), 0)
     return {"type": "object"} | widened | {"type": "object"}
 
 

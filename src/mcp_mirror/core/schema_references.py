@@ -26,6 +26,8 @@ _KEPT_KEYWORDS: Final = ("$defs", "definitions", "properties")
 """Members of these at the root can be referenced in a twin too."""
 _MAP_KEYWORDS: Final = frozenset((*_KEPT_KEYWORDS, "patternProperties", "dependentSchemas", "dependencies"))
 _DEFINITIONS: Final = frozenset(("$defs", "definitions"))
+_DEFINITION_MAPS: Final = frozenset((word,) for word in _DEFINITIONS)
+_OTHER_SCOPES: Final = frozenset(("$id", "$dynamicRef", "$recursiveRef"))
 _SCHEMA_KEYWORDS: Final = frozenset(
     ("items", "additionalItems", "unevaluatedItems", "prefixItems", "contains", "additionalProperties",
      "unevaluatedProperties", "propertyNames", "contentSchema", "anyOf", "oneOf", "allOf", "not", "if", "then", "else")
@@ -126,6 +128,37 @@ def _walk_subschemas(part: Any, at: Pointer) -> Iterator[tuple[Pointer, Schema]]
         items = enumerate(value) if key in _SCHEMA_KEYWORDS and isinstance(value, list) else ()
         for name, below in (*members, *items):
             yield from _walk_subschemas(below, (*at, key, str(name)))
+
+
+def drop_unused_definitions(schema: Schema) -> Schema:
+    """The schema without the definitions at its root that no reference reaches.
+
+    Some servers repeat all their definitions in each tool. All definitions stay in a schema with dynamic references, or
+    with an `$id` below the root, where references have another base.
+    """
+    references = References(schema)
+    reached: set[Pointer] = set()
+    pending: list[Any] = [{key: value for key, value in schema.items() if key not in (*_DEFINITIONS, "$id")}]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, list):
+            pending += part
+        elif isinstance(part, dict):
+            if not _OTHER_SCOPES.isdisjoint(part):
+                return schema
+            pending += part.values()
+            target = (references.pointer(part.get("$ref")) or ())[:2]
+            if target[:1] in _DEFINITION_MAPS and target not in reached:
+                reached.add(target)
+                pending.append(references.at(target))
+    kept: Schema = {}
+    for key, value in schema.items():
+        if key in _DEFINITIONS and isinstance(value, dict) and (key,) not in reached:
+            used = {name: one for name, one in value.items() if (key, name) in reached}
+            kept |= {key: used} if used else {}
+        else:
+            kept[key] = value
+    return kept
 
 
 def settle(schema: Schema) -> Schema:
