@@ -25,6 +25,9 @@ CAPABILITY_OF: Final[Mapping[str, str]] = MappingProxyType(
 )
 """The requests that a server may send to a client, and the capability that each of them needs."""
 
+_VIEWS: Final = "io.modelcontextprotocol/ui"
+"""The extension of clients that show views of MCP Apps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -66,6 +69,12 @@ class Caller:
     def can_answer(self, method: str) -> bool:
         """Whether the client's capabilities allow this request."""
         return self.capabilities.get(CAPABILITY_OF.get(method, "")) is not None
+
+    @property
+    def shows_views(self) -> bool:
+        """Whether the client shows views of MCP Apps (SEP-1865)."""
+        extensions = self.capabilities.get("extensions")
+        return isinstance(extensions, Mapping) and _VIEWS in extensions
 
     @property
     def can_answer_any(self) -> bool:

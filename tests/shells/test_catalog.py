@@ -134,14 +134,14 @@ def test_an_original_is_listed_with_a_schema_that_clients_take() -> None:
 
 
 @pytest.mark.parametrize("meta", [{"ui": {"resourceUri": "ui://x"}}, {"ui/resourceUri": "ui://x"}])
-def test_a_tool_with_a_view_is_not_captured_unless_it_is_named(meta: dict[str, Any]) -> None:
+def test_a_tool_with_a_view_is_marked_unless_an_override_names_its_capture(meta: dict[str, Any]) -> None:
     overrides = (("kept", ToolPolicy(capture="auto")), ("late", ToolPolicy(timeout=5)))
     listing = [tool(name, _meta=meta) for name in ("view", "late", "kept")]
     listing += [tool("plain", _meta={"ui": None, "other": 1}), tool("none")]
     for capture in ("auto", "always"):
         entries = build((policy("up", overrides=overrides), listing), capture=capture).entries
-        modes = [entry.rules.mode for entry in entries.values()]
-        assert modes == ["never", "never", "auto", capture, capture]
+        assert [entry.has_view for entry in entries.values()] == [True, True, False, False, False]
+        assert [entry.rules.mode for entry in entries.values()] == [capture, capture, "auto", capture, capture]
         assert all(entry.is_twin for entry in entries.values())
         assert entries["view_mirrored"].advert["_meta"] == meta
 

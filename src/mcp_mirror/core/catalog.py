@@ -53,6 +53,8 @@ class CatalogEntry:
     """Whether the gateway validates arguments before it sends them."""
     is_repeatable: bool = False
     """The tool is annotated as read-only, and the configuration allows repeating such calls after a lost connection."""
+    has_view: bool = False
+    """An MCP App shows the results, and no override says how to capture them: they are whole for clients with views."""
     is_twin: bool = True
     """False: the original tool, for which the gateway resolves and captures nothing."""
 
@@ -315,6 +317,7 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: 
         cost=examined.cost,
         is_validated=examined.is_validated,
         is_repeatable=one.policy.repeat_read_only and _is_read_only(examined.raw),
+        has_view=policy.capture is None and _has_view(examined.raw.get("_meta")),
         is_twin=is_twin,
     )
 
@@ -333,7 +336,7 @@ def _choose_original_schema(examined: InspectedTool) -> Schema:
 def _capture_rules(one: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
     output = one.examined.raw.get("outputSchema")
     return CaptureRules(
-        mode=policy.capture or ("never" if _is_app(one.examined.raw.get("_meta")) else mirror.capture),
+        mode=policy.capture or mirror.capture,
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
         is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, one.name),
@@ -341,8 +344,8 @@ def _capture_rules(one: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -
     )
 
 
-def _is_app(meta: object) -> bool:
-    """Whether an MCP App shows the results, which needs the original results."""
+def _has_view(meta: object) -> bool:
+    """Whether a tool has a view of an MCP App, which needs the original results."""
     return isinstance(meta, Mapping) and bool(meta.get(_APP_KEY) or meta.get(_OLD_APP_KEY))
 
 

@@ -94,7 +94,8 @@ class ResultProcessor:
         self, call: Call, entry: CatalogEntry, visibility: Visibility, values: Mapping[Pointer, Resolved]
     ) -> ProcessingOptions:
         """Return how the result of a call is processed."""
-        rules = entry.rules if entry.is_twin else replace(entry.rules, mode="never")
+        is_whole = not entry.is_twin or (entry.has_view and call.caller.shows_views)
+        rules = replace(entry.rules, mode="never") if is_whole else entry.rules
         tokens = call.reservation.tokens
         if tokens is not None:
             inline_budget, error_budget = min(rules.inline_budget, tokens), min(rules.error_budget, tokens)
