@@ -1,6 +1,7 @@
 """Stores: what encryption costs, and how the operations of a store take longer with the number of values."""
 
 import asyncio
+import gc
 import itertools
 import shutil
 import statistics
@@ -16,6 +17,7 @@ from measures import MB, show, timed
 from redis_process import COMMAND, RedisProcess
 from rich.console import Console
 
+from mcp_mirror.cli.run import COLLECTOR_THRESHOLDS
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.policies import EncryptionPolicy, StoreKind, StorePolicy
 from mcp_mirror.stores.base import Store
@@ -75,8 +77,9 @@ async def values(console: Console, runs: int, large: bool) -> None:  # noqa: FBT
     """Fill stores with values of 1 KB, and measure what grows with their number."""
     fillings: list[tuple[StoreKind, int]] = [("disk", 100_000), ("memory", 100_000)]
     fillings += [("redis", 100_000)] if COMMAND else []
-    fillings += [("disk", 1_000_000), ("memory", 1_000_000)] if large else []
+    fillings += [(kind, 1_000_000) for kind, _ in fillings] if large else []
     rows = []
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
     for kind, number in sorted(fillings):
         policy = StorePolicy(kind, fsync=False, max_values=2 * number, max_bytes=1 << 40)
         clock = Clock()

@@ -289,6 +289,28 @@ async def test_a_store_of_format_1_becomes_one_of_the_newest(folder: Path, clock
     assert audit(folder) == {("me", "t-2"), ("me", "t-3")}
 
 
+async def test_records_of_earlier_versions_stay_readable(folder: Path, clock: Clock) -> None:
+    origin = Provenance("up", "grid", "0" * 64, ("a-1",))
+    known = Descriptor(BASE, "text", 9, 7, (), clock.now, clock.now + TTL, origin, "text/csv", {"x": "y"})
+    async with opened(folder, clock) as store:
+        await store.put("me", known, (SMALL,))
+    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+        index.execute("UPDATE entries SET descriptor = ?", (msgspec.msgpack.encode(known, enc_hook=dict),))
+        index.commit()
+    async with opened(folder, clock) as store:
+        assert await store.list("me") == (known,)
+        assert await store.describe("me", BASE) == known
+
+
+async def test_the_index_needs_650_bytes_for_a_value_beside_its_bytes(folder: Path, clock: Clock) -> None:
+    values, index, stored = 2000, folder / "index.sqlite", 0
+    async with opened(folder, clock, fsync=False) as store:
+        for number in range(values):
+            base = f"list_orders-{number * 2654435761 % (1 << 32):08x}-0000-4000-8000-{number:012x}"
+            stored += (await put(store, clock, base, b"x" * (500 + number % 1000))).size
+    assert (index.stat().st_size - stored) / values <= 650
+
+
 async def test_a_store_of_a_later_format_is_refused_and_not_changed(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         await put(store, clock, BASE, SMALL)

@@ -2,13 +2,14 @@
 
 import asyncio
 import errno
+import gc
 from bisect import insort
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -20,7 +21,7 @@ from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.stores.sorted_items import SortedItems
-from mcp_mirror.types import Descriptor, FileSpan, Member, Provenance, Span, StoreStats, Traffic
+from mcp_mirror.types import Descriptor, FileSpan, Kind, Member, Provenance, Span, StoreStats, Traffic
 
 TTL = 100.0
 ROOM = 1000
@@ -281,6 +282,27 @@ async def test_all_that_is_known_about_a_value_comes_back(roomy: Store, clock: C
     await roomy.put("me", known, (b'{"a":[1]}',))
     assert await roomy.describe("me", "t-1") == known
     assert await roomy.list("me") == (known,)
+
+
+@pytest.mark.parametrize("digest", ["0123456789abcdef" * 4, "0123456789ABCDEF" * 4, "ab", "", "not hexadecimal"])
+async def test_every_kind_and_digest_comes_back(digest: str, roomy: Store, clock: Clock) -> None:
+    kinds = get_args(Kind)
+    for number, kind in enumerate(kinds):
+        origin = Provenance("up", "tool", digest)
+        known = Descriptor(f"t-{number}", kind, 4, 1, (), clock.now, clock.now + TTL, origin)
+        await roomy.put("me", known, (b"null",))
+        assert await roomy.describe("me", known.base) == known
+    assert {one.kind for one in await roomy.list("me")} == set(kinds)
+
+
+async def test_values_in_memory_do_not_slow_the_garbage_collector(tmp_path: Path) -> None:
+    clock, store = Clock(), MemoryStore(StorePolicy(ttl=TTL), Clock(), lambda: tmp_path)
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(2000):
+        await put(store, clock, f"t-{number}")
+    gc.collect()
+    assert len(gc.get_objects()) - before < 200
 
 
 async def test_one_value_over_its_bound_is_refused_by_name(open_store: OpenStore, clock: Clock) -> None:

@@ -23,7 +23,7 @@ from mcp_mirror.system.event_loop import new_event_loop
 _MISCONFIGURED: Final = 2
 """Exit code of an error that the operator must fix before anything can run."""
 _INTERRUPTED: Final = 130
-_THRESHOLDS: Final = (20_000, 2, 2_000)
+COLLECTOR_THRESHOLDS: Final = (20_000, 2, 2_000)
 """Of the garbage collector: new objects, collections of the youngest, and of the middle generation.
 
 Collections of the two young generations look at 60,000 objects at most, which takes 10 ms.
@@ -103,7 +103,7 @@ def run_until_signal(main: Coroutine[Any, Any, None], shutdown: anyio.Event | No
             tasks.cancel_scope.cancel()
 
     # A full collection walks all catalogs, which stops the event loop, and finds little.
-    gc.set_threshold(*_THRESHOLDS)
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
     try:
         anyio.run(run_whole, backend_options={"loop_factory": new_event_loop})
     except KeyboardInterrupt:

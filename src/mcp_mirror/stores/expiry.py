@@ -13,7 +13,7 @@ EXPIRED_PER_PUT: Final = 2
 """Expired values that a put removes although it does not need their room, so that a store cannot grow by them."""
 EXPIRED_PER_BATCH: Final = 500
 """Maximum of expired values that one batch removes."""
-BATCH_SECONDS: Final = 0.002
+BATCH_SECONDS: Final = 0.001
 """Seconds after which a batch ends early: a put may wait for a batch."""
 _IDLE: Final = 2.0
 """Seconds between searches for expired values."""

@@ -13,6 +13,8 @@ from math import inf
 from pathlib import Path
 from typing import Final, Self
 
+import msgspec
+
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.policies import StorePolicy
@@ -28,6 +30,7 @@ from mcp_mirror.stores.quotas import (
     make_tombstone,
     refuse_oversized,
 )
+from mcp_mirror.stores.records import pack_descriptor, unpack_descriptor
 from mcp_mirror.stores.sorted_items import SortedItems
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
@@ -40,12 +43,20 @@ _FEW: Final = 1000
 Key = tuple[str, str]
 
 
-@dataclass(slots=True)
-class _Entry:
-    descriptor: Descriptor
+class _Entry(msgspec.Struct, gc=False):
+    """A value, invisible to the garbage collector, which would stop the event loop to walk a million descriptors."""
+
+    record: bytes
+    """The encoded descriptor, with the expiry at the time of the put."""
+    created: float
+    expires: float
     blob: Buffer
     file: FileSpan | None
     """The store's file from which the blob is mapped."""
+
+    def describe(self, base: str) -> Descriptor:
+        """The descriptor with the present expiry."""
+        return replace(unpack_descriptor(base, self.record), expires=self.expires)
 
 
 @dataclass(slots=True)
@@ -63,20 +74,22 @@ class _Share:
     def usage(self) -> SpaceUsage:
         return SpaceUsage(len(self.keys), self.size)
 
-    def add(self, key: Key, descriptor: Descriptor, size: int) -> None:
+    def add(self, key: Key, created: float, size: int) -> None:
+        base = key[1]
         self.keys[key] = None
         self.size += size
-        self.bases.add(descriptor.base)
-        for label in {"", label_of(descriptor.base)}:
-            self.by_creation.setdefault(label, SortedItems()).add((descriptor.created, descriptor.base))
+        self.bases.add(base)
+        for label in {"", label_of(base)}:
+            self.by_creation.setdefault(label, SortedItems()).add((created, base))
 
-    def remove(self, key: Key, descriptor: Descriptor, size: int) -> None:
+    def remove(self, key: Key, created: float, size: int) -> None:
+        base = key[1]
         del self.keys[key]
         self.size -= size
-        self.bases.remove(descriptor.base)
-        for label in {"", label_of(descriptor.base)}:
+        self.bases.remove(base)
+        for label in {"", label_of(base)}:
             listed = self.by_creation[label]
-            listed.remove((descriptor.created, descriptor.base))
+            listed.remove((created, base))
             if not listed:
                 del self.by_creation[label]
 
@@ -117,7 +130,8 @@ class MemoryStore:
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
         key = (namespace, descriptor.base)
         with as_store_errors():
-            entry = _Entry(descriptor, *self._take_bytes(blob, file))
+            taken = self._take_bytes(blob, file)
+            entry = _Entry(pack_descriptor(descriptor), descriptor.created, descriptor.expires, *taken)
         try:
             self._make_room(key, size)
         except StoreError:
@@ -127,14 +141,14 @@ class MemoryStore:
             self._remove(key)
         self._forget_tombstone(key)
         self._entries[key] = entry
-        self._shares.setdefault(namespace, _Share()).add(key, descriptor, size)
+        self._shares.setdefault(namespace, _Share()).add(key, descriptor.created, size)
         self._bytes += size
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""
         key = (namespace, base)
         entry = self._use(key)
-        return entry.descriptor if entry else self._tombstones.get(key)
+        return entry.describe(base) if entry else self._tombstones.get(key)
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
         """A view of the bytes, without a copy."""
@@ -162,21 +176,23 @@ class MemoryStore:
         end: tuple[float, str] | None = None
         if after is not None:
             entry = self._entries.get((namespace, after))
-            if entry is None or entry.descriptor.expires <= now:
+            if entry is None or entry.expires <= now:
                 raise LookupError(after)
-            end = (entry.descriptor.created, after)
+            end = (entry.created, after)
         if (few := self._find_few_unexpired(namespace)) is not None:
-            places = [(known.created, known.base) for known in few if not label or label_of(known.base) == label]
+            places = [
+                (self._entries[namespace, base].created, base) for base in few if not label or label_of(base) == label
+            ]
             newest = iter(sorted((place for place in places if end is None or place < end), reverse=True))
         else:
             newest = made.descend(end)
-        found = (self._entries[namespace, base].descriptor for _, base in newest)
-        return tuple(islice((known for known in found if known.expires > now), limit))
+        found = ((base, self._entries[namespace, base]) for _, base in newest)
+        return tuple(islice((entry.describe(base) for base, entry in found if entry.expires > now), limit))
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
         if (few := self._find_few_unexpired(namespace)) is not None:
-            bases = sorted(known.base for known in few)
+            bases = sorted(few)
             at = bisect_left(bases, text)
             return tuple(bases[max(at - limit, 0) : at + limit])
         now, share = self._clock(), self._shares[namespace]
@@ -195,7 +211,7 @@ class MemoryStore:
         """The number and bytes of the stored values, and the counted tokens."""
         share, now = self._shares.get(namespace, _Share()), self._clock()
         if (few := self._find_few_unexpired(namespace)) is not None:
-            kept = SpaceUsage(len(few), sum(len(self._entries[namespace, known.base].blob) for known in few))
+            kept = SpaceUsage(len(few), sum(len(self._entries[namespace, base].blob) for base in few))
         else:
             kept = self._sum_unexpired(share, now)
         return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
@@ -227,8 +243,7 @@ class MemoryStore:
             self._replace_by_tombstone(key, "expired")
             return None
         expires = self._clock() + self._policy.lifetime
-        if expires > entry.descriptor.expires:  # a clock that was set back does not shorten a lifetime
-            entry.descriptor = replace(entry.descriptor, expires=expires)
+        entry.expires = max(entry.expires, expires)  # a clock that was set back does not shorten a lifetime
         self._entries.move_to_end(key)
         self._shares[key[0]].keys.move_to_end(key)
         return entry
@@ -290,23 +305,23 @@ class MemoryStore:
         return limit
 
     def _is_expired(self, key: Key, now: float) -> bool:
-        return self._entries[key].descriptor.expires <= now
+        return self._entries[key].expires <= now
 
     def _sum_unexpired(self, share: _Share, now: float) -> SpaceUsage:
         """The values and bytes without expired values, counted from the end with fewer values."""
         entries, expired, kept = self._entries, 0, 0
         for count, keys in enumerate(zip(share.keys, reversed(share.keys), strict=True)):
             oldest, newest = entries[keys[0]], entries[keys[1]]
-            if oldest.descriptor.expires > now:
+            if oldest.expires > now:
                 return SpaceUsage(len(share.keys) - count, share.size - expired)
-            if newest.descriptor.expires <= now:
+            if newest.expires <= now:
                 return SpaceUsage(count, kept)
             expired += len(oldest.blob)
             kept += len(newest.blob)
         return SpaceUsage(len(share.keys), kept)
 
-    def _find_few_unexpired(self, namespace: str) -> Sequence[Descriptor] | None:
-        """The descriptors of all unexpired values, if values have expired and few have not; else None.
+    def _find_few_unexpired(self, namespace: str) -> Sequence[str] | None:
+        """The bases of all unexpired values, if values have expired and few have not; else None.
 
         A search in another order would pass by all the expired ones.
         """
@@ -315,20 +330,20 @@ class MemoryStore:
             return ()
         if not self._is_expired(next(iter(share.keys)), now):
             return None
-        found = deque[Descriptor]()
+        found = deque[str]()
         for key in reversed(share.keys):
             if self._is_expired(key, now):
                 return found
             if len(found) == _FEW:
                 return None
-            found.append(self._entries[key].descriptor)
+            found.append(key[1])
         return found
 
     def _replace_by_tombstone(self, key: Key, reason: Reason) -> None:
         entry = self._remove(key)
         now = self._clock()
         self._forget_tombstone(key)
-        self._tombstones[key] = make_tombstone(entry.descriptor, reason, now)
+        self._tombstones[key] = make_tombstone(entry.describe(key[1]), reason, now)
         own = self._tombstone_keys.setdefault(key[0], OrderedDict())
         own[key] = None
         if len(own) > NAMESPACE_TOMBSTONES:
@@ -347,7 +362,7 @@ class MemoryStore:
     def _remove(self, key: Key) -> _Entry:
         entry = self._entries.pop(key)
         share = self._shares[key[0]]
-        share.remove(key, entry.descriptor, len(entry.blob))
+        share.remove(key, entry.created, len(entry.blob))
         if not share.keys:
             del self._shares[key[0]]
         self._bytes -= len(entry.blob)

@@ -3,22 +3,33 @@
 Later versions may add members with defaults.
 """
 
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.encryption import Encryptor, Envelope
+from mcp_mirror.types import Descriptor, Kind, Member, Provenance
 
 T = TypeVar("T")
+
+_DIGEST_CHARACTERS: Final = 64
+_NO_ENVELOPE: Final = b"{}"
+_KINDS: Final[tuple[Kind, ...]] = ("object", "array", "text", "number", "boolean", "null", "binary")
+"""Records contain the places of kinds: add new kinds at the end."""
+_DEFAULTS: Final[tuple[Any, ...]] = (None, None, True, {}, _NO_ENVELOPE, (), ())
+"""The defaults at the end of a compact descriptor, the last first."""
 
 
 @dataclass(frozen=True)
 class RecordCodec(Generic[T]):
     """Encodes and decodes records of one type."""
 
-    type: type[T]
+    pack: Callable[[T], bytes]
+    unpack: Callable[[str, bytes], T]
+    """Decodes the record of a base."""
     encryptor: Encryptor
 
     def encode(self, record: T, envelope: Envelope | None) -> bytes:
@@ -28,7 +39,7 @@ class RecordCodec(Generic[T]):
             record: The record.
             envelope: The envelope of the record's value. The record of a removed value needs a new one.
         """
-        encoded = msgspec.msgpack.encode(_omit_defaults(record) if is_dataclass(record) else record, enc_hook=dict)
+        encoded = self.pack(record)
         return envelope.seal_record(encoded) if envelope else encoded
 
     def decode(self, namespace: str, base: str, encoded: bytes) -> T:
@@ -37,7 +48,7 @@ class RecordCodec(Generic[T]):
         Raises:
             StoreError: The record cannot be decrypted.
         """
-        return msgspec.msgpack.decode(self.encryptor.open_record(namespace, base, encoded), type=self.type)
+        return self.unpack(base, self.encryptor.open_record(namespace, base, encoded))
 
     def decode_or_report(self, namespace: str, base: str, encoded: bytes) -> T | None:
         """Decode one of many records. If it cannot be decrypted, log that, and return None."""
@@ -48,12 +59,93 @@ class RecordCodec(Generic[T]):
             return None
 
 
-def _omit_defaults(record: Any) -> dict[str, Any]:
-    """The members of a dataclass that differ from their defaults; decoding adds the others."""
-    members: dict[str, Any] = {}
-    for one in fields(record):
-        value = getattr(record, one.name)
-        default = one.default_factory() if one.default_factory is not MISSING else one.default
-        if default is MISSING or value != default:
-            members[one.name] = value
-    return members
+class _CompactDescriptor(msgspec.Struct, array_like=True):
+    """A descriptor without its base, which a store has beside the record, and without the names of its members."""
+
+    kind: int
+    """The place of the kind in `_KINDS`."""
+    size: int
+    tokens: int
+    created: float
+    expires: float
+    upstream: str
+    tool: str
+    arguments_digest: Any
+    """The bytes of 64 hexadecimal digits, else the text; msgspec has no type for both."""
+    members: tuple[Member, ...] = ()
+    inputs: tuple[str, ...] = ()
+    envelope: bytes = _NO_ENVELOPE
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    preview: bool = True
+    media_type: str | None = None
+    companion: str | None = None
+
+
+_compact_decoder: Final = msgspec.msgpack.Decoder(_CompactDescriptor)
+_named_decoder: Final = msgspec.msgpack.Decoder(Descriptor)
+
+
+def pack_descriptor(known: Descriptor) -> bytes:
+    """Encode a descriptor without its base and without the defaults at its end."""
+    origin = known.provenance
+    compact = [
+        _KINDS.index(known.kind),
+        known.size,
+        known.tokens,
+        known.created,
+        known.expires,
+        origin.upstream,
+        origin.tool,
+        _pack_digest(origin.arguments_digest),
+        known.members,
+        origin.inputs,
+        known.envelope,
+        dict(known.labels),
+        known.preview,
+        known.media_type,
+        known.companion,
+    ]
+    for default in _DEFAULTS:
+        if compact[-1] != default:
+            break
+        compact.pop()
+    return msgspec.msgpack.encode(compact)
+
+
+def unpack_descriptor(base: str, encoded: bytes) -> Descriptor:
+    """Decode the descriptor of a base. Earlier versions wrote it as a map, with the names of its members."""
+    if not _is_array(encoded):
+        return _named_decoder.decode(encoded)
+    compact = _compact_decoder.decode(encoded)
+    digest = compact.arguments_digest
+    return Descriptor(
+        base=base,
+        kind=_KINDS[compact.kind],
+        size=compact.size,
+        tokens=compact.tokens,
+        members=compact.members,
+        created=compact.created,
+        expires=compact.expires,
+        provenance=Provenance(
+            compact.upstream, compact.tool, digest.hex() if isinstance(digest, bytes) else digest, compact.inputs
+        ),
+        media_type=compact.media_type,
+        labels=compact.labels,
+        companion=compact.companion,
+        envelope=compact.envelope,
+        preview=compact.preview,
+    )
+
+
+def _is_array(encoded: bytes) -> bool:
+    """Whether a MessagePack value is an array; no descriptor has more members than its shortest form has room for."""
+    return encoded[0] & 0xF0 == 0x90  # noqa: PLR2004  # fixarray
+
+
+def _pack_digest(digest: str) -> bytes | str:
+    """A digest in half its characters; any other text as it is."""
+    try:
+        packed = bytes.fromhex(digest)
+    except ValueError:
+        return digest
+    return packed if len(digest) == _DIGEST_CHARACTERS and packed.hex() == digest else digest

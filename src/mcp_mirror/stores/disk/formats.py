@@ -93,7 +93,9 @@ _OWN_EXPIRY: Final = (
     "CREATE INDEX entries_own_expires ON entries (namespace, expires, size)",
     "DROP INDEX entries_label",
 )
-STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS, _TRAFFIC, _SEALS, _PAGES_TOMBSTONES, _OWN_EXPIRY)
+_COMPACT_RECORDS: Final[tuple[str, ...]] = ()
+"""Records are arrays from here on, which earlier versions cannot read. Older records stay as they are."""
+STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS, _TRAFFIC, _SEALS, _PAGES_TOMBSTONES, _OWN_EXPIRY, _COMPACT_RECORDS)
 """The migrations: from nothing to format 1, from 1 to 2, and so on."""
 
 

@@ -29,7 +29,7 @@ from mcp_mirror.stores.encryption import CHANGED, Encryptor, clamp_span, sealed_
 from mcp_mirror.stores.expiry import ExpirySweeper
 from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
 from mcp_mirror.stores.quotas import refuse_oversized
-from mcp_mirror.stores.records import RecordCodec
+from mcp_mirror.stores.records import RecordCodec, pack_descriptor, unpack_descriptor
 from mcp_mirror.system.private_files import UnsafePathError, open_folder
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
@@ -69,7 +69,7 @@ class DiskStore:
         self._process_dir = ProcessDir(folder)
         self._blobs = Blobs(folder / _BLOBS, self._process_dir.path, calls, fsync=policy.fsync)
         self._encryptor = Encryptor(policy.encryption)
-        self._records = RecordCodec(Descriptor, self._encryptor)
+        self._records = RecordCodec(pack_descriptor, unpack_descriptor, self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
         self._sweeper = ExpirySweeper(partial(self._run, self._maintain))
         self._threads: anyio.CapacityLimiter | None = None

@@ -121,6 +121,19 @@ class ValueRecord(msgspec.Struct, array_like=True):
         return Tombstone(self.descriptor, self.reason, self.at) if self.reason else None
 
 
+_decoder: Final = msgspec.msgpack.Decoder(ValueRecord)
+
+
+def pack_record(record: ValueRecord) -> bytes:
+    """Encode a record."""
+    return msgspec.msgpack.encode(record, enc_hook=dict)
+
+
+def unpack_record(_base: str, encoded: bytes) -> ValueRecord:
+    """Decode a record."""
+    return _decoder.decode(encoded)
+
+
 class Keys(NamedTuple):
     """The names of the keys."""
 

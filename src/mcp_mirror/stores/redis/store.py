@@ -40,7 +40,9 @@ from mcp_mirror.stores.redis.records import (
     build_name,
     encode_name,
     find_pieces,
+    pack_record,
     read_entry,
+    unpack_record,
 )
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
@@ -79,7 +81,7 @@ class RedisStore:
         self._redis = RedisConnection(policy.url)
         self._keys = Keys(policy.prefix)
         self._encryptor = Encryptor(policy.encryption)
-        self._codec = RecordCodec(ValueRecord, self._encryptor)
+        self._codec = RecordCodec(pack_record, unpack_record, self._encryptor)
         self._commands = RedisCommands(self._keys, policy.lifetime)
         self._eviction = RedisEviction(self._commands, self._codec, policy, clock)
         self._sweeper = ExpirySweeper(self._remove_expired)
