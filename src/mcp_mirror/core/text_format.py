@@ -81,13 +81,19 @@ def _detect_table(_: str, lines: Sequence[str]) -> str:
         if delimiter not in lines[0]:
             continue
         try:
-            widths = {len(row) for row in csv.reader(lines, delimiter=delimiter, strict=True)}
+            rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
         except csv.Error:
             continue
-        width = max(widths)
-        if len(widths) == 1 and width >= _MIN_COLUMNS and len(lines) >= _MIN_LINES:
-            return f"{name}, {width} columns"
+        width = len(rows[0])
+        if width >= _MIN_COLUMNS and len(lines) >= _MIN_LINES and {len(row) for row in rows} == {width}:
+            return "" if _repeats_labels(rows) else f"{name}, {width} columns"
     return ""
+
+
+def _repeats_labels(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether lines have the form `Name: value, Name: value`, with the same names in each."""
+    labels = [[cell.partition(": ")[0] if ": " in cell else None for cell in row] for row in rows]
+    return None not in labels[0] and labels[0] == labels[1]
 
 
 def _detect_log(_: str, lines: Sequence[str]) -> str:
