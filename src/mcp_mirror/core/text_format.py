@@ -93,7 +93,7 @@ def _detect_table(_: str, lines: Sequence[str]) -> str:
 def _repeats_labels(rows: Sequence[Sequence[str]]) -> bool:
     """Whether lines have the form `Name: value, Name: value`, with the same names in each."""
     labels = [[cell.partition(": ")[0] if ": " in cell else None for cell in row] for row in rows]
-    return None not in labels[0] and labels[0] == labels[1]
+    return None not in labels[0] and labels[:1] == labels[1:2]
 
 
 def _detect_log(_: str, lines: Sequence[str]) -> str:
