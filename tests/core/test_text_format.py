@@ -20,7 +20,7 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
         ("id,name,age\n1,Ann,3\n2,Bob,4\n", "CSV, 3 columns"),
         ('id;name\n1;"a;b"\n2;c\n', "CSV, 2 columns"),
         ("PID: 1, Command: a\nPID: 2, Command: b\nPID: 3, Command: c\n", ""),
-        ('"a: 1\nb\nc","d: 2"\n', "CSV, 2 columns"),
+        ('"a: 1","d: 2\nb\nc"\n', "CSV, 2 columns"),
         ("id, name: all\n1, a: b\n2, c\n", "CSV, 2 columns"),
         ("a\tb\n1\t2\n3\t4\n", "TSV, 2 columns"),
         ('a,"b\n1,2\n3,4\n', ""),
