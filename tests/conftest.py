@@ -17,6 +17,9 @@ import pytest
 from gateway_processes import Start, start_command, start_executable
 from hypothesis import HealthCheck, settings
 from redis_process import COMMAND, MISSING, RedisProcess
+from s3_process import IS_INSTALLED as S3_IS_INSTALLED
+from s3_process import MISSING as S3_MISSING
+from s3_process import S3Process
 
 settings.register_profile(
     "same", derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -87,6 +90,32 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProc
     if COMMAND is None:
         pytest.skip(MISSING)
     with RedisProcess(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Process]:
+    """An S3-compatible server with one bucket; stores keep apart by folder."""
+    if not S3_IS_INSTALLED:
+        pytest.skip(S3_MISSING)
+    with S3Process() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: S3Process, monkeypatch: pytest.MonkeyPatch) -> S3Process:
+    """The server, with its address and credentials in the environment."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_server
+
+
+@pytest.fixture
+def own_s3() -> Iterator[S3Process]:
+    """An S3-compatible server to be harmed."""
+    if not S3_IS_INSTALLED:
+        pytest.skip(S3_MISSING)
+    with S3Process() as server:
         yield server
 
 

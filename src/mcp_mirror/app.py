@@ -50,6 +50,7 @@ from mcp_mirror.settings.policies import Config, StorePolicy, WirePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import LISTINGS, DiskStore
 from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.stores.objects import ObjectBlobs
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.upstreams.connection_settings import Examine, OpenList
 from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
@@ -398,7 +399,17 @@ def _open_redis(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
         if error.name != "redis":
             raise
         raise MirrorError("`store.kind: redis` needs an extra: pip install 'mcp-mirror[redis]'.") from None
-    return RedisStore(policy, time.time, folder)
+    return RedisStore(policy, time.time, folder, _connect_bucket(policy.blobs) if policy.blobs else None)
+
+
+def _connect_bucket(url: str) -> ObjectBlobs:
+    try:
+        from mcp_mirror.stores.s3 import S3Blobs  # noqa: PLC0415  # an extra
+    except ModuleNotFoundError as error:
+        if error.name != "obstore":
+            raise
+        raise MirrorError("`store.blobs` needs an extra: pip install 'mcp-mirror[redis,s3]'.") from None
+    return S3Blobs(url)
 
 
 _STORES: Final[Mapping[str, Callable[[StorePolicy, Callable[[], Path]], Store]]] = {

@@ -228,6 +228,14 @@ def test_encryption_keys_are_read_and_not_shown(load: Load) -> None:
     assert message.endswith("encryption: values in memory are not encrypted; this applies to the kinds disk and redis")
 
 
+def test_a_bucket_needs_redis(load: Load) -> None:
+    redis = "store: {kind: redis, url: 'redis://x', blobs: 's3://values/a'}"
+    assert load(redis).store.blobs == "s3://values/a"
+    for kind in ("", "kind: disk, "):
+        with pytest.raises(ConfigError, match=r"store\.blobs: wanted 'kind: redis' beside it"):
+            load(f"store: {{{kind}blobs: 's3://values'}}")
+
+
 def test_an_upstream_has_defaults_for_all_but_its_endpoint(load: Load) -> None:
     config = load("upstreams: {a: {command: x, args: , env: , tools: , overrides: }}")
     assert only(config) == UpstreamPolicy("a", StdioEndpoint("x"))

@@ -6,7 +6,7 @@ import gc
 from bisect import insort
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, get_args
@@ -20,6 +20,7 @@ from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore
+from mcp_mirror.stores.s3 import S3Blobs
 from mcp_mirror.stores.sorted_items import SortedItems
 from mcp_mirror.types import Descriptor, FileSpan, Kind, Member, Provenance, Span, StoreStats, Traffic
 
@@ -35,17 +36,25 @@ class Clock:
         return self.now
 
 
+def open_with_bucket(policy: StorePolicy, clock: Clock, folder: Callable[[], Path]) -> RedisStore:
+    return RedisStore(replace(policy, kind="redis"), clock, folder, S3Blobs(policy.blobs or ""))
+
+
 STORES: dict[str, Callable[[StorePolicy, Clock, Callable[[], Path]], AbstractAsyncContextManager[Store]]] = {
     "memory": MemoryStore,
     "disk": lambda policy, clock, _: DiskStore(policy, clock, Path(policy.path or "")),
     "redis": RedisStore,
     "sealed disk": lambda policy, clock, _: DiskStore(policy, clock, Path(policy.path or "")),
     "sealed redis": RedisStore,
+    "s3": open_with_bucket,
+    "sealed s3": open_with_bucket,
 }
 NEEDS: dict[str, Callable[[pytest.FixtureRequest, Path], dict[str, Any]]] = {
     "disk": lambda _, folder: {"path": str(folder / "store")},
     "redis": lambda test, folder: {"url": test.getfixturevalue("redis_server").url, "prefix": f"{folder}:"},
+    "s3": lambda test, folder: NEEDS["redis"](test, folder) | {"blobs": test.getfixturevalue("bucket").url},
 }
+
 SEALED = {"encryption": EncryptionPolicy(("an example of a secret of 32 characters",), clear="refuse")}
 """What the policy of a kind says beside what a test wants of it: where it is."""
 

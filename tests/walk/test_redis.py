@@ -16,6 +16,7 @@ from tests.walk.conftest import BOUND
 
 if TYPE_CHECKING:
     from redis_process import RedisProcess
+    from s3_process import S3Process
     from tests.walk.conftest import Configured, Lines, Run, Speak
 
 EVERYTHING = Path(__file__).parents[1] / "conformance" / "everything.py"
@@ -141,6 +142,34 @@ async def test_without_the_extra_the_error_names_the_package_to_install(
     ended = await run("check", "--config", str(configured({"raw": raw()}, store={"kind": "redis", "url": "redis://x"})))
     assert ended.code == 2
     assert "pip install 'mcp-mirror[redis]'" in ended.err
+
+
+async def test_large_values_of_two_gateways_are_in_one_bucket(
+    configured: Configured, speak: Speak, raw: Any, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    before, large = len(bucket.names()), {"content": [{"type": "text", "text": "a line of text\n" * 100_000}]}
+    config = configured({"raw": raw()}, store=store_of(redis_server, tmp_path) | {"blobs": bucket.url})
+    async with speak(config) as one, speak(config) as other:
+        await one.greet()
+        await other.greet()
+        path = await stored(one, large)
+        assert len(bucket.names()) == before + 1
+        assert "a line of text" in await other.text("memory_read", {"memory_path": path})
+        assert "a line of text" in await one.text("memory_read", {"memory_path": path})
+
+
+@pytest.mark.executable  # PYTHONPATH
+async def test_without_the_s3_extra_the_error_names_the_package_to_install(
+    configured: Configured, run: Run, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "absent" / "obstore").mkdir(parents=True)
+    missing = "raise ModuleNotFoundError(\"No module named 'obstore'\", name='obstore')"
+    (tmp_path / "absent" / "obstore" / "__init__.py").write_text(missing)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "absent"))
+    store = {"kind": "redis", "url": "redis://x", "blobs": "s3://values"}
+    ended = await run("check", "--config", str(configured({"raw": raw()}, store=store)))
+    assert ended.code == 2
+    assert "pip install 'mcp-mirror[redis,s3]'" in ended.err
 
 
 @pytest.mark.parametrize("store", [{"kind": "redis"}, {"kind": "redis", "url": "redis://:hunter2@x:port"}])

@@ -55,9 +55,11 @@ def check_mirror(mirror: Node | None, findings: Findings) -> None:
 
 
 def check_store(store: Node | None, findings: Findings) -> None:
-    """Warn of encryption without effect."""
+    """Warn of encryption without effect, and report a bucket without Redis."""
     keys = store.members if isinstance(store, Table) else {}
-    kind, encryption = keys.get("kind"), keys.get("encryption")
+    kind, encryption, blobs = keys.get("kind"), keys.get("encryption"), keys.get("blobs")
+    if blobs is not None and not (isinstance(kind, Scalar) and kind.text == "redis"):
+        findings.report(blobs.location, "wanted 'kind: redis' beside it: a bucket contains only the large values")
     if encryption is not None and isinstance(kind, Scalar) and kind.text == "memory":
         findings.warn(
             encryption.location, "values in memory are not encrypted; this applies to the kinds disk and redis"

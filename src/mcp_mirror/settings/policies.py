@@ -348,6 +348,9 @@ class StorePolicy:
     """Address of the Redis or Valkey server: redis://, rediss:// for TLS, or unix://."""
     prefix: Line = "mcp-mirror:"
     """Prefix of the keys in Redis."""
+    blobs: Annotated[Line | None, Example("s3://my-bucket/mcp-mirror")] = None
+    """With redis: a bucket of an S3-compatible server for values over 64 KiB, s3://BUCKET or s3://BUCKET/PREFIX.
+    Credentials, region and endpoint come from the environment. Default: all values are in Redis."""
     encryption: EncryptionPolicy | None = field(default=None, repr=False)
     """Encryption at rest. Default: none."""
     fsync: bool = True

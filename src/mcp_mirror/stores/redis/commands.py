@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from mcp_mirror.paths import label_of
 from mcp_mirror.stores.quotas import TOMBSTONE_LIFETIME
-from mcp_mirror.stores.redis.records import Entry, Keys, Piece
+from mcp_mirror.stores.redis.records import Entry, Keys, Kind, Piece
 from mcp_mirror.types import Buffer, Traffic
 
 _TOMBSTONE_SECONDS: Final = round(TOMBSTONE_LIFETIME)
@@ -59,6 +59,10 @@ class RedisCommands:
         """
         if blob is not None and entry.size:
             yield "SET", self.keys.blob(entry, 0), blob
+        if entry.is_object:
+            yield "ZREM", self.keys.of("uploads"), entry.mark
+            yield "SADD", self.keys.of("objects"), entry.mark
+            yield from self.restart_expiry("objects", "bucket")
         yield "SET", self.keys.of("card", entry.name), record
         yield from self._forget_tombstone(entry.namespace, entry.base)
         yield "ZADD", self.keys.of("order"), now, entry.name
@@ -104,6 +108,17 @@ class RedisCommands:
         yield "INCR", self.keys.of("turn")
         yield "PEXPIRE", self.keys.of("turn"), self._index_milliseconds
 
+    def restart_expiry(self, *kinds: Kind) -> Iterator[Command]:
+        """Restart the expiry of shared keys."""
+        for kind in kinds:
+            yield "PEXPIRE", self.keys.of(kind), self._index_milliseconds
+
+    def discard_uploads(self, marks: Sequence[str]) -> Iterator[Command]:
+        """Mark objects without a value for removal."""
+        yield "ZREM", self.keys.of("uploads"), *marks
+        yield "SADD", self.keys.of("garbage"), *marks
+        yield from self.restart_expiry("garbage")
+
     def fetch(self, entry: Entry, piece: Piece) -> Command:
         """Read a piece of a value."""
         return "GETRANGE", self.keys.blob(entry, piece.number), piece.start, piece.start + piece.length - 1
@@ -122,6 +137,10 @@ class RedisCommands:
             sums.update(_sums_of(entry))
             if tombstone is None:
                 unlinked.append(card)
+        if objects := [entry.mark for entry, _, _ in removals if entry.is_object]:
+            yield "SREM", self.keys.of("objects"), *objects
+            yield "SADD", self.keys.of("garbage"), *objects
+            yield from self.restart_expiry("garbage")
         if removals:
             yield "HDEL", self.keys.of("ledger"), *(f"v:{entry.name}" for entry, _, _ in removals)
         yield from self._unlink(unlinked)

@@ -36,7 +36,8 @@ CHUNK: Final = 4 << 20
 _FORMAT: Final = "1"
 
 Kind = Literal[
-    "card", "blob", "ledger", "order", "made", "names", "graves", "labels", "traffic", "namespaces", "turn"
+    "card", "blob", "ledger", "order", "made", "names", "graves", "labels", "traffic", "namespaces", "turn",
+    "bucket", "objects", "uploads", "garbage", "searched",
 ]  # fmt: skip
 
 
@@ -46,8 +47,10 @@ class Entry(NamedTuple):
     name: str
     """`<namespace>:<base>`."""
     mark: str
+    """Chosen at random by each put; the name of the object if the value is one."""
     size: int
     chunk: int = CHUNK
+    """Bytes per blob key; 0 if the value is an object."""
 
     @property
     def namespace(self) -> str:
@@ -62,7 +65,12 @@ class Entry(NamedTuple):
     @property
     def chunks(self) -> int:
         """The number of blob keys."""
-        return -(-self.size // self.chunk)
+        return 0 if self.is_object else -(-self.size // self.chunk)
+
+    @property
+    def is_object(self) -> bool:
+        """Whether the value is an object in a bucket."""
+        return self.chunk == 0
 
     @property
     def record(self) -> str:

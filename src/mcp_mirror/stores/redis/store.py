@@ -3,12 +3,14 @@
 A put makes room and enters the value in one optimistic transaction (`WATCH`), so that quotas are exact with several
 writers. Large values are written in chunks before, and become visible with the transaction. See `records` for the keys,
 `commands` for the commands, `eviction` for the removals and `connection` for the server.
+
+With `store.blobs`, large values are objects in a bucket, and the transaction refers to them (see `objects`).
 """
 
 import os
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,15 +24,17 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.payload.spool import map_file, write_all
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.encryption import CHANGED, HEAD, Encryptor, Envelope, clamp_span
+from mcp_mirror.stores.encryption import CHANGED, HEAD, SEALED_CHUNK, Encryptor, Envelope, clamp_span, sealed_span
 from mcp_mirror.stores.encryption import CHUNK as SEALED
 from mcp_mirror.stores.expiry import ExpirySweeper
+from mcp_mirror.stores.objects import ObjectBlobs, ObjectMissingError
 from mcp_mirror.stores.pieces import cut
 from mcp_mirror.stores.quotas import SpaceUsage, make_tombstone, refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.commands import Command, RedisCommands, Removal, sum_fields, traffic_fields
 from mcp_mirror.stores.redis.connection import Read, RedisConnection, WriteRefusedError
 from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction, read_usage
+from mcp_mirror.stores.redis.objects import ObjectRegistry
 from mcp_mirror.stores.redis.records import (
     CHUNK,
     Entry,
@@ -52,9 +56,22 @@ _PAGE: Final = 256
 """Records that are read at once."""
 _FEW: Final = 1000
 """Unexpired values that are read for a list or a sum, if others have expired."""
+OBJECT_BYTES: Final = 64 << 10
+"""Bytes above which a value is an object, if there is a bucket."""
+_UPLOAD_PIECE: Final = 1 << 20
+_OBJECT_PIECE: Final = 128 * SEALED_CHUNK
+"""Bytes of an object that one request reads."""
 _SPOOLED: Final = 16 << 20
 """Bytes above which a value is read into a memory-mapped file."""
 
+_NO_BLOBS: Final = (
+    "The value is an object in a bucket, and this gateway has no `store.blobs`. Give all gateways of a store the same "
+    "`store` section."
+)
+_LOST: Final = (
+    "The object of a stored value is missing: a lifecycle rule of the bucket or another program removed it. Call the "
+    "tool that created the value again, and correct the rule."
+)
 _DAMAGED: Final = (
     "The store's accounts in Redis are damaged: the server may have removed keys by itself. Set its `maxmemory-policy` "
     "to noeviction, and delete the keys that begin with `store.prefix`."
@@ -64,13 +81,20 @@ _DAMAGED: Final = (
 class RedisStore:
     """A `Store` in Redis."""
 
-    def __init__(self, policy: StorePolicy, clock: Callable[[], float], folder: Callable[[], Path]) -> None:
+    def __init__(
+        self,
+        policy: StorePolicy,
+        clock: Callable[[], float],
+        folder: Callable[[], Path],
+        objects: ObjectBlobs | None = None,
+    ) -> None:
         """Configure the store. It connects with its first use.
 
         Args:
             policy: The server, the quotas and the lifetime.
             clock: Seconds since the epoch.
             folder: Returns the folder for files of large values. Called with the first file.
+            objects: The bucket for large values; None to keep them in Redis.
 
         Raises:
             StoreError: The address is missing or not valid.
@@ -84,6 +108,8 @@ class RedisStore:
         self._codec = RecordCodec(pack_record, unpack_record, self._encryptor)
         self._commands = RedisCommands(self._keys, policy.lifetime)
         self._eviction = RedisEviction(self._commands, self._codec, policy, clock)
+        self._objects = objects
+        self._registry = objects and ObjectRegistry(self._redis, self._commands, objects, clock)
         self._sweeper = ExpirySweeper(self._remove_expired)
 
     async def __aenter__(self) -> Self:
@@ -100,9 +126,20 @@ class RedisStore:
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:  # noqa: ARG002  # the bytes go to another machine
         """Store a value. It becomes visible at once with all its bytes."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
-        entry = Entry(build_name(namespace, descriptor.base), secrets.token_hex(8), size)
+        name = build_name(namespace, descriptor.base)
         envelope = self._encryptor.new_envelope(namespace, descriptor.base)
         record = self._codec.encode(ValueRecord(descriptor), envelope)
+        if self._objects and self._registry and size > OBJECT_BYTES:
+            mark = await self._registry.begin_upload()
+            try:
+                await self._objects.write(mark, _stream_blob(blob, size, envelope))
+                await self._enter(Entry(name, mark, size, 0), descriptor.created, record, None)
+            except BaseException:
+                with suppress(StoreError), anyio.CancelScope(shield=True):  # the upload is given up later otherwise
+                    await self._registry.give_up(mark)
+                raise
+            return
+        entry = Entry(name, secrets.token_hex(8), size)
         if size <= CHUNK:
             await self._enter(entry, descriptor.created, record, await _seal_chunk(envelope, b"".join(blob), entry, 0))
             return
@@ -126,7 +163,7 @@ class RedisStore:
             room = await self._eviction.make_room(read, entry)
             if room.is_stored:
                 return None
-            if blob is None and await read("EXISTS", *self._keys.blobs(entry)) != entry.chunks:
+            if blob is None and not await self._has_arrived(read, entry):
                 raise StoreError("The value took too long to reach the store. Call the tool again.")
             entering = self._commands.enter(entry, record, blob, created, self._clock()) if room.fits else ()
             return *self._commands.begin_turn(), *room.commands, *entering
@@ -138,14 +175,25 @@ class RedisStore:
             if not room.commands:
                 raise StoreError(_DAMAGED)
 
+    async def _has_arrived(self, read: Read, entry: Entry) -> bool:
+        """Whether the bytes of a large value are in the store, and no gateway has given them up."""
+        if entry.is_object:
+            return await read("ZSCORE", self._keys.of("uploads"), entry.mark) is not None
+        return bool(await read("EXISTS", *self._keys.blobs(entry)) == entry.chunks)
+
     async def _remove_expired(self) -> int:
-        """Remove a batch of expired values unless another gateway writes. Returns 1 if values were removed, else 0."""
+        """Remove a batch of expired values unless another gateway writes, and of objects without a value.
+
+        Returns:
+            0 if nothing was removed.
+        """
 
         async def plan(read: Read) -> Iterable[Command] | None:
             commands = await self._eviction.remove_expired(read)
             return (*self._commands.begin_turn(), *commands) if commands else None
 
-        return int(await self._redis.transact(self._keys.of("turn"), plan, attempts=1) is not None)
+        removed = await self._redis.transact(self._keys.of("turn"), plan, attempts=1) is not None
+        return int(removed) + (await self._registry.remove_garbage() if self._registry else 0)
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""
@@ -172,19 +220,25 @@ class RedisStore:
             return None
         envelope = self._encryptor.find_envelope(namespace, base, head)
         wanted = clamp_span(entry.size, span)
+        if entry.is_object:
+            return await self._read_object(entry, wanted, envelope)
+        if envelope and not entry.size:
+            await self._check_empty(namespace, base)
+        return await self._read_chunks(entry, wanted, envelope)
+
+    async def _read_chunks(self, entry: Entry, wanted: Span, envelope: Envelope | None) -> Buffer | None:
+        """A range of a value in Redis; None if the value was removed since it was found."""
         pieces = find_pieces(entry, wanted, is_sealed=envelope is not None)
         is_complete, parts = await self._use(entry, self._clock(), *pieces[:1])
         if not is_complete:
             return None
         try:
             if envelope:
-                if not entry.size:
-                    await self._check_empty(namespace, base)
                 reader = envelope.range_reader(entry.size, wanted)
                 await self._copy(entry, pieces, parts, reader.add)
                 return reader.take()
             if wanted.length > _SPOOLED:
-                return await self._spool(entry, pieces, parts)
+                return await self._spool(partial(self._copy, entry, pieces, parts))
             return b"".join([*parts, *[await self._fetch(entry, piece) for piece in pieces[1:]]])
         except _RemovedError:
             return None
@@ -197,7 +251,7 @@ class RedisStore:
             raise StoreError(CHANGED)
 
     async def _copy(
-        self, entry: Entry, pieces: Sequence[Piece], parts: Sequence[bytes], sink: Callable[[bytes], None]
+        self, entry: Entry, pieces: Sequence[Piece], parts: Sequence[bytes], sink: Callable[[Buffer], None]
     ) -> None:
         """Pass all pieces to `sink` in a thread. `parts` has the first piece, which is already read.
 
@@ -208,13 +262,39 @@ class RedisStore:
             part = parts[0] if number == 0 else await self._fetch(entry, piece)
             await anyio.to_thread.run_sync(sink, part)
 
-    async def _spool(self, entry: Entry, pieces: Sequence[Piece], parts: Sequence[bytes]) -> Buffer:
-        """Read pieces into a file that is removed with its last reader, and map it."""
+    async def _read_object(self, entry: Entry, wanted: Span, envelope: Envelope | None) -> Buffer | None:
+        """A range of an object; None if the value was removed since it was found."""
+        if self._objects is None:
+            raise StoreError(_NO_BLOBS)
+        await self._use(entry, self._clock())
+        stored = sealed_span(entry.size, wanted) if envelope else wanted
+        try:
+            if envelope:
+                reader = envelope.range_reader(entry.size, wanted)
+                await self._copy_object(self._objects, entry.mark, stored, reader.add)
+                return reader.take()
+            if wanted.length > _SPOOLED:
+                return await self._spool(partial(self._copy_object, self._objects, entry.mark, stored))
+            return await self._objects.read(entry.mark, stored)
+        except ObjectMissingError:
+            present, _, _ = await self._look_up(entry.name)
+            if present is not None and present.mark == entry.mark:
+                raise StoreError(_LOST) from None
+            return None
+
+    async def _copy_object(self, objects: ObjectBlobs, mark: str, span: Span, sink: Callable[[Buffer], None]) -> None:
+        """Pass a range of an object to `sink` in a thread, by pieces of complete encrypted chunks."""
+        for start in range(span.start, span.stop, _OBJECT_PIECE):
+            part = await objects.read(mark, Span(start, min(_OBJECT_PIECE, span.stop - start)))
+            await anyio.to_thread.run_sync(sink, part)
+
+    async def _spool(self, copy: Callable[[Callable[[Buffer], None]], Awaitable[None]]) -> Buffer:
+        """Let `copy` write into a file that is removed with its last reader, and map it."""
         path = self._folder() / secrets.token_hex(16)
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
-                await self._copy(entry, pieces, parts, partial(write_all, file))
+                await copy(partial(write_all, file))
             finally:
                 os.close(file)
             return map_file(path)
@@ -464,9 +544,23 @@ class _RemovedError(Exception):
     """A value was removed while it was read."""
 
 
+async def _stream_blob(blob: Segments, size: int, envelope: Envelope | None) -> AsyncIterator[Buffer]:
+    """The stored form of a value in pieces, encrypted in a thread."""
+    for number, piece in enumerate(cut(blob, _UPLOAD_PIECE)):
+        if envelope is None:
+            yield piece
+        else:
+            first = number * (_UPLOAD_PIECE // SEALED)
+            yield await anyio.to_thread.run_sync(_seal_piece, envelope, piece, size, first)
+
+
+def _seal_piece(envelope: Envelope, piece: Buffer, size: int, first: int) -> bytes:
+    return b"".join(envelope.seal((piece,), size, first))
+
+
 async def _seal_chunk(envelope: Envelope | None, chunk: Buffer, entry: Entry, number: int) -> Buffer:
     """The stored form of a chunk."""
     if envelope is None:
         return chunk
     first = number * (entry.chunk // SEALED)
-    return await anyio.to_thread.run_sync(lambda: b"".join(envelope.seal((chunk,), entry.size, first)))
+    return await anyio.to_thread.run_sync(_seal_piece, envelope, chunk, entry.size, first)

@@ -1,0 +1,141 @@
+"""Blobs as objects in a bucket of an S3-compatible server. This module must not know values.
+
+Credentials, region and endpoint come from the environment, by the rules of the library: `AWS_*` variables, web
+identity, container and instance roles. Messages never contain text of the server: it may quote addresses or names.
+"""
+
+import logging
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+import obstore
+from obstore import exceptions
+from obstore.store import S3Store
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.stores.objects import ObjectMissingError
+from mcp_mirror.types import Buffer, Span
+
+_logger = logging.getLogger(__name__)
+
+_CONNECT_SECONDS: Final = 2
+_REQUEST_SECONDS: Final = 10
+_PART: Final = 5 << 20
+"""Bytes of a part of an upload: the minimum of S3, so that a part fits into one request's time on a slow line."""
+_PARTS_AT_ONCE: Final = 4
+_PAGE: Final = 1000
+
+_DOWN: Final = "The object store of `store.blobs` cannot be reached. Try again in a moment."
+_SLOW: Final = f"The object store of `store.blobs` did not answer within {_REQUEST_SECONDS} s. Try again in a moment."
+_ACCESS: Final = (
+    "The object store refuses access to `store.blobs`. Check the credentials in the gateway's environment, and that "
+    "they may read, write, list and delete objects there."
+)
+_NO_BUCKET: Final = "The bucket of `store.blobs` does not exist. Create it, or correct `store.blobs`."
+_FAILED: Final = "The object store of `store.blobs` failed. Try again in a moment, or read its log."
+_INSECURE: Final = (
+    "The endpoint of the object store of `store.blobs` is http://. Use https://, or set AWS_ALLOW_HTTP=true in the "
+    "gateway's environment."
+)
+_BY_MARK: Final = (
+    ("BadScheme", _INSECURE),
+    ("kind: Timeout", _SLOW),
+    ("kind: Connect", _DOWN),
+    ("kind: Request", _DOWN),
+    ("kind: Interrupted", _DOWN),
+)
+"""What the library's errors contain: its kinds of errors are not types."""
+_ADDRESS: Final = "`store.blobs` is not the address of a bucket. Write s3://BUCKET or s3://BUCKET/PREFIX."
+
+
+class S3Blobs:
+    """The objects under one prefix of a bucket."""
+
+    def __init__(self, url: str) -> None:
+        """Configure the client. It connects with the first request.
+
+        Args:
+            url: s3://BUCKET or s3://BUCKET/PREFIX.
+
+        Raises:
+            StoreError: The address is not valid.
+        """
+        if not url.startswith("s3://") or not url.removeprefix("s3://").partition("/")[0]:
+            raise StoreError(_ADDRESS)
+        try:
+            self._store = S3Store.from_url(
+                url.rstrip("/"),
+                client_options={
+                    "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
+                    "timeout": timedelta(seconds=_REQUEST_SECONDS),
+                    # With options, the library does not read this variable.
+                    "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"),
+                },
+                retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=_CONNECT_SECONDS)},
+            )
+        except (exceptions.BaseError, ValueError, OSError):
+            raise StoreError(_ADDRESS) from None
+        self._reported = ""
+        """The last logged error: repeated errors are not logged."""
+
+    async def write(self, name: str, chunks: AsyncIterable[Buffer]) -> None:
+        """Write an object in parts."""
+        with self._report_errors(missing=_NO_BUCKET):
+            await obstore.put_async(
+                self._store, name, chunks, use_multipart=True, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE
+            )
+
+    async def read(self, name: str, span: Span) -> Buffer:
+        """Read a range of an object."""
+        if not span.length:
+            return b""
+        with self._report_errors(missing=None):
+            part = await obstore.get_range_async(self._store, name, start=span.start, length=span.length)
+        return memoryview(part)
+
+    async def remove(self, names: Sequence[str]) -> None:
+        """Remove objects."""
+        with self._report_errors(missing=_NO_BUCKET):
+            await obstore.delete_async(self._store, list(names))
+
+    async def list(self, folder: str) -> AsyncIterator[Sequence[tuple[str, float]]]:
+        """Pages of the names in a folder, each with its time of creation in seconds since the epoch."""
+        pages = obstore.list(self._store, prefix=folder, chunk_size=_PAGE).__aiter__()
+        while True:
+            with self._report_errors(missing=_NO_BUCKET):
+                try:
+                    page = await anext(pages)
+                except StopAsyncIteration:
+                    return
+            yield [(one["path"], one["last_modified"].timestamp()) for one in page]
+
+    @contextmanager
+    def _report_errors(self, *, missing: str | None) -> Iterator[None]:
+        """Turn errors of the library into `StoreError`; `missing` is the message if something does not exist."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if missing is None:
+                raise ObjectMissingError("The object of a stored value does not exist.") from None
+            raise self._log(missing, error) from None
+        except (exceptions.BaseError, OSError) as error:
+            raise self._log(_describe_error(error), error) from None
+        if self._reported:
+            self._reported = ""
+            _logger.warning("The object store is used again.")
+
+    def _log(self, message: str, error: Exception) -> StoreError:
+        if self._reported != message:
+            self._reported = message
+            _logger.warning("%s (%s)", message, type(error).__name__)
+        return StoreError(message)
+
+
+def _describe_error(error: Exception) -> str:
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+        return _ACCESS
+    text = str(error)
+    return next((message for mark, message in _BY_MARK if mark in text), _FAILED)

@@ -1,0 +1,79 @@
+"""A real S3-compatible server, and a proxy that can stop, slow or break requests to it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import importlib.util
+import signal
+import subprocess
+import sys
+import time
+from typing import Self
+
+from redis_process import free_port
+
+BOUND = 60.0
+IS_INSTALLED = importlib.util.find_spec("moto") is not None
+MISSING = "moto is not installed (pip install 'moto[s3]' flask-cors)"
+BUCKET = "values"
+ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_REGION": "us-east-1"}
+
+
+class S3Process:
+    """The server keeps its objects in memory: they are lost when it is killed."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"s3://{BUCKET}/pre/fix"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that a gateway needs."""
+        return ENVIRONMENT | {"AWS_ENDPOINT": f"http://127.0.0.1:{self.port}", "AWS_ALLOW_HTTP": "true"}
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + BOUND
+        while True:
+            with contextlib.suppress(OSError):
+                self.request("PUT", f"/{BUCKET}")
+                return self
+            assert time.monotonic() < deadline, "the S3 server does not start"
+            time.sleep(0.05)
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(BOUND)
+
+    def request(self, method: str, path: str) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=BOUND)
+        with contextlib.closing(connection):
+            connection.request(method, path)
+            return connection.getresponse().read()
+
+    def names(self) -> list[str]:
+        """The names of all objects."""
+        answer = self.request("GET", f"/{BUCKET}?list-type=2").decode()
+        return [part.partition("</Key>")[0] for part in answer.split("<Key>")[1:]]
+
+    def uploads(self) -> int:
+        """The number of uploads in parts that were neither completed nor aborted."""
+        return self.request("GET", f"/{BUCKET}?uploads").decode().count("<UploadId>")
+
+    def remove(self, name: str) -> None:
+        self.request("DELETE", f"/{BUCKET}/{name}")
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)

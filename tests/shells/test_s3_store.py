@@ -1,0 +1,351 @@
+"""Large values of the Redis store as objects of an S3-compatible server: removals and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis_process import RedisProcess
+from redis_values import descriptor
+from s3_process import BUCKET, S3Process
+from tests.load import slowness
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.stores import s3
+from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.stores.redis.store import OBJECT_BYTES, RedisStore
+from mcp_mirror.stores.s3 import S3Blobs
+from mcp_mirror.types import Descriptor, Span
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+HELPERS = Path(__file__).parents[1] / "helpers"
+MIB = 1 << 20
+LARGE = bytes(range(256)) * (12 * MIB // 256)
+REMOVED = 30.0
+"""Seconds within which an object without a value has to be removed."""
+
+
+class Clock:
+    ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@asynccontextmanager
+async def opened(
+    redis: RedisProcess, bucket: S3Process | None, tmp_path: Path, clock: Callable[[], float] = time.time, **keys: Any
+) -> AsyncIterator[RedisStore]:
+    given: Any = {"kind": "redis", "url": redis.url, "prefix": f"{tmp_path}:", "ttl": 60.0} | keys
+    async with RedisStore(
+        StorePolicy(**given), clock, lambda: tmp_path, S3Blobs(bucket.url) if bucket else None
+    ) as store:
+        yield store
+
+
+@pytest.fixture
+def bucket(own_s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> S3Process:
+    for name, value in own_s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return own_s3
+
+
+async def put(store: RedisStore, base: str, blob: bytes = LARGE, namespace: str = "me") -> None:
+    await store.put(namespace, descriptor(base, len(blob)), (blob[:1000], memoryview(blob)[1000:]))
+
+
+async def read(store: RedisStore, base: str, span: Span | None = None) -> bytes | None:
+    found = await store.read("me", base, span)
+    return None if found is None else bytes(found)
+
+
+async def wait_for_objects(bucket: S3Process, number: int) -> None:
+    deadline = time.monotonic() + REMOVED * slowness()
+    while len(names := bucket.names()) != number:
+        assert time.monotonic() < deadline, names
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("encryption", [None, EncryptionPolicy(("an example of a secret of 32 characters",))])
+async def test_large_values_are_objects_and_small_ones_are_not(
+    encryption: EncryptionPolicy | None, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    async with opened(redis_server, bucket, tmp_path, encryption=encryption) as store:
+        await put(store, "t-small", LARGE[:OBJECT_BYTES])
+        assert bucket.names() == []
+        await put(store, "t-large")
+        [name] = bucket.names()
+        assert name.startswith("pre/fix/")
+        assert "t-large" not in name
+        assert await read(store, "t-large") == LARGE
+        for start, length in ((0, 0), (0, 1), (5_000_000, 100), (len(LARGE) - 7, 7), (65_530, 70_000)):
+            assert await read(store, "t-large", Span(start, length)) == LARGE[start : start + length]
+        assert (LARGE[:4096] in bucket.request("GET", f"/{BUCKET}/{name}")) == (encryption is None)
+        assert sum(redis_server.keys(f"{tmp_path}").values()) > 0
+        assert min(redis_server.keys(f"{tmp_path}").values()) > 0
+
+
+async def test_a_value_over_16_mib_is_mapped_and_leaves_no_file(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    blob = LARGE * 2
+    async with opened(redis_server, bucket, tmp_path) as store:
+        await put(store, "t-1", blob)
+        assert await read(store, "t-1") == blob
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("way", ["delete", "expire", "evict", "replace"])
+async def test_the_object_of_a_removed_value_is_removed(
+    way: str, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, clock: Clock
+) -> None:
+    async with opened(redis_server, bucket, tmp_path, clock, max_bytes=2 * len(LARGE)) as store:
+        await put(store, "t-1")
+        await put(store, "t-2", LARGE[: 2 * MIB])
+        if way == "delete":
+            assert await store.delete("me", "t-1")
+        elif way == "expire":
+            clock.ahead = 50
+            assert await read(store, "t-2") == LARGE[: 2 * MIB]
+            clock.ahead = 80
+        elif way == "evict":
+            clock.ahead = 1
+            await read(store, "t-2")
+            await put(store, "t-3")
+            await store.delete("me", "t-3")
+        else:
+            await put(store, "t-1", b'"small"')
+        await wait_for_objects(bucket, 1)
+        assert await read(store, "t-2") == LARGE[: 2 * MIB]
+        assert await read(store, "t-1") == (b'"small"' if way == "replace" else None)
+        assert isinstance(await store.describe("me", "t-1"), Tombstone) == (way in ("expire", "evict"))
+
+
+async def test_two_gateways_share_the_objects(redis_server: RedisProcess, bucket: S3Process, tmp_path: Path) -> None:
+    async with opened(redis_server, bucket, tmp_path) as one, opened(redis_server, bucket, tmp_path) as two:
+        await asyncio.gather(
+            *(put(store, f"t-{name}-{number}") for name, store in (("a", one), ("b", two)) for number in range(3))
+        )
+        for name, store in (("a", two), ("b", one)):
+            for number in range(3):
+                assert await read(store, f"t-{name}-{number}") == LARGE
+        assert await two.delete("me", "t-a-0")
+        assert await read(one, "t-a-0") is None
+        await wait_for_objects(bucket, 5)
+
+
+WRITER = """
+import asyncio, sys, time
+from pathlib import Path
+from redis_values import descriptor
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.redis.store import RedisStore
+from mcp_mirror.stores.s3 import S3Blobs
+
+async def main(url, prefix, bucket):
+    policy = StorePolicy(kind="redis", url=url, prefix=prefix, ttl=60.0)
+    async with RedisStore(policy, time.time, Path.cwd, S3Blobs(bucket)) as store:
+        for number in range(10_000):
+            blob = number.to_bytes(4, "big") * (3 << 20)
+            await store.put("me", descriptor(f"t-{number}", len(blob)), (blob,))
+            print(number, flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_gateway_killed_during_a_put_loses_nothing_and_leaves_no_object(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, clock: Clock
+) -> None:
+    delays = Random(5)  # noqa: S311  # no secret
+    environment = bucket.environment | {"PYTHONPATH": str(HELPERS)}
+    for _ in range(3):
+        writing = subprocess.Popen(  # noqa: ASYNC220  # nothing else runs
+            [sys.executable, "-c", WRITER, redis_server.url, f"{tmp_path}:", bucket.url],
+            env=environment, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert writing.stdout is not None
+        assert writing.stdout.readline()
+        await asyncio.sleep(delays.uniform(0, 0.5))  # where in a put it is hit is chance
+        writing.kill()
+        acknowledged = [0, *map(int, writing.stdout.read().split())]
+        writing.wait(20)
+        writing.stdout.close()
+    async with opened(redis_server, bucket, tmp_path, clock) as store:
+        for number in acknowledged:
+            assert await read(store, f"t-{number}") == number.to_bytes(4, "big") * (3 * MIB)
+        kept = await store.list("me")
+        clock.ahead = 50
+        for known in kept:
+            assert await read(store, known.base) is not None
+        for ahead in (100, 150):  # uses keep the values
+            clock.ahead = ahead
+            for known in kept:
+                assert isinstance(await store.describe("me", known.base), Descriptor)
+        redis_server.run("ZADD", f"{tmp_path}:1:uploads", "XX", 1, *uploads(redis_server, tmp_path))
+        await wait_for_objects(bucket, len(kept))
+
+
+def uploads(redis: RedisProcess, tmp_path: Path) -> list[bytes]:
+    """The uploads that are recorded, or one that does not exist, with a score between them."""
+    names = redis.run("ZRANGE", f"{tmp_path}:1:uploads", 0, -1) or [b"none"]
+    return [*itertools.chain.from_iterable((name, b"1") for name in names)][:-1]
+
+
+async def test_objects_that_redis_does_not_know_are_removed_later(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, clock: Clock
+) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store:
+        await put(store, "t-1")
+        folder = bucket.names()[0].rpartition("/")[0]
+        for name in (f"{folder}/lost", "pre/fix/another store/object", "another program's"):
+            bucket.request("PUT", f"/{BUCKET}/{name.replace(' ', '%20')}")
+        assert len(bucket.names()) == 4
+    redis_server.run("DEL", f"{tmp_path}:1:searched")
+    clock.ahead = 7200
+    async with opened(redis_server, bucket, tmp_path, clock, ttl=1e6) as store:
+        await wait_for_objects(bucket, 3)
+        assert await read(store, "t-1") == LARGE
+        assert f"{folder}/lost" not in bucket.names()
+
+
+async def test_an_object_that_someone_else_removed_is_an_error_with_advice(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store:
+        await put(store, "t-1")
+        bucket.remove(bucket.names()[0])
+        with pytest.raises(StoreError, match=r"object .* is missing: a lifecycle rule .* Call the tool"):
+            await read(store, "t-1")
+
+
+async def test_a_gateway_without_the_bucket_says_so(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store, opened(redis_server, None, tmp_path) as other:
+        await put(store, "t-1")
+        assert isinstance(await other.describe("me", "t-1"), Descriptor)
+        with pytest.raises(StoreError, match=r"this gateway has no `store\.blobs`"):
+            await read(other, "t-1")
+
+
+# What goes wrong.
+
+
+async def refused(use: Awaitable[object]) -> tuple[str, float]:
+    """The error, and the seconds until it came."""
+    started = time.monotonic()
+    with pytest.raises(StoreError) as caught:
+        await use
+    message = str(caught.value)
+    assert message.count(". ") <= 1
+    assert not any(secret in message for secret in ("127.0.0.1", "s3://", "hunter2", "pre/fix", "t-9"))
+    return message, time.monotonic() - started
+
+
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+async def test_an_outage_of_the_object_store_is_reported_in_time(
+    fault: str, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "_REQUEST_SECONDS", 1)
+    async with opened(redis_server, bucket, tmp_path) as store:
+        await put(store, "t-1")
+        bucket.__exit__() if fault == "kill" else bucket.pause()
+        for use in (put(store, "t-9"), read(store, "t-1")):
+            message, seconds = await refused(use)
+            assert message.startswith("The object store of `store.blobs` ")
+            assert seconds < 5 * slowness()
+        await put(store, "t-small", b'"x"')
+        assert await read(store, "t-small") == b'"x"'
+        assert isinstance(await store.describe("me", "t-1"), Descriptor)
+        assert await store.describe("me", "t-9") is None
+        if fault == "pause":
+            bucket.resume()
+            assert await read(store, "t-1") == LARGE
+            await put(store, "t-9")
+            assert await read(store, "t-9") == LARGE
+            await wait_for_objects(bucket, 2)
+
+
+async def test_an_object_store_that_fails_during_a_put_leaves_no_value(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store:
+        putting = asyncio.create_task(put(store, "t-1", LARGE * 8))
+        while not await asyncio.to_thread(bucket.uploads):
+            assert not putting.done()
+        bucket.__exit__()
+        await refused(putting)
+        assert await store.describe("me", "t-1") is None
+        assert await store.list("me") == ()
+
+
+async def test_a_redis_outage_during_a_put_leaves_no_object(
+    own_redis: RedisProcess, bucket: S3Process, tmp_path: Path, clock: Clock
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, bucket, tmp_path, clock) as store:
+        putting = asyncio.create_task(put(store, "t-1", LARGE * 8))
+        while not await asyncio.to_thread(bucket.uploads):
+            assert not putting.done()
+        own_redis.kill()
+        message, _ = await refused(putting)
+        assert message.startswith("The store's Redis server ")
+        own_redis.start()
+        assert len(bucket.names()) == 1
+        clock.ahead = 3600
+        await wait_for_objects(bucket, 0)
+
+
+async def test_a_cancelled_put_leaves_no_object(redis_server: RedisProcess, bucket: S3Process, tmp_path: Path) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store:
+        putting = asyncio.create_task(put(store, "t-1", LARGE * 8))
+        while not await asyncio.to_thread(bucket.uploads):
+            assert not putting.done()
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        assert await store.describe("me", "t-1") is None
+        assert redis_server.run("ZCARD", f"{tmp_path}:1:uploads") == 0
+        await wait_for_objects(bucket, 0)
+
+
+async def test_a_bucket_that_does_not_exist_is_named_as_the_cause(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    policy = StorePolicy(kind="redis", url=redis_server.url, prefix=f"{tmp_path}:")
+    async with RedisStore(policy, time.time, lambda: tmp_path, S3Blobs("s3://none/x")) as store:
+        message, _ = await refused(put(store, "t-9"))
+    assert message == "The bucket of `store.blobs` does not exist. Create it, or correct `store.blobs`."
+    assert bucket.names() == []
+
+
+async def test_an_endpoint_without_tls_has_to_be_allowed(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    async with opened(redis_server, bucket, tmp_path) as store:
+        message, _ = await refused(put(store, "t-9"))
+    assert "set AWS_ALLOW_HTTP=true" in message
+
+
+@pytest.mark.parametrize("url", ["", "s3://", "s3:///x", "https://example.com/bucket", "bucket/prefix"])
+def test_an_address_that_is_not_a_bucket_is_refused(url: str) -> None:
+    with pytest.raises(StoreError, match=r"`store.blobs` is not the address of a bucket\. Write s3://BUCKET"):
+        S3Blobs(url)
