@@ -1,8 +1,8 @@
 """An upstream whose tools behave as their names say: `scripted_upstream.py TRANSPORT VERSION LOG`.
 
 TRANSPORT is `stdio`, `json` (HTTP with JSON bodies) or `sse` (HTTP with event streams); over HTTP it prints its port.
-Each line of LOG is a JSON array: a message that came, and its HTTP headers; or `["closed", ID]` if the client closed
-the connection of a request over HTTP before its response.
+Each line of LOG is a JSON array: a message that came, and its HTTP headers; `["opened", PORT]` for each connection over
+HTTP; `["closed", ID]` if the client closed the connection of a request over HTTP before its response.
 """
 
 import asyncio
@@ -113,6 +113,7 @@ async def serve_stdio() -> None:
 
 
 async def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    note("opened", writer.get_extra_info("peername")[1])
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             first, *lines = head.decode().splitlines()

@@ -195,6 +195,15 @@ async def test_concurrent_calls_get_their_own_results(connect: Connect) -> None:
         assert setup.connection.inflight_count == 0
 
 
+async def test_calls_share_few_connections(connect: Connect) -> None:
+    async with connect() as setup:
+        before = sum(message == "opened" for message, _ in setup.received)
+        for _ in range(20):
+            await setup.call("echo")
+        opened = sum(message == "opened" for message, _ in setup.received) - before
+        assert opened <= 3  # an event stream may end after the next call has begun
+
+
 async def test_a_large_request_arrives_whole(connect: Connect) -> None:
     async with connect() as setup:
         text = "ä" * 20_000

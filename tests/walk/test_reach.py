@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import httpcore2
 import httpx2
 import pytest
 from process_tree import offspring
 from tests.walk.conftest import BOUND
 
+from mcp_mirror.security import ssrf_guard
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.auth.keys import Keys, KeysUnavailableError
+from mcp_mirror.system.http_connections import Receiver, open_connection
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Listening, Run, Speak
@@ -112,14 +113,13 @@ async def test_a_connection_that_opens_while_it_is_cancelled_is_closed(monkeypat
         ended.set()
 
     scope = anyio.CancelScope()
-    connect = httpcore2.AnyIOBackend.connect_tcp
 
-    async def connect_and_cancel(*args: Any, **keys: Any) -> httpcore2.AsyncNetworkStream:
-        stream = await connect(*args, **keys)
+    async def connect_and_cancel(address: str, port: int) -> Receiver:
+        receiver = await open_connection(address, port)
         scope.cancel()
-        return stream
+        return receiver
 
-    monkeypatch.setattr(httpcore2.AnyIOBackend, "connect_tcp", connect_and_cancel)
+    monkeypatch.setattr(ssrf_guard, "open_connection", connect_and_cancel)
     async with await asyncio.start_server(wait_for_end, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         async with httpx2.AsyncClient(transport=SSRFGuardTransport(AddressPolicy.from_urls(url))) as client:

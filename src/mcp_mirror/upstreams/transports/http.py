@@ -124,7 +124,10 @@ class HttpTransport:
         ):
             bypass.attach(drop_request=lambda identity: transport.drop_request(identity, tasks))
             try:
-                yield _HttpReader(read, bypass), _HttpWriter(write, partial(transport.post, cookies=client.cookies))
+                yield (
+                    _HttpReader(read, bypass),
+                    _HttpWriter(write, partial(transport.post, cookies=client.cookies, tasks=tasks)),
+                )
                 tasks.cancel_scope.cancel()
             except anyio.get_cancelled_exc_class():
                 with anyio.move_on_after(DELETE_TIMEOUT, shield=True), suppress(httpx2.TransportError):

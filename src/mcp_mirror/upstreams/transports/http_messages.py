@@ -7,14 +7,16 @@ the SDK's transport, which handles it as the response to a request of its own. N
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import anyio
 import httpx2
 import mcp_types as types
+import msgspec
 from anyio.abc import TaskGroup
 
 from mcp_mirror.errors import WireError
@@ -51,6 +53,8 @@ _ENDED: Final = "The request has ended."
 """The error with which a request ends for the SDK's transport. Its caller has its outcome already."""
 DELETE_TIMEOUT: Final = 2.0
 """Seconds for the request that ends a session."""
+_END_TIMEOUT: Final = 1.0
+"""Seconds after its result in which an event stream may end, so that its connection stays open."""
 _MAX_REFUSAL: Final = 1 << 16
 """Bytes of an error response that are read."""
 
@@ -87,6 +91,21 @@ class _Request(httpx2.AsyncByteStream):
             yield chunk
 
 
+@dataclass(frozen=True, slots=True)
+class _RequestModel:
+    """The parts that all requests of a session have in common."""
+
+    headers: Sequence[tuple[str, str]]
+    extensions: Mapping[str, Any]
+
+    @classmethod
+    def from_request(cls, request: httpx2.Request) -> "_RequestModel":
+        """Return the common parts of a request."""
+        headers = request.headers.items()
+        common = [one for one in headers if one[0] not in _OWN_HEADERS and not one[0].startswith(_OWN_PREFIX)]
+        return cls(common, dict(request.extensions))
+
+
 Rewrite = Callable[[httpx2.Response, RequestId | None], AsyncGenerator[bytes]]
 
 
@@ -111,8 +130,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._waiting: dict[RequestId, anyio.CancelScope] = {}
         self._reading: dict[RequestId, httpx2.Response] = {}
         """Responses whose bodies are being read, by the ids of their requests."""
-        self._first: httpx2.Request | None = None
-        """The first request of the session that succeeded, with the headers of all."""
+        self._model: _RequestModel | None = None
+        """What all requests of the session have in common; None before the first one succeeded."""
         self._received: dict[RequestId, httpx2.Response] = {}
         """Responses for the SDK's transport to requests that it did not send."""
         self._taking: RequestId | None = None
@@ -141,7 +160,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             return _build_failure_response(identity, error, request.url)
         response.request = request
         if response.status_code == _OK and request.url == self._url and self._bypass.find(identity) is not None:
-            self._first = self._first or request
+            self._model = self._model or _RequestModel.from_request(request)
         if response.status_code == _TOO_LARGE and identity is not None:
             await response.aclose()
             return _answer(identity, _explain_too_large(request))
@@ -167,18 +186,19 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 self._waiting.pop(identity, None)
         raise httpx2.ReadError("the request was dropped")
 
-    async def post(self, own: PendingRequest, cookies: httpx2.Cookies) -> bool:
+    async def post(self, own: PendingRequest, cookies: httpx2.Cookies, tasks: TaskGroup) -> bool:
         """Send a request of the gateway and take its response; return False if the SDK's transport must do that.
 
         Args:
             own: The request.
             cookies: The cookies of the HTTP client.
+            tasks: Runs what the request's caller need not wait for.
         """
-        if self._first is None:
+        if self._model is None:
             return False
         with anyio.CancelScope() as scope:
             own.stop = partial(self._stop, own.id, scope)
-            request = self._build_request(own, self._first, cookies)
+            request = self._build_request(own, self._model, cookies)
             own.is_sent = True  # or will be: a slow server counts as a slow response
             try:
                 response = await self._inner.handle_async_request(request)
@@ -188,7 +208,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             response.request = request
             if "set-cookie" in response.headers:
                 cookies.extract_cookies(response)
-            unusual = await self._take_response(response, own.id)
+            unusual = await self._take_response(response, own.id, tasks)
             if unusual is not None:
                 self._received[own.id] = unusual
             return unusual is None
@@ -199,23 +219,21 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if self._taking != identity:
             scope.cancel()
 
-    def _build_request(self, own: PendingRequest, first: httpx2.Request, cookies: httpx2.Cookies) -> httpx2.Request:
+    def _build_request(self, own: PendingRequest, model: "_RequestModel", cookies: httpx2.Cookies) -> httpx2.Request:
         segments = own.frame
-        headers = [
-            (name, value)
-            for name, value in first.headers.items()
-            if name not in _OWN_HEADERS and not name.startswith(_OWN_PREFIX)
-        ]
+        headers = [one for one in model.headers if one[0] not in own.headers]
+        headers += own.headers.items()
         headers.append(("content-length", str(sum(len(segment) for segment in segments))))
         request = httpx2.Request(
-            "POST", self._url, headers=headers, stream=_Request(segments), extensions=dict(first.extensions)
+            "POST", self._url, headers=headers, stream=_Request(segments), extensions=dict(model.extensions)
         )
-        request.headers.update(own.headers)
         if cookies:
             cookies.set_cookie_header(request)
         return request
 
-    async def _take_response(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response | None:
+    async def _take_response(
+        self, response: httpx2.Response, identity: RequestId, tasks: TaskGroup
+    ) -> httpx2.Response | None:
         """Take the response to a request of the gateway; return a response for the SDK's transport if it is unusual.
 
         If an event stream ends too early, that response has the last event that the SDK's transport would have seen.
@@ -224,17 +242,21 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         rewrite = self._find_rewrite(response)
         if response.status_code != _OK or rewrite is None:
             return response
-        last = b""
+        last, chunks = b"", rewrite(response, identity)
+        is_left_open = False
         try:
-            async with aclosing(rewrite(response, identity)) as chunks:
-                async for chunk in chunks:
-                    if self._bypass.has_ended(identity):
-                        return None
-                    last = chunk
+            async for chunk in chunks:
+                if self._bypass.has_ended(identity) and rewrite == self._rewrite_events:
+                    tasks.start_soon(_read_end, response, chunks)
+                    is_left_open = True
+                    return None
+                last = chunk
         except httpx2.TransportError as error:
             _logger.debug("a response broke off: %s", type(error).__name__)
         finally:
-            await response.aclose()
+            if not is_left_open:
+                await chunks.aclose()
+                await response.aclose()
         if self._bypass.has_ended(identity):
             return None
         return httpx2.Response(_OK, headers={"content-type": _EVENTS}, content=last)
@@ -419,6 +441,18 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         return None if self._bypass.fail(answered, types.INTERNAL_ERROR, reason) else _encode_error(answered, reason)
 
 
+async def _read_end(response: httpx2.Response, chunks: AsyncGenerator[bytes]) -> None:
+    """Read a response to its end if that comes soon, so that its connection can be used again, and close it."""
+    try:
+        with anyio.move_on_after(_END_TIMEOUT), suppress(httpx2.TransportError):
+            async for _ in chunks:
+                pass
+    finally:
+        with anyio.CancelScope(shield=True):
+            await chunks.aclose()
+            await response.aclose()
+
+
 def _is_message(fields: tuple[bytes, ...]) -> bool:
     """Whether an event contains a message: the older transport also has an event with an address."""
     kinds = [field.partition(b":")[2].strip() for field in fields if field.partition(b":")[0] == b"event"]
@@ -462,5 +496,5 @@ def _explain_too_large(request: httpx2.Request) -> str:
 
 
 def _encode_error(identity: RequestId | None, message: str) -> bytes:
-    answer = types.ErrorData(code=types.INTERNAL_ERROR, message=message)
-    return types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer).model_dump_json().encode()
+    error = {"code": types.INTERNAL_ERROR, "message": message}
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": identity, "error": error})

@@ -11,7 +11,6 @@ import ssl
 from secrets import token_hex
 from typing import Final
 
-import httpcore2
 import httpx2
 
 from mcp_mirror.errors import walk_causes
@@ -101,7 +100,7 @@ def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
 def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, BodyError):
         return str(error), "Correct the server, or a proxy in front of it"
-    if isinstance(error, httpcore2.ConnectError) and str(error) == PRIVATE:
+    if isinstance(error, httpx2.ConnectError) and str(error) == PRIVATE:
         return PRIVATE, "If this is intended, set `allow_private: true` for this upstream"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})", "Use a certificate that this machine trusts"

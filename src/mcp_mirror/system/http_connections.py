@@ -1,0 +1,385 @@
+"""HTTP/1.1 connections that stay open between requests, as a transport for `httpx2`.
+
+The transport of `httpx2` also serves HTTP/2, proxies and connection limits, and costs more CPU than all other work of a
+small request. This one takes an idle connection or opens another one, and sends the head and the body of a small
+request in one packet. h11 reads and writes the protocol.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any, Final
+
+import anyio
+import h11
+import httpx2
+
+_MAX_HEAD: Final = 100 * 1024
+"""Bytes of a response's head."""
+_MAX_MERGED: Final = 1 << 16
+"""Bytes of a request that are written in one piece."""
+_MAX_BUFFERED: Final = 1 << 20
+"""Received bytes above which a connection stops to read until they are taken."""
+_PORTS: Final = {"http": 80, "https": 443}
+_NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
+
+Origin = tuple[str, str, int]
+"""Scheme, host and port of a URL."""
+
+
+class Receiver(asyncio.Protocol):
+    """The receiving side of a connection."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._has_ended = False
+        self._failure: Exception | None = None
+        self._is_paused = False
+        self._arrival: asyncio.Future[None] | None = None
+        """Done when something arrived; None while no task waits."""
+        self._writable: asyncio.Future[None] | None = None
+        """Done when the transport accepts bytes again; None while it does."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the connection is open, and the other side has sent nothing."""
+        return not (self._chunks or self._has_ended or self.transport.is_closing())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # only datagrams have others
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._chunks.append(data)
+        self._size += len(data)
+        if self._size > _MAX_BUFFERED and not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+        _finish(self._arrival)
+
+    def eof_received(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._has_ended = True
+        _finish(self._arrival)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._has_ended, self._failure = True, exc
+        _finish(self._arrival)
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        _finish(self._writable)
+        self._writable = None
+
+    async def receive(self, timeout: float | None) -> bytes:  # noqa: ASYNC109  # only waits need a scope
+        """Wait for the next bytes; return none at the end.
+
+        Raises:
+            httpx2.ReadError: The connection broke.
+            httpx2.ReadTimeout: Nothing arrived in time.
+        """
+        if not self._chunks and not self._has_ended:
+            self._arrival = asyncio.get_running_loop().create_future()
+            try:
+                await _wait(self._arrival, timeout, httpx2.ReadTimeout)
+            finally:
+                self._arrival = None
+        if not self._chunks:
+            if self._failure is not None:
+                raise httpx2.ReadError(str(self._failure)) from self._failure
+            return b""
+        chunk = self._chunks.popleft()
+        self._size -= len(chunk)
+        if self._is_paused and self._size <= _MAX_BUFFERED:
+            self._is_paused = False
+            self.transport.resume_reading()
+        return chunk
+
+    async def write(self, data: bytes, timeout: float | None) -> None:  # noqa: ASYNC109  # only waits need a scope
+        """Write bytes, and wait until the transport accepts more.
+
+        Raises:
+            httpx2.WriteError: The connection is closed.
+            httpx2.WriteTimeout: The transport did not accept more in time.
+        """
+        if self.transport.is_closing():
+            raise httpx2.WriteError("the connection is closed") from self._failure
+        self.transport.write(data)
+        if self._writable is not None:
+            await _wait(self._writable, timeout, httpx2.WriteTimeout)
+
+
+async def open_connection(address: str, port: int) -> Receiver:
+    """Connect to an address.
+
+    Raises:
+        httpx2.ConnectError: The address does not accept.
+    """
+    try:
+        _, receiver = await asyncio.get_running_loop().create_connection(Receiver, address, port)
+    except OSError as error:
+        raise httpx2.ConnectError(str(error)) from error
+    return receiver
+
+
+def _finish(future: "asyncio.Future[None] | None") -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+async def _wait(future: "asyncio.Future[None]", timeout: float | None, error: type[httpx2.TimeoutException]) -> None:  # noqa: ASYNC109
+    """Wait for a future, and raise an error after `timeout` seconds. Without a timeout there is no cancel scope."""
+    if timeout is None:
+        await future
+        return
+    with _limit(timeout, error):
+        await future
+
+
+@contextmanager
+def _limit(seconds: float | None, error: type[httpx2.TimeoutException]) -> Iterator[None]:
+    """Raise an error after some seconds in the context."""
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError:
+        raise error(f"it took longer than {seconds:g} s") from None
+
+
+class _Connection:
+    """One connection, for one request at a time."""
+
+    def __init__(self, origin: Origin, receiver: Receiver) -> None:
+        self.origin = origin
+        self._receiver = receiver
+        self._h11 = h11.Connection(h11.CLIENT, _MAX_HEAD)
+        self._idle_since = 0.0
+
+    def is_reusable(self, seconds: float) -> bool:
+        """Whether the connection is idle, and not longer than some seconds.
+
+        A connection is not idle if the server has closed it, or has sent anything since the last response.
+        """
+        return monotonic() < self._idle_since + seconds and self._receiver.is_idle
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._receiver.transport.abort()
+
+    async def send(self, request: httpx2.Request) -> tuple[h11.Response, asyncio.Transport]:
+        """Send a request, and wait for the head of its response.
+
+        Raises:
+            httpx2.TransportError: The connection broke, or the server was silent for too long.
+        """
+        timeouts = request.extensions.get("timeout", _NO_TIMEOUTS)
+        with suppress(httpx2.WriteError):  # the server may have answered before the end of the request
+            await self._write(request, timeouts.get("write"))
+        while True:
+            event = await self.receive(timeouts.get("read"))
+            if isinstance(event, h11.Response):
+                return event, self._receiver.transport
+
+    async def _write(self, request: httpx2.Request, timeout: float | None) -> None:  # noqa: ASYNC109
+        assert isinstance(request.stream, httpx2.AsyncByteStream)  # noqa: S101  # as for any async transport
+        try:
+            pending = self._h11.send(
+                h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
+            )
+            assert pending is not None  # noqa: S101  # a head has bytes
+            async for chunk in request.stream:
+                data = self._h11.send(h11.Data(data=chunk)) or b""
+                if len(pending) + len(data) > _MAX_MERGED:
+                    await self._receiver.write(pending, timeout)
+                    pending = data
+                else:
+                    pending += data
+            await self._receiver.write(pending + (self._h11.send(h11.EndOfMessage()) or b""), timeout)
+        except h11.LocalProtocolError as error:
+            raise httpx2.LocalProtocolError(str(error)) from error
+
+    async def receive(self, timeout: float | None) -> Any:  # noqa: ASYNC109
+        """Wait for the next event of the response; see `h11.Connection.next_event`.
+
+        Raises:
+            httpx2.TransportError: The connection broke, the server violated the protocol, or was silent for too long.
+        """
+        while True:
+            try:
+                event = self._h11.next_event()
+                if event is not h11.NEED_DATA:
+                    return event
+                data = await self._receiver.receive(timeout)
+                if not data and self._h11.their_state is h11.SEND_RESPONSE:
+                    raise httpx2.RemoteProtocolError("the server closed the connection without a response")
+                self._h11.receive_data(data)
+            except h11.RemoteProtocolError as error:
+                raise httpx2.RemoteProtocolError(str(error)) from error
+
+    def finish(self) -> bool:
+        """Prepare the connection for another request; return False if that is impossible."""
+        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE or self._h11.trailing_data[0]:
+            return False
+        self._h11.start_next_cycle()
+        self._idle_since = monotonic()
+        return self._receiver.is_idle
+
+
+class HttpConnections(httpx2.AsyncBaseTransport):
+    """Sends requests over connections that stay open. It ignores proxies of the environment."""
+
+    def __init__(self, connect: Callable[[str, int], Awaitable[Receiver]], most: int, seconds: float) -> None:
+        """Create a transport without connections.
+
+        Args:
+            connect: Connects to a host and port.
+            most: Idle connections that stay open.
+            seconds: Seconds after which an idle connection is not used again.
+        """
+        self._connect = connect
+        self._most = most
+        self._seconds = seconds
+        self._context: ssl.SSLContext | None = None
+        """Created with the first TLS connection, which takes long."""
+        self._idle: list[_Connection] = []
+        self._busy: set[_Connection] = set()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request, and return its response, whose body is not read yet.
+
+        Raises:
+            httpx2.TransportError: The host cannot be reached, the connection broke, or the server was silent for too
+                long.
+        """
+        connection = self._take_idle(request.url) or await self._open(request)
+        self._busy.add(connection)
+        try:
+            head, transport = await connection.send(request)
+        except BaseException:
+            self._drop(connection)
+            raise
+        timeout = request.extensions.get("timeout", _NO_TIMEOUTS).get("read")
+        return httpx2.Response(
+            head.status_code,
+            headers=head.headers.raw_items(),
+            stream=_Body(self, connection, timeout),
+            extensions={
+                "http_version": b"HTTP/" + head.http_version,
+                "reason_phrase": head.reason,
+                "network_stream": transport,
+            },
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections, also those of responses that are being read."""
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._idle.clear()
+        self._busy.clear()
+        await asyncio.sleep(0)  # asyncio closes the sockets in the next pass of the loop
+
+    def release(self, connection: _Connection) -> None:
+        """Keep a connection for the next request if its response was read to the end, else close it."""
+        if connection not in self._busy:
+            return
+        if not connection.finish():
+            self._drop(connection)
+            return
+        self._busy.discard(connection)
+        self._idle.append(connection)
+        if len(self._idle) > self._most:
+            self._idle.pop(0).close()
+
+    def _drop(self, connection: _Connection) -> None:
+        self._busy.discard(connection)
+        connection.close()
+
+    def _take_idle(self, url: httpx2.URL) -> _Connection | None:
+        """Return the idle connection to the origin of a URL that was used last; close those that cannot be used."""
+        origin, found = _origin_of(url), None
+        for connection in tuple(reversed(self._idle)):
+            if not connection.is_reusable(self._seconds):
+                self._idle.remove(connection)
+                connection.close()
+            elif found is None and connection.origin == origin:
+                self._idle.remove(connection)
+                found = connection
+        return found
+
+    async def _open(self, request: httpx2.Request) -> _Connection:
+        """Open a connection for a request.
+
+        Raises:
+            httpx2.ConnectError: The host cannot be reached.
+            httpx2.ConnectTimeout: That took too long.
+            httpx2.UnsupportedProtocol: The URL is not of HTTP.
+        """
+        origin = _origin_of(request.url)
+        scheme, host, port = origin
+        if scheme not in _PORTS:
+            raise httpx2.UnsupportedProtocol("only URLs with http:// and https:// are supported")
+        with _limit(request.extensions.get("timeout", _NO_TIMEOUTS).get("connect"), httpx2.ConnectTimeout):
+            receiver = await self._connect(host, port)
+            if scheme == "https":
+                receiver = await self._start_tls(receiver, host)
+        return _Connection(origin, receiver)
+
+    async def _start_tls(self, plain: Receiver, host: str) -> Receiver:
+        """Start TLS on a connection.
+
+        Raises:
+            httpx2.ConnectError: The handshake failed.
+        """
+        if self._context is None:
+            self._context = httpx2.create_ssl_context()
+            self._context.set_alpn_protocols(["http/1.1"])
+        receiver = Receiver()
+        try:
+            transport = await asyncio.get_running_loop().start_tls(
+                plain.transport, receiver, self._context, server_hostname=host
+            )
+        except BaseException as error:
+            plain.transport.abort()
+            if isinstance(error, OSError):  # also the errors of `ssl`
+                raise httpx2.ConnectError(str(error)) from error
+            raise
+        assert transport is not None  # noqa: S101  # only after the connection was lost, which is an error
+        receiver.connection_made(transport)
+        return receiver
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of a response. Closing it ends the use of the connection."""
+
+    def __init__(self, connections: HttpConnections, connection: _Connection, timeout: float | None) -> None:
+        self._connections = connections
+        self._connection = connection
+        self._timeout = timeout
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        try:
+            while isinstance(event := await self._connection.receive(self._timeout), h11.Data):
+                yield bytes(event.data)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        self._connections.release(self._connection)
+
+
+def _origin_of(url: httpx2.URL) -> Origin:
+    return url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS.get(url.scheme, 0)

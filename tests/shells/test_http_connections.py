@@ -1,0 +1,352 @@
+"""HTTP connections stay open between requests while they can be used."""
+
+import asyncio
+import datetime as dt
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from mcp_mirror.system.http_connections import HttpConnections, open_connection
+
+BOUND = 20
+JSON = b"HTTP/1.1 200 OK\r\nX-Case: 1\r\ncontent-length: 2\r\n\r\nhi"
+STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n"
+END = b"0\r\n\r\n"
+
+
+@dataclass
+class Site:
+    """A server that sends prepared responses, and the connections to it."""
+
+    url: str
+    kept: HttpConnections
+    responses: list[bytes]
+    requests: list[bytes] = field(default_factory=list)
+    """What arrived before each response: one item for each read."""
+    connections: int = 0
+    closed: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to let the server end a response that ends with `...`."""
+
+    async def request(self, method: str = "POST", path: str = "", **keys: Any) -> httpx2.Response:
+        request = httpx2.Request(method, self.url + path, **keys)
+        response = await self.kept.handle_async_request(request)
+        response.request = request
+        return response
+
+    async def read(self, **keys: Any) -> bytes:
+        """Read a response to its end."""
+        return await (await self.request(**keys)).aread()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a change of this object."""
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.changed.set()
+        with suppress(ConnectionError, asyncio.CancelledError):
+            while self.responses and (request := await reader.read(1 << 20)):
+                while b"content-length: 100000\r\n" in request and len(request) < 100_000:
+                    request += await reader.read(1 << 20)
+                self.requests.append(request)
+                response = self.responses.pop(0)
+                writer.write(response.removesuffix(b"..."))
+                if response.endswith(b"..."):
+                    await self.go_on.wait()
+                    writer.write(END)
+                if not response or b"close" in response:
+                    break
+                await writer.drain()
+            else:
+                await reader.read()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        self.closed += 1
+        self.changed.set()
+
+
+@asynccontextmanager
+async def serving(
+    *responses: bytes, most: int = 20, seconds: float = 5.0, context: ssl.SSLContext | None = None
+) -> AsyncIterator[Site]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await site.serve(reader, writer)
+
+    with anyio.fail_after(BOUND):
+        async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
+            kept = HttpConnections(open_connection, most, seconds)
+            site = Site(
+                f"{'https' if context else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}/",
+                kept,
+                list(responses),
+            )
+            yield site
+            site.go_on.set()
+            await kept.aclose()
+            await site.until(lambda: site.closed == site.connections)
+
+
+async def test_a_connection_is_used_again_after_a_whole_response() -> None:
+    async with serving(JSON, STREAM + END, JSON) as site:
+        assert [await site.read(content=b"body") for _ in range(3)] == [b"hi"] * 3
+        assert site.connections == 1
+
+
+async def test_head_and_body_of_a_small_request_leave_together() -> None:
+    async with serving(JSON) as site:
+        response = await site.request(path="a?b=%20c", content=b"body", headers={"x-Own": "é".encode()})
+        [request] = site.requests
+        assert request.startswith(b"POST /a?b=%20c HTTP/1.1\r\n")
+        assert request.endswith(b"\r\n\r\nbody")
+        assert b"x-Own: \xc3\xa9\r\n" in request
+        assert (response.status_code, response.reason_phrase, response.headers["x-case"]) == (200, "OK", "1")
+        assert response.http_version == "HTTP/1.1"
+
+
+async def test_a_large_request_arrives_whole() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        for letter in b"abcde":
+            yield bytes([letter]) * 20_000
+
+    async with serving(JSON) as site:
+        assert await site.read(content=body(), headers={"content-length": "100000"}) == b"hi"
+        sent = site.requests[0].partition(b"\r\n\r\n")[2]
+        assert sent == b"".join(bytes([letter]) * 20_000 for letter in b"abcde")
+
+
+async def test_a_large_response_arrives_whole() -> None:
+    size = 1 << 23
+    async with serving(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size, JSON) as site:
+        response = await site.request()
+        await anyio.wait_all_tasks_blocked()  # the connection stops to read
+        assert await response.aread() == b"x" * size
+        assert await site.read() == b"hi"
+        assert site.connections == 1
+
+
+async def test_a_response_that_was_not_read_closes_its_connection() -> None:
+    async with serving(STREAM + b"...", JSON) as site:
+        response = await site.request()
+        await response.aclose()
+        await response.aclose()
+        site.go_on.set()
+        await site.until(lambda: site.closed == 1)
+        assert await site.read() == b"hi"
+        assert site.connections == 2
+
+
+async def test_a_stream_that_ends_late_keeps_its_connection() -> None:
+    async with serving(STREAM + b"...", JSON) as site:
+        response = await site.request()
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        chunks = aiter(response.stream)
+        assert await anext(chunks) == b"hi"
+        site.go_on.set()
+        assert [chunk async for chunk in chunks] == []
+        await response.aclose()
+        assert await site.read() == b"hi"
+        assert site.connections == 1
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        pytest.param(JSON.replace(b"OK\r\n", b"OK\r\nconnection: close\r\n"), id="close"),
+        pytest.param(b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nhi", id="HTTP/1.0"),
+        pytest.param(JSON + b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad", id="a second response"),
+        pytest.param(JSON + b"junk", id="more bytes"),
+    ],
+)
+async def test_a_connection_that_cannot_be_used_again_is_closed(response: bytes) -> None:
+    async with serving(response, JSON) as site:
+        assert await site.read() == b"hi"
+        assert await site.read() == b"hi"
+        assert site.connections == 2
+
+
+async def test_bytes_that_arrive_after_a_response_are_not_the_next_response() -> None:
+    async with serving(JSON + b"...", JSON) as site:
+        assert await site.read() == b"hi"
+        site.go_on.set()
+        for _ in range(100):
+            await anyio.sleep(0.001)
+        assert await site.read() == b"hi"
+        assert site.connections == 2
+
+
+async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again() -> None:
+    closing = JSON.replace(b"X-Case: 1", b"X-Case: close")
+    async with serving(closing, JSON) as site:
+        assert await site.read() == b"hi"
+        await site.until(lambda: site.closed == 1)
+        await anyio.wait_all_tasks_blocked()
+        assert await site.read() == b"hi"
+        assert site.connections == 2
+
+
+async def test_an_idle_connection_expires() -> None:
+    async with serving(JSON, JSON, seconds=0) as site:
+        await site.read()
+        await site.read()
+        assert site.connections == 2
+        await site.until(lambda: site.closed == 1)
+
+
+async def test_concurrent_requests_have_their_own_connections_and_few_stay_idle() -> None:
+    async with serving(*[JSON] * 4, most=1) as site:
+        first, second = await site.request(), await site.request()
+        assert [await first.aread(), await second.aread()] == [b"hi"] * 2
+        await site.until(lambda: site.closed == 1)
+        assert site.connections == 2
+        await site.read()
+        assert site.connections == 2
+
+
+async def test_connections_are_used_for_their_own_host_only() -> None:
+    async with serving(JSON) as site, serving(JSON) as other:
+        await site.read()
+        response = await site.kept.handle_async_request(httpx2.Request("POST", other.url))
+        await response.aread()
+        assert (site.connections, other.connections) == (1, 1)
+        await site.kept.aclose()
+
+
+async def test_closing_ends_the_responses_that_are_being_read() -> None:
+    async with serving(STREAM + b"...") as site:
+        response = await site.request()
+        await site.kept.aclose()
+        with pytest.raises(httpx2.TransportError):
+            await response.aread()
+        await response.aclose()
+        site.go_on.set()
+
+
+async def test_informational_responses_are_skipped() -> None:
+    async with serving(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + JSON) as site:
+        assert await site.read() == b"hi"
+
+
+async def test_an_early_response_is_read_although_the_request_cannot_be_sent() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(4):
+            yield b"x" * 100_000
+        await site.until(lambda: site.closed == 1)
+        await anyio.wait_all_tasks_blocked()
+        yield b"x" * 100_000
+
+    refusal = b"HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+    async with serving(refusal) as site:
+        with suppress(httpx2.ReadError):  # if the system reports the reset first
+            response = await site.request(content=body(), headers={"content-length": "500000"})
+            assert response.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("response", "error"),
+    [
+        (b"", httpx2.RemoteProtocolError),
+        (b"not HTTP at all\r\n\r\n", httpx2.RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"x" * 200_000, httpx2.RemoteProtocolError),
+    ],
+)
+async def test_a_response_that_is_not_http_is_an_error(response: bytes, error: type[Exception]) -> None:
+    async with serving(response, JSON) as site:
+        with pytest.raises(error):
+            await site.request()
+        assert await site.read() == b"hi"
+
+
+async def test_a_response_that_breaks_off_is_an_error() -> None:
+    async with serving(b"HTTP/1.1 200 OK\r\nx: close\r\ncontent-length: 5\r\n\r\nhi") as site:
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await site.read()
+
+
+async def test_timeouts_and_errors_have_their_types() -> None:
+    async with serving(STREAM + b"...", JSON) as site:
+        with pytest.raises(httpx2.ReadTimeout):
+            await site.read(extensions={"timeout": {"read": 0.01, "write": 5.0, "connect": 5.0}})
+        site.go_on.set()
+        with pytest.raises(httpx2.LocalProtocolError):
+            await site.request(headers={"x": "a\nb"})
+        with pytest.raises(httpx2.UnsupportedProtocol):
+            await site.kept.handle_async_request(httpx2.Request("GET", "ftp://127.0.0.1/"))
+    with pytest.raises(httpx2.ConnectError) as failure:
+        await site.kept.handle_async_request(httpx2.Request("GET", site.url))
+    assert isinstance(failure.value.__cause__, ConnectionRefusedError)
+
+
+async def test_a_request_that_the_server_does_not_read_ends_with_its_timeout() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 100_000
+
+    async with serving(b"...") as site:
+        with pytest.raises(httpx2.WriteTimeout):
+            await site.request(content=body(), extensions={"timeout": {"write": 0.05}})
+
+
+async def test_a_cancelled_request_closes_its_connection() -> None:
+    async with serving(STREAM + b"...", JSON) as site:
+        with anyio.move_on_after(0.01):
+            await site.read()
+        site.go_on.set()
+        await site.until(lambda: site.closed == 1)
+        assert await site.read() == b"hi"
+        assert site.connections == 2
+
+
+async def test_a_server_without_tls_fails_the_handshake() -> None:
+    async with serving(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n") as site:
+        with pytest.raises(httpx2.ConnectError):
+            await site.kept.handle_async_request(httpx2.Request("GET", site.url.replace("http:", "https:")))
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for 127.0.0.1, signed by itself, with its key."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=test")
+    now, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
+        .add_extension(address, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    text = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    path = tmp_path / "certificate.pem"
+    path.write_bytes(key.private_bytes(*text) + signed.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+async def test_a_tls_connection_is_used_again(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    size = 1 << 22
+    large = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size
+    async with serving(JSON, large, JSON, context=context) as site:
+        with pytest.raises(httpx2.ConnectError) as failure:
+            await site.read()
+        assert isinstance(failure.value.__cause__, ssl.SSLCertVerificationError)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with serving(JSON, large, JSON, context=context) as site:
+        assert await site.read(content=b"body") == b"hi"
+        assert await site.read() == b"x" * size
+        assert await site.read() == b"hi"
+        assert site.connections == 1
