@@ -30,14 +30,21 @@ PIPE_BYTES: Final = 1 << 20
 """Capacity of a pipe where the system permits it (Linux: 64 KiB by default)."""
 _AT_ONCE: Final = 1 << 15
 """Bytes that are split into lines at once."""
+_TAKEN_AT_ONCE: Final = 4
+"""Messages that are taken on arrival from one read; a task receives the others, so that they cannot block the loop."""
 _SHORT: Final = 4096
 """PIPE_BUF of Linux: a write up to this size does not block once the pipe is writable."""
 
 
 class LineSource:
-    """Reads messages from a descriptor."""
+    """Reads messages from a descriptor.
+
+    A message that arrives while a task waits in `receive` is first given to `take`. If that returns True, the message
+    has been handled, and the task does not wake.
+    """
 
     def __init__(self, descriptor: int, collector: SpoolCollector) -> None:
+        self.take: Callable[[Frame], bool] = lambda _frame: False
         self._descriptor = descriptor
         self._collector = collector
         self._lines: LineReader[Frame] = LineReader(collector)
@@ -140,10 +147,21 @@ class LineSource:
             return
         try:
             self._read_now()
+            self._take_ready()
         except Exception as error:  # noqa: BLE001  # the waiting task raises it
             self._arrival.set_exception(error)
         else:
-            self._arrival.set_result(None)
+            if self._ready or self._unread:
+                self._arrival.set_result(None)
+
+    def _take_ready(self) -> None:
+        """Let `take` handle messages in the order of arrival, up to the first that it does not handle."""
+        if 0 < len(self._unread) <= _AT_ONCE:
+            self._cut()
+        taken = 0
+        while self._ready and taken < _TAKEN_AT_ONCE and self.take(self._ready[0]):
+            self._ready.popleft()
+            taken += 1
 
     def _read_now(self) -> None:
         self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))

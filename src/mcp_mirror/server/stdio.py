@@ -5,6 +5,7 @@ answered, new requests get an error, and the connection ends. While the transpor
 to standard output goes to standard error.
 """
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -13,7 +14,6 @@ from typing import Final, TextIO
 
 import anyio
 import mcp_types as types
-from anyio.abc import TaskGroup
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
@@ -68,10 +68,12 @@ async def open_stdio_streams(
             connection = _Connection(pending_payloads, sink, shutdown)
             source = LineSource(input_descriptor, spool.collector())
             tasks.start_soon(_end_at_shutdown, connection, source)
-            async with anyio.create_task_group() as requests:
-                direct_requests = _DirectRequests(direct_path, connection, requests)
+            direct_requests = _DirectRequests(direct_path, connection)
+            source.take = direct_requests.start
+            try:
                 yield _StdioReader(connection, source, direct_requests), _StdioWriter(connection)
-                requests.cancel_scope.cancel()
+            finally:
+                await direct_requests.end()
             tasks.cancel_scope.cancel()
 
 
@@ -125,18 +127,25 @@ class _Connection:
 
 
 class _DirectRequests:
-    """The requests of the connection that do not enter the SDK."""
+    """The requests of the connection that do not enter the SDK.
 
-    def __init__(self, direct_path: DirectPath, connection: _Connection, tasks: TaskGroup) -> None:
+    Each runs in a plain task, because starting one in a task group costs as much as a stage of the pipeline.
+    """
+
+    def __init__(self, direct_path: DirectPath, connection: _Connection) -> None:
         self._direct_path = direct_path
         self._connection = connection
-        self._tasks = tasks
+        self._tasks: dict[asyncio.Task[None], anyio.CancelScope] = {}
+        """The running requests."""
         self._scopes: dict[RequestId, anyio.CancelScope] = {}
         """The cancel scope of each running request, by its id as the SDK compares ids."""
+        self._interrupted: set[anyio.CancelScope] = set()
+        """The scopes of requests that the end of the connection cancelled."""
+        self._has_ended = False
 
     def start(self, frame: Frame) -> bool:
         """Start a request; return False if the SDK must handle the message."""
-        if self._connection.shutdown.is_set() or not isinstance(frame, bytes):
+        if self._connection.shutdown.is_set() or self._has_ended or not isinstance(frame, bytes):
             return False
         opened = self._direct_path.open_request(frame)
         if opened is None or self._connection.is_open(opened.id):
@@ -145,8 +154,21 @@ class _DirectRequests:
             return False
         scope = self._scopes[coerce_request_id(opened.id)] = anyio.CancelScope()
         self._connection.add_request(opened.id, opened.method)
-        self._tasks.start_soon(self._run, opened, origin, scope)
+        task = asyncio.get_running_loop().create_task(self._run(opened, origin, scope))
+        self._tasks[task] = scope
+        task.add_done_callback(self._tasks.pop)
         return True
+
+    async def end(self) -> None:
+        """Cancel the running requests, with an error as their response, and wait until all have ended."""
+        self._has_ended = True
+        with anyio.CancelScope(shield=True):
+            for scope in self._tasks.values():
+                if not scope.cancel_called:
+                    self._interrupted.add(scope)
+                    scope.cancel()
+            if self._tasks:
+                await asyncio.wait(tuple(self._tasks))
 
     def record(self, message: types.JSONRPCMessage) -> None:
         """Cancel the request that a message of the client cancels; forget one whose id the message uses again."""
@@ -159,25 +181,22 @@ class _DirectRequests:
                 scope.cancel()
 
     async def _run(self, opened: DirectRequest, origin: Origin, scope: anyio.CancelScope) -> None:
-        """Answer a request; the client gets no response to one that it cancelled.
-
-        The end of the connection cancels open requests, with an error as their response.
-        """
+        """Answer a request; the client gets no response to one that it cancelled."""
         stream = SdkStream(origin.server_session, None)
+        outcome: Segments | types.ErrorData | None = None
         try:
             with scope:
                 outcome = await self._direct_path.answer(opened, origin, stream)
-        except anyio.get_cancelled_exc_class():
-            if not scope.cancel_called:
-                with anyio.move_on_after(_LAST_WRITE, shield=True):
-                    await self._send(opened.id, _CONNECTION_CLOSED)
-            raise
+                stream.is_closed = True
+                if not scope.cancel_called:
+                    await self._send(opened.id, outcome)
         finally:
             stream.is_closed = True
             if self._scopes.get(coerce_request_id(opened.id)) is scope:
                 del self._scopes[coerce_request_id(opened.id)]
-        if not scope.cancel_called:
-            await self._send(opened.id, outcome)
+        if outcome is None and scope in self._interrupted:
+            with anyio.move_on_after(_LAST_WRITE):
+                await self._send(opened.id, _CONNECTION_CLOSED)
         self._connection.remove_request(opened.id)
 
     async def _send(self, request_id: RequestId, outcome: Segments | types.ErrorData) -> None:

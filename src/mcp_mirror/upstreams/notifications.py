@@ -4,6 +4,7 @@ Each message goes to the caller of the request that it is about, in the order of
 request goes to the one client of a dedicated connection. How messages reach a client is the server package's concern.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -157,7 +158,7 @@ class InflightRequest:
     """Progress starts the timeout again."""
     server_requests: int = 0
     """Requests that the server has made of the client during this one."""
-    is_over: anyio.Event = field(default_factory=anyio.Event)
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the request has ended, after the gateway sent its cancellation to the server."""
 
     @property

@@ -6,6 +6,7 @@ the bytes that the server sent. Notifications and requests of the server go to t
 such as responses to the SDK's own requests, reach the SDK.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -109,7 +110,7 @@ class PendingRequest:
     """The transport has sent all of it."""
     outcome: Outcome | None = None
     """None until the request has ended, and after `take`."""
-    answered: anyio.Event = field(default_factory=anyio.Event)
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with the outcome."""
     stop: Callable[[], None] = field(default=lambda: None)
     """Called with the outcome: stops the transport if it still sends the request or reads the response."""
@@ -205,7 +206,7 @@ class PayloadBypass:
         """Give a request a new id, and take messages for that id from now on."""
         self.close(request)
         request.id, self._next_id = self._next_id, self._next_id + 1
-        request.outcome, request.answered = None, anyio.Event()
+        request.outcome, request.answered = None, asyncio.Event()
         self._pending[request.id] = request
 
     async def exchange(self, request: PendingRequest) -> None:
@@ -283,6 +284,21 @@ class PayloadBypass:
         params = open_object(request.get("params", b"null")) or {}
         params["capabilities"] = msgspec.json.encode(self._capabilities)
         return (join(object_of({**request, "params": join(object_of(params))})),)
+
+    def take_result(self, frame: Frame) -> bool:
+        """Take the result of a request in flight; return False, without any effect, for every other message."""
+        if not isinstance(frame, bytes):
+            return False
+        try:
+            message = open_message(frame, self._limits.max_depth)
+        except WireError:
+            return False
+        request = self.find(message.id) if isinstance(message.id, int | str) else None
+        is_other = isinstance(message.method, str) or _has_error(message)
+        if request is None or is_other or not isinstance(message.result, dict):
+            return False
+        request.finish({key: memoryview(raw) for key, raw in message.result.items()})
+        return True
 
     def inbound(self, frame: Frame, about: RequestId | None = None) -> Buffer | None:
         """Take a received frame; return it if it is for the SDK, else None.

@@ -69,6 +69,7 @@ class StdioTransport:
         (their_input, our_output), (our_input, their_output) = self._create_pipes()
         source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
         bypass.attach(is_blocked=lambda: source.is_dropping)
+        source.take = bypass.take_result
         try:
             process = await self._start(their_input, their_output)
         except UpstreamError:
