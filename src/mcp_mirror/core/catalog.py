@@ -76,6 +76,8 @@ class Catalog:
     """The required scopes by name, of served and blocked tools that require any."""
     hidden_names: frozenset[str] = frozenset()
     """Names that this view hides from the caller."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """The upstream and tool behind each name, of served and blocked tools."""
     _views: dict[frozenset[str], "Catalog"] = field(init=False, default_factory=dict, compare=False, repr=False)
     _encoded: list[tuple[bytes, ...]] = field(init=False, default_factory=list, compare=False, repr=False)
     """The result of `encode_adverts` once it is known."""
@@ -113,14 +115,14 @@ class Catalog:
     def _without(self, hidden: frozenset[str]) -> "Catalog":
         """The catalog without these names and without the labels that only their tools have."""
         entries = {name: entry for name, entry in self.entries.items() if name not in hidden}
-        origins = self.origins
-        hidden_labels = {tool_label(origins[name][1]) for name in hidden}
+        hidden_labels = {tool_label(self.origins[name][1]) for name in hidden}
         return replace(
             self,
             entries=entries,
             labels=self.labels - (hidden_labels - {tool_label(entry.tool) for entry in entries.values()}),
             quarantined={name: finding for name, finding in self.quarantined.items() if name not in hidden},
             hidden_names=hidden,
+            origins={name: origin for name, origin in self.origins.items() if name not in hidden},
         )
 
     def header_schema(self, name: str) -> Schema | None:
@@ -131,31 +133,17 @@ class Catalog:
         entry = self.entries.get(name)
         return entry.advert["inputSchema"] if entry and entry.headers and not entry.is_twin else None
 
-    @property
-    def origins(self) -> Mapping[str, Origin]:
-        """The upstream and tool behind each name, of served and blocked tools."""
-        served = {name: (one.upstream, one.tool) for name, one in self.entries.items()}
-        return served | {name: (one.change.upstream, str(one.change.tool)) for name, one in self.quarantined.items()}
-
 
 @dataclass(frozen=True, slots=True)
 class _ListedTool:
     """A tool that the catalog will contain."""
 
+    origin: Origin
+    """The upstream and the tool's own name."""
     policy: UpstreamPolicy
     examined: InspectedTool
     finding: Finding | None
     """Its difference from its pin."""
-
-    @property
-    def name(self) -> str:
-        """The tool's own name."""
-        return self.examined.name
-
-    @property
-    def origin(self) -> Origin:
-        """The upstream and the tool's own name."""
-        return self.policy.name, self.name
 
 
 Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any] | InspectedTool]]]
@@ -199,6 +187,8 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     pinned = rules.pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, CatalogEntry] = {}
     quarantined: dict[str, Finding] = {}
+    origins: dict[str, Origin] = {}
+    required: dict[str, frozenset[str]] = {}
     names = NameAllocator(rules.reserved, rules.owned_names)
     for is_twin in rules.kinds:
         named = yield from _name_tools(
@@ -209,29 +199,20 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
             if not is_twin and not rules.is_transparent and not one.policy.preview:
                 continue  # an original would show its results
             name = named[one.origin]
+            origins[name] = one.origin
+            if scopes := one.policy.scopes_of(one.examined.name):
+                required[name] = scopes
             if one.finding and one.finding.is_blocked:
                 quarantined[name] = one.finding
             else:
                 entries[name] = _build_entry(one, name, rules.mirror, is_twin=is_twin)
-    findings = tuple(one.finding for one in found if one.finding)
     labels: set[str] = set()
+    findings: list[Finding] = []
     for one in found:
         yield
-        labels.add(tool_label(one.name))
-    return (
-        yield from _add_required_scopes(
-            Catalog(entries, frozenset(labels), tuple(problems), quarantined, findings), found
-        )
-    )
-
-
-def _add_required_scopes(catalog: Catalog, found: Iterable[_ListedTool]) -> Steps[Catalog]:
-    """The catalog with the required scopes of its names."""
-    scopes: dict[Origin, frozenset[str]] = {}
-    for one in found:
-        yield
-        scopes[one.origin] = one.policy.scopes_of(one.name)
-    return replace(catalog, required={name: scopes[one] for name, one in catalog.origins.items() if scopes[one]})
+        labels.add(tool_label(one.examined.name))
+        findings += (one.finding,) if one.finding else ()
+    return Catalog(entries, frozenset(labels), tuple(problems), quarantined, tuple(findings), required, origins=origins)
 
 
 def _name_tools(
@@ -239,13 +220,16 @@ def _name_tools(
 ) -> Steps[Mapping[Origin, str]]:
     """The name of each tool. Tools without a pin never change the names of pinned tools, present or absent."""
     known = frozenset(pinned)
-    new = [one.origin for one in found if one.origin not in known]
+    new: list[Origin] = []
+    for one in found:
+        yield
+        new += (one.origin,) if one.origin not in known else ()
     named: dict[Origin, str] = {}
     for group in (pinned, new):
         named |= names.keep_original_names(group) if keeps_names else {}
-        for one, name in names.allocate([one for one in group if one not in named], suffix, tuple(named)):
+        for origin, name in names.allocate([one for one in group if one not in named], suffix, tuple(named)):
             yield
-            named[one] = name
+            named[origin] = name
     return named
 
 
@@ -279,7 +263,8 @@ def _select_tools(
                 )
                 break
             problems += _find_problems(policy, examined)
-            selected[name] = _ListedTool(policy, examined, pins.check_tool(policy, name, examined.raw))
+            finding = pins.check_tool(policy, name, examined.raw)
+            selected[name] = _ListedTool((policy.name, name), policy, examined, finding)
     return list(selected.values())
 
 
@@ -299,7 +284,7 @@ _ANY: Final[Schema] = {"type": "object"}
 
 
 def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
-    examined, policy = one.examined, one.policy.tool_policy(one.name)
+    examined, policy = one.examined, one.policy.tool_policy(one.examined.name)
     described = {} if policy.description is None else {"description": policy.description}
     original = {**examined.valid_members, **described, "name": name, "inputSchema": _choose_original_schema(examined)}
     original.pop(EXECUTION, None)
@@ -307,7 +292,7 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: 
     return CatalogEntry(
         name=name,
         upstream=one.policy.name,
-        tool=one.name,
+        tool=one.examined.name,
         advert=twin if is_twin else original,
         schema=examined.schema,
         rules=_capture_rules(one, mirror, policy),
@@ -339,7 +324,7 @@ def _capture_rules(one: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -
         mode=policy.capture or mirror.capture,
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
-        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, one.name),
+        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, one.examined.name),
         preview=one.policy.preview,
     )
 

@@ -52,7 +52,7 @@ class NameAllocator:
             others: Tools that have their names already.
         """
         chosen = dict.fromkeys(tools)
-        times = Counter(name.casefold() for _, name in {*chosen, *others})
+        times = Counter([name.casefold() for _, name in {**chosen, **dict.fromkeys(others)}])
         for one in chosen:
             yield one, self._choose_name(one, suffix, is_shared=times[one[1].casefold()] > 1)
 

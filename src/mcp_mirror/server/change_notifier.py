@@ -10,7 +10,7 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 
-from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
+from mcp_mirror.core.catalog import Catalog, CatalogEntry, CatalogRules, build_catalog
 from mcp_mirror.core.naming import Origin
 from mcp_mirror.gateway.call import Runtime, RuntimeState
 from mcp_mirror.gateway.contents import LABELS
@@ -138,8 +138,17 @@ class ChangeNotifier:
                 while generation != self._generation:  # newer listings may have been rebuilt in between
                     generation = self._generation
                     rebuilt = await take_sliced(self._compare(rebuild.owners))
+                replaced = self._list_entries(rebuild.owners)
                 self._serve_catalogs(rebuild.owners, rebuild.upstream, rebuilt)
                 rebuild.is_done.set()
+                del rebuilt
+                await take_sliced(_release(replaced))
+
+    def _list_entries(self, owners: tuple[str | None, ...]) -> list[CatalogEntry]:
+        """Return the entries of the catalogs that are served to these owners."""
+        state = self._state
+        catalogs = (state.catalogs.get(owner or "", state.catalog) for owner in owners)
+        return [entry for catalog in catalogs for entry in catalog.entries.values()]
 
     def _serve_catalogs(
         self, owners: tuple[str | None, ...], upstream: str | None, rebuilt: list[_RebuiltCatalog]
@@ -267,6 +276,13 @@ class ChangeNotifier:
             for change in pending:
                 await self.announcements.list_changed(change)
             await anyio.sleep(_NOTIFY_INTERVAL)
+
+
+def _release(entries: list[CatalogEntry]) -> Steps[None]:
+    """Drop entries of a replaced catalog one by one: to free all at once would block the event loop."""
+    while entries:
+        entries.pop()
+        yield
 
 
 def _differ(one: Catalog, other: Catalog) -> Steps[bool]:

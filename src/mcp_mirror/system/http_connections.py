@@ -141,7 +141,7 @@ def _finish(future: "asyncio.Future[None] | None") -> None:
 
 
 async def _wait(future: "asyncio.Future[None]", timeout: float | None, error: type[httpx2.TimeoutException]) -> None:  # noqa: ASYNC109
-    """Wait for a future, and raise an error after `timeout` seconds. Without a timeout there is no cancel scope."""
+    """Wait for a future, and raise an error after `timeout` seconds. A wait without a timeout needs no cancel scope."""
     if timeout is None:
         await future
         return

@@ -10,7 +10,7 @@ from mcp_mirror.core.tool_inspection import InspectedTool
 from mcp_mirror.payload.floods import Steps
 from mcp_mirror.types import Buffer
 
-RawTool = dict[str, Any]
+RawTool = Mapping[str, Any]
 """A tool as its upstream lists it, unknown members included."""
 
 

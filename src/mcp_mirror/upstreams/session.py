@@ -165,7 +165,7 @@ class UpstreamSession:
         info = self.client.server_info
         examined = await self.settings.examine(self.policy, page.items)
         return Listing(
-            tools=tuple(dict(one.raw) for one in examined),
+            tools=tuple(one.raw for one in examined),
             examined=examined,
             instructions=self.client.instructions,
             protocol_version=self.client.protocol_version,
