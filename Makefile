@@ -203,7 +203,7 @@ comma := ,
 # The pure modules: tests/core covers every branch of them. Modules with I/O are tested with real processes.
 PURE  := errors types paths callers observability/audit \
          $(addprefix settings/,policies labels access limits declarations) \
-         $(addprefix payload/,json_rpc framing json_spans canonical_json) \
+         $(addprefix payload/,json_rpc framing json_spans scans canonical_json) \
          $(addprefix security/,flows pins path_hash sanitize) \
          $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice preview \
            resolve result_processing schema schema_references text_format tool_definitions tool_inspection validation) \

@@ -15,6 +15,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging, print_status
 from mcp_mirror.system.event_loop import measure_stalls
 from mcp_mirror.system.file_handles import raise_handle_limit
+from mcp_mirror.system.heap import keep_freed_memory
 
 _MAX_PORT = 65535
 
@@ -42,6 +43,7 @@ def serve(
     print_warnings(loaded, print_line)
     address = _read_address(http) if http else None
     raise_handle_limit()
+    keep_freed_memory()
     shutdown = anyio.Event()
 
     async def run() -> None:

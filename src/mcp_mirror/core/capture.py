@@ -15,8 +15,9 @@ from mcp_mirror.core.content_comparison import BLOCKS, DIFFERS, ITEMS, SAME, UNK
 from mcp_mirror.core.media import Media, find_media
 from mcp_mirror.core.notice import ErrorExcerpt
 from mcp_mirror.core.preview import describe_media
-from mcp_mirror.payload.json_rpc import array_of, join, object_of, open_array, open_object
-from mcp_mirror.payload.json_spans import kind_at, members, text_end, text_pieces, text_start, trim
+from mcp_mirror.payload.json_rpc import array_of, join, object_of, open_object
+from mcp_mirror.payload.json_spans import kind_at, text_end, text_pieces, text_start, trim
+from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.policies import CaptureMode
 from mcp_mirror.types import Buffer, Draft, Kind, Segments
 
@@ -167,8 +168,21 @@ class _ParsedResult:
         return self.wrapper is not None and bytes(self.value[:1]) == b'"'
 
 
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the texts of one result."""
+
+    estimate: Estimate
+    decode: Decode
+    scans: Scans
+
+
 def capture(
-    result: Mapping[str, Buffer], rules: CaptureRules, estimate: Estimate, decode: Decode = decode_text
+    result: Mapping[str, Buffer],
+    rules: CaptureRules,
+    estimate: Estimate,
+    decode: Decode = decode_text,
+    scans: Scans | None = None,
 ) -> Captured:
     """Decide which parts of a result the model sees and which are stored.
 
@@ -177,23 +191,24 @@ def capture(
         rules: How results of this tool are captured.
         estimate: Returns the tokens of a text (UTF-8) or of JSON text.
         decode: Decodes a string that is JSON text itself; decides where the decoded text is kept.
+        scans: The scans of texts of this result; None: none yet.
     """
+    reader = _Reader(estimate, decode, scans or Scans())
     rules = (
         rules
         if rules.preview
         else replace(rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
     )
     is_error = bytes(result.get("isError", b"false")) == b"true"
-    parsed = _parse_result(result, rules)
+    parsed = _parse_result(result, rules, reader.scans)
     if rules.mode == "never" or (parsed.structured is None and not parsed.blocks):
         return Captured(is_error=is_error)
-    if _passes_unchanged(parsed, rules, estimate, decode, is_error=is_error):
+    if _passes_unchanged(parsed, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
-    value = _build_value(parsed, estimate, decode)
+    value = _build_value(parsed, reader)
     place = _locate_content(parsed)
-    companion = _build_companion(
-        place, parsed, result, estimate, decode if parsed.relation == DIFFERS else _decode_nothing
-    )
+    companion_reader = reader if parsed.relation == DIFFERS else replace(reader, decode=_decode_nothing)
+    companion = _build_companion(place, parsed, result, companion_reader)
     differs = companion is not None and parsed.relation == DIFFERS
     whole = shown = None
     if not is_error:
@@ -220,15 +235,15 @@ def capture(
     )
 
 
-def _parse_result(result: Mapping[str, Buffer], rules: CaptureRules) -> _ParsedResult:
+def _parse_result(result: Mapping[str, Buffer], rules: CaptureRules, scans: Scans) -> _ParsedResult:
     content = result.get("content", b"[]")
-    blocks = tuple(_parse_block(raw) for raw in open_array(content) or ())
+    blocks = tuple(_parse_block(raw, scans) for raw in scans.open_array(content) or ())
     structured = result.get("structuredContent")
     if structured is None or bytes(structured[:5]) == b"null":
         return _ParsedResult(blocks, None, None, None, UNKNOWN)
     are_texts = bool(blocks) and all(block.text is not None for block in blocks)
     texts = [block.text for block in blocks if block.text is not None] if are_texts else []
-    opened = open_object(structured) or {}
+    opened = scans.open_object(structured) or {}
     if len(opened) == 1:
         ((key, member),) = opened.items()
         relation = compare_value(member, texts, content)
@@ -245,17 +260,15 @@ def _parse_result(result: Mapping[str, Buffer], rules: CaptureRules) -> _ParsedR
     return _ParsedResult(blocks, structured, structured, None, compare_value(structured, texts, content))
 
 
-def _parse_block(raw: Buffer) -> _ParsedBlock:
-    opened = open_object(raw) or {}
+def _parse_block(raw: Buffer, scans: Scans) -> _ParsedBlock:
+    opened = scans.open_object(raw) or {}
     kind = bytes(opened.get("type", b"")[:16])
     if kind == b'"text"' and bytes(opened.get("text", b"")[:1]) == b'"':
         return _ParsedBlock(raw, opened["text"], is_plain=len(opened) == 2, media=None)  # noqa: PLR2004  # type and text
     return _ParsedBlock(raw, None, is_plain=False, media=find_media(opened))
 
 
-def _passes_unchanged(
-    parsed: _ParsedResult, rules: CaptureRules, estimate: Estimate, decode: Decode, *, is_error: bool
-) -> bool:
+def _passes_unchanged(parsed: _ParsedResult, rules: CaptureRules, reader: _Reader, *, is_error: bool) -> bool:
     """Whether a result passes unchanged, and nothing of it is stored."""
     if not rules.preview or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return False
@@ -265,9 +278,9 @@ def _passes_unchanged(
     budget = rules.error_budget if is_error else rules.inline_budget
     if rules.mode == "auto" and not is_error:
         budget = min(budget, PASS_THROUGH_TOKENS - 1)
-    if not _fits_budget(parsed, budget, estimate):
+    if not _fits_budget(parsed, budget, reader.estimate):
         return False
-    return is_error or rules.mode == "large" or not _has_object_value(parsed, decode)
+    return is_error or rules.mode == "large" or not _has_object_value(parsed, reader)
 
 
 def _fits_budget(parsed: _ParsedResult, budget: int, estimate: Estimate) -> bool:
@@ -298,41 +311,41 @@ def _count_tokens(json_text: Buffer, estimate: Estimate) -> int:
     return estimate(text) if text else 0
 
 
-def _has_object_value(parsed: _ParsedResult, decode: Decode) -> bool:
+def _has_object_value(parsed: _ParsedResult, reader: _Reader) -> bool:
     if parsed.value is not None and not parsed.is_text:
         return bytes(parsed.value[:1]) == b"{"
     if not parsed.is_text:
         return False
     text = parsed.texts[0] if parsed.value is None else parsed.value
-    return bytes(_parse_json_text(text, decode) or b"").lstrip()[:1] == b"{"
+    return bytes(_parse_json_text(text, reader) or b"").lstrip()[:1] == b"{"
 
 
-def _build_value(parsed: _ParsedResult, estimate: Estimate, decode: Decode) -> Draft:
+def _build_value(parsed: _ParsedResult, reader: _Reader) -> Draft:
     """The value: structured content, the only text or block, or an array of several blocks."""
     if parsed.value is not None:
-        decoded = _parse_json_text(parsed.value, decode) if parsed.is_text else None
-        return _build_draft(decoded or parsed.value, None, estimate)
+        decoded = _parse_json_text(parsed.value, reader) if parsed.is_text else None
+        return _build_draft(decoded or parsed.value, None, reader)
     if len(parsed.blocks) == 1:
         block = parsed.blocks[0]
         if block.text is None:
-            return _build_draft(block.raw, "binary" if block.media or _is_resource(block) else None, estimate)
-        return _build_draft(_parse_json_text(block.text, decode) or block.text, None, estimate)
+            return _build_draft(block.raw, "binary" if block.media or _is_resource(block) else None, reader)
+        return _build_draft(_parse_json_text(block.text, reader) or block.text, None, reader)
     parts: list[Buffer | Segments] = [block.raw if block.text is None else block.text for block in parsed.blocks]
-    return _build_draft(join(array_of(parts)), None, estimate)
+    return _build_draft(join(array_of(parts)), None, reader)
 
 
 def _is_resource(block: _ParsedBlock) -> bool:
     return "resource" in (open_object(block.raw) or {})
 
 
-def _build_draft(blob: Buffer, kind: Kind | None, estimate: Estimate) -> Draft:
+def _build_draft(blob: Buffer, kind: Kind | None, reader: _Reader) -> Draft:
     whole = trim(blob)
     kind = kind or kind_at(blob, whole.start)
     return Draft(
         blob,
         kind,
-        _count_tokens(blob, estimate),
-        members(blob, whole) if kind in ("object", "binary") else (),
+        _count_tokens(blob, reader.estimate),
+        reader.scans.members(blob, whole) if kind in ("object", "binary") else (),
         _read_media_type(blob) if kind == "binary" else None,
     )
 
@@ -344,14 +357,14 @@ def _read_media_type(blob: Buffer) -> str | None:
     return json.loads(raw) if raw[:1] == b'"' else None
 
 
-def _parse_json_text(text: Buffer, decode: Decode) -> Buffer | None:
+def _parse_json_text(text: Buffer, reader: _Reader) -> Buffer | None:
     """The object or array in a JSON string as its exact text; None for any other string."""
     if bytes(text[:1]) == b'"' and bytes(text[1:2]) not in _MAY_BEGIN_JSON:
         return None
     if text_start(text, trim(text), _PEEK_BYTES).lstrip(" \t\r\n")[:1] not in ("{", "["):
         return None
-    decoded = decode(text)
-    return decoded if open_object(decoded) is not None or open_array(decoded) is not None else None
+    decoded = reader.decode(text)
+    return decoded if reader.scans.is_container(decoded) else None
 
 
 def _decode_nothing(_: Buffer) -> Buffer:
@@ -374,12 +387,12 @@ def _locate_content(parsed: _ParsedResult) -> str | None:
 
 
 def _build_companion(
-    place: str | None, parsed: _ParsedResult, result: Mapping[str, Buffer], estimate: Estimate, decode: Decode
+    place: str | None, parsed: _ParsedResult, result: Mapping[str, Buffer], reader: _Reader
 ) -> Draft | None:
     if place == "companion.text":
         text = parsed.texts[0]
-        return _build_draft(_parse_json_text(text, decode) or text, None, estimate)
-    return _build_draft(result["content"], None, estimate) if place == "companion.content" else None
+        return _build_draft(_parse_json_text(text, reader) or text, None, reader)
+    return _build_draft(result["content"], None, reader) if place == "companion.content" else None
 
 
 def _build_envelope(result: Mapping[str, Buffer], place: str | None, parsed: _ParsedResult, value: Draft) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
+    CountItems,
     Estimate,
     Preview,
     count_bytes,
@@ -23,7 +24,7 @@ from mcp_mirror.core.preview import (
     preview_value,
 )
 from mcp_mirror.paths import PATH_LINE_PREFIX, TEXT_PATH_LINE_PREFIX, escape_token, position_token, unescape_token
-from mcp_mirror.payload.json_spans import trim
+from mcp_mirror.payload.json_spans import count_items, trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.types import Buffer, Kind, Member
@@ -77,6 +78,8 @@ class NoticeInput:
     estimate: Estimate
     """Returns the expected tokens of a text (UTF-8)."""
     members: tuple[Member, ...] = ()
+    count_items: CountItems = count_items
+    """Returns the number of items of an array of the value."""
     shown: str | None = None
     """The value itself if it fits the inline budget."""
     companion: str | None = None
@@ -138,7 +141,7 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
 
 
 def _preview(stored: NoticeInput) -> Preview:
-    return preview_value(stored.blob, stored.kind, stored.estimate)
+    return preview_value(stored.blob, stored.kind, stored.estimate, stored.count_items)
 
 
 def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
@@ -299,7 +302,7 @@ def _outline(stored: NoticeInput) -> str:
     if stored.kind == "binary":
         return f"{stored.kind} {format_bytes(len(stored.blob))}"
     return (
-        outline_hidden(stored.blob, trim(stored.blob))
+        outline_hidden(stored.blob, trim(stored.blob), stored.count_items)
         if stored.kind != "text"
         else f"{format_bytes(_count_bytes(stored))} of text"
     )
@@ -319,7 +322,7 @@ def _format_keys(stored: NoticeInput, format_key: Callable[[str, str], str], roo
             continue
         token = escape_token(member.key) if stored.preview else position_token(position)
         describe = outline_value if stored.preview else outline_hidden
-        formatted = format_key(token, describe(stored.blob, member.span))
+        formatted = format_key(token, describe(stored.blob, member.span, stored.count_items))
         room -= len(formatted.encode()) + 2
         if room < 0:
             break

@@ -27,6 +27,9 @@ from mcp_mirror.types import Buffer, Kind, Member, Span
 
 Estimate = Callable[[Buffer], int]
 
+CountItems = Callable[[Buffer, Span], int]
+"""Returns the number of items of the array at a span; see `json_spans.count_items`."""
+
 MAX_PREVIEW_TOKENS: Final = 150
 """Maximum expected tokens of a preview."""
 
@@ -76,13 +79,14 @@ def format_bytes(size: int) -> str:
     return f"{size} B"
 
 
-def preview_value(blob: Buffer, kind: Kind, estimate: Estimate) -> Preview:
+def preview_value(blob: Buffer, kind: Kind, estimate: Estimate, count: CountItems = count_items) -> Preview:
     """The preview of a value that is not an object.
 
     Args:
         blob: Its JSON text.
         kind: Its kind.
         estimate: Returns the expected tokens of a text.
+        count: Returns the number of items of an array of the value.
     """
     room = _TokenBudget(estimate)
     if kind == "binary":
@@ -92,7 +96,7 @@ def preview_value(blob: Buffer, kind: Kind, estimate: Estimate) -> Preview:
     if kind == "text":
         return _preview_text(blob, span, room)
     if kind == "array":
-        return _preview_array(blob, span, room)
+        return _preview_array(blob, span, room, count)
     scalar = str(bytes(blob[span.start : span.stop][:_MAX_SHOWN_VALUE]), "utf-8", "replace")
     return Preview(f"{kind} {strip_invisible(scalar, _MAX_SHOWN_VALUE)}")
 
@@ -199,12 +203,12 @@ def _append_line(line: str, lines: list[str], room: _TokenBudget) -> bool:
     return False
 
 
-def _preview_array(blob: Buffer, span: Span, room: _TokenBudget) -> Preview:
+def _preview_array(blob: Buffer, span: Span, room: _TokenBudget, count: CountItems) -> Preview:
     size = format_bytes(span.length)
     if not _is_table(blob, span):
-        return Preview(f"{_describe_shape(blob, span)}, {size}", _show_first_items(blob, span, room))
-    count = f"{count_items(blob, span):,} " if span.length <= _MAX_COUNTED_BYTES else ""
-    summary = f"array of {count}objects, {size}"
+        return Preview(f"{_describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room))
+    number = f"{count(blob, span):,} " if span.length <= _MAX_COUNTED_BYTES else ""
+    summary = f"array of {number}objects, {size}"
     room.take(summary)
     fields, first = _describe_rows(blob, span, room)
     return Preview(f"{summary}; fields: {fields}" if fields else summary, first)
@@ -269,17 +273,17 @@ def _show_first_items(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str
     return (f"first: {', '.join(shown)}",) if shown else ()
 
 
-def outline_value(blob: Buffer, span: Span) -> str:
+def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
     """A small value as it is, any other as kind and size."""
     if span.length <= _MAX_SHOWN_VALUE:
         text = str(bytes(blob[span.start : span.stop]), "utf-8", "replace")
         return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), _MAX_SHOWN_VALUE)
-    return outline_hidden(blob, span)
+    return outline_hidden(blob, span, count)
 
 
-def outline_hidden(blob: Buffer, span: Span) -> str:
+def outline_hidden(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
     """Kind and size of a value without any byte of it; a nested array has its lengths instead of its size."""
-    described = _describe_shape(blob, span)
+    described = _describe_shape(blob, span, count)
     is_grid = "x" in described.partition("[")[2]
     return described if is_grid else f"{described} {format_bytes(count_bytes(blob, span))}"
 
@@ -290,14 +294,14 @@ def count_bytes(blob: Buffer, span: Span) -> int:
     return measure_text(blob, span)[0] if is_text else span.length
 
 
-def _describe_shape(blob: Buffer, span: Span) -> str:
+def _describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:
     """Kind and lengths: `object`, `array[12] of object`, `array[128x128x128]`, by the first item of each level."""
     sides: list[str] = []
     kind, here = kind_at(blob, span.start), span
     if kind != "array" or span.length > _MAX_COUNTED_BYTES:
         return kind
     while kind == "array" and len(sides) < _MAX_DIMENSIONS:
-        sides.append(str(count_items(blob, here)))
+        sides.append(str(count(blob, here)))
         first = next(items(blob, here), None)
         if first is None:
             break

@@ -15,6 +15,8 @@ from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.errors import WireError
 from mcp_mirror.paths import FixedBases, NewBases
 from mcp_mirror.payload.json_rpc import bound_error, is_input_required, open_message
+from mcp_mirror.payload.json_spans import trim
+from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.settings.policies import NoticeStyle, TokenProvider
 from mcp_mirror.tokens import expected_estimator, upper_estimator
@@ -122,16 +124,28 @@ class RejectedFrame:
 
 
 def process_result(
-    members: Mapping[str, Buffer], options: ProcessingOptions, estimate: Estimate, decode: Decode = decode_text
+    members: Mapping[str, Buffer],
+    options: ProcessingOptions,
+    estimate: Estimate,
+    decode: Decode = decode_text,
+    scans: Scans | None = None,
 ) -> ProcessedResult:
     """Process a result.
+
+    Args:
+        members: The members of the result.
+        options: How to process it.
+        estimate: Returns the tokens of a text (UTF-8) or of JSON text.
+        decode: Decodes a string that is JSON text itself.
+        scans: The scans of texts of this result; None: none yet.
 
     Raises:
         WireError: The members are not a valid result, or a key of the value is longer than the limit.
     """
     if not _is_result(members):
         raise WireError("The message is not a tool result: `content` must be an array and `isError` true or false.")
-    captured = capture(members, options.rules, estimate, decode)
+    scans = scans or Scans()
+    captured = capture(members, options.rules, estimate, decode, scans)
     if not options.rules.preview:
         members = _replace_members(captured)
     if (value := captured.value) is None:
@@ -139,7 +153,7 @@ def process_result(
     if captured.in_order and options.style == "compact":  # a text may refer to the image above it
         captured = replace(captured, shown="", passed=captured.in_order)
     _check_keys(value, options.max_key_bytes)
-    notice = _write_notice(value, captured, options, estimate)
+    notice = _write_notice(value, captured, options, estimate, scans)
     indexed = replace(value, members=value.members[:MAX_INDEXED_KEYS])
     return ProcessedResult(members, replace(captured, value=indexed), notice)
 
@@ -152,16 +166,26 @@ def process_frame(
     Raises:
         WireError: The frame is not a JSON-RPC response or exceeds a limit.
     """
-    members = read_result_members(frame, options.max_depth)
-    return members if isinstance(members, RejectedFrame) else process_result(members, options, estimate, decode)
+    scans = Scans()
+    members = read_result_members(frame, options.max_depth, scans)
+    return members if isinstance(members, RejectedFrame) else process_result(members, options, estimate, decode, scans)
 
 
-def read_result_members(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer] | RejectedFrame:
+def read_result_members(
+    frame: Buffer, max_depth: int = MAX_DEPTH, scans: Scans | None = None
+) -> Mapping[str, Buffer] | RejectedFrame:
     """Parse a whole response frame and return the members of its result.
+
+    Args:
+        frame: One message.
+        max_depth: Levels of nesting that it may have.
+        scans: Receives the scan of the frame's large array; None: the frame is parsed as a whole.
 
     Raises:
         WireError: The frame is not a JSON-RPC response.
     """
+    if scans and max_depth == MAX_DEPTH and (members := _read_scanned_members(frame, scans)) is not None:
+        return members
     message = open_message(frame, max_depth)
     if not isinstance(message.error, msgspec.UnsetType):
         try:
@@ -171,9 +195,28 @@ def read_result_members(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[st
         return RejectedFrame(error.code, bound_error(error.message))
     if isinstance(message.result, msgspec.UnsetType):
         raise WireError("The message is not a response: it has neither a result nor an error.")
-    if is_input_required(message.result):
+    members = {key: memoryview(raw) for key, raw in message.result.items()}
+    if is_input_required(members):
         raise WireError("The response asks for input, but is too large for an input-required result.")
-    return {key: memoryview(raw) for key, raw in message.result.items()}
+    return members
+
+
+def _read_scanned_members(frame: Buffer, scans: Scans) -> Mapping[str, Buffer] | None:
+    """The members of a valid result with one large array, scanned once; None for any other frame."""
+    scanned = scans.open_frame(frame)
+    if scanned is None:
+        return None
+    try:
+        message = open_message(scanned.skeleton)
+    except WireError:
+        return None
+    whole = next((one.span for one in scanned.members(trim(frame)) if one.key == "result"), None)
+    if whole is None or not scanned.contains_hidden(whole) or not isinstance(message.error, msgspec.UnsetType):
+        return None
+    if isinstance(message.result, msgspec.UnsetType):
+        return None
+    members = scans.slice_members(scanned, scanned.members(whole))
+    return None if is_input_required(members) else members
 
 
 class _Error(msgspec.Struct):
@@ -208,7 +251,9 @@ def _check_keys(value: Draft, max_key_bytes: int) -> None:
         )
 
 
-def _write_notice(value: Draft, captured: Captured, options: ProcessingOptions, estimate: Estimate) -> str:
+def _write_notice(
+    value: Draft, captured: Captured, options: ProcessingOptions, estimate: Estimate, scans: Scans
+) -> str:
     content_base = options.bases.companion if captured.companion else options.bases.value
     stored = NoticeInput(
         path=options.bases.value,
@@ -217,6 +262,7 @@ def _write_notice(value: Draft, captured: Captured, options: ProcessingOptions, 
         blob=value.blob,
         kind=value.kind,
         estimate=estimate,
+        count_items=scans.count_items,
         members=value.members,
         shown=captured.shown,
         companion=options.bases.companion if captured.is_named else None,

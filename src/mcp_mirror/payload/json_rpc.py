@@ -120,7 +120,7 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
         WireError: The frame is not JSON, is nested too deep, or is not a JSON-RPC message object.
     """
     try:
-        _check_encoding(frame)
+        check_encoding(frame)
         if max_depth < MAX_DEPTH:
             _check_depth(frame, max_depth)
         return _DECODER.decode(frame) if _is_shallow(frame) else _decode(frame, _RESERVE)
@@ -180,8 +180,12 @@ def check_envelope(message: Buffer, most: int) -> None:
         )
 
 
-def _check_encoding(frame: Buffer) -> None:
-    """Check all of a frame: the parser checks only the parts that it decodes, which are few."""
+def check_encoding(frame: Buffer) -> None:
+    """Check all of a frame: the parser checks only the parts that it decodes, which are few.
+
+    Raises:
+        WireError: The frame is not UTF-8.
+    """
     if isinstance(frame, bytes) and frame.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()

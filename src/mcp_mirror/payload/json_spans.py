@@ -86,7 +86,7 @@ class Miss:
 def trim(blob: Buffer, span: Span | None = None) -> Span:
     """`span`, or the whole text, without surrounding white space."""
     start, stop = (span.start, span.stop) if span else (0, len(blob))
-    start = _skip_space(blob, start)
+    start = skip_space(blob, start)
     while stop > start and blob[stop - 1] in b" \t\n\r":
         stop -= 1
     return Span(start, stop - start)
@@ -98,18 +98,22 @@ def kind_at(blob: Buffer, start: int) -> Kind:
 
 
 def value_stop(blob: Buffer, start: int, stop: int) -> int:
-    """The offset after the value that begins at `start`. Linear, no recursion, 0.5 GB/s."""
+    """The offset after the value that begins at `start`. Linear, no recursion, 0.5 GB/s.
+
+    Raises:
+        ValueError: The value does not end before `stop`.
+    """
     first = blob[start]
     if first == ord('"'):
         return _end(_STRING, blob, start, stop)
     if first not in b"[{":
         return _end(_SCALAR, blob, start, stop)
-    depth = 1
-    for match in _TO_BRACKET.finditer(blob, start + 1, stop):
+    depth, position = 1, start + 1
+    while depth:  # `finditer` would be quadratic in text that is cut off
+        match = _match(_TO_BRACKET, blob, position, stop)
         depth += 1 if match.lastindex else -1
-        if depth == 0:
-            return match.end()
-    raise ValueError(f"not JSON at byte {start}")
+        position = match.end()
+    return position
 
 
 def text_start(blob: Buffer, span: Span, limit: int) -> str:
@@ -194,13 +198,13 @@ def members(blob: Buffer, span: Span) -> tuple[Member, ...]:
 
 def items(blob: Buffer, span: Span) -> Iterator[Span]:
     """The items of the array at `span`, in order."""
-    position = _skip_space(blob, span.start + 1)
+    position = skip_space(blob, span.start + 1)
     while blob[position] != ord("]"):
         stop = value_stop(blob, position, span.stop)
         yield Span(position, stop - position)
-        position = _skip_space(blob, stop)
+        position = skip_space(blob, stop)
         if blob[position] == ord(","):
-            position = _skip_space(blob, position + 1)
+            position = skip_space(blob, position + 1)
 
 
 def items_at(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple[int, Span]]:
@@ -215,12 +219,12 @@ def items_at(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple
     for offset in offsets:
         while position <= offset:
             position, left = _skip_run(blob, position, offset, _ALL)
-            start = _skip_space(blob, position)
+            start = skip_space(blob, position)
             stop = value_stop(blob, start, span.stop)
             index += _ALL - left
             if stop > offset:
                 yield index, Span(start, stop - start)
-            position, index = _skip_space(blob, stop) + 1, index + 1
+            position, index = skip_space(blob, stop) + 1, index + 1
 
 
 def strings_at(blob: Buffer, offsets: Sequence[int]) -> Iterator[tuple[Span, Location]]:
@@ -252,16 +256,16 @@ def _find_children(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator
 
 def item(blob: Buffer, span: Span, index: int) -> Span | int:
     """The item at `index` of the array at `span`; the number of items if the index is too large."""
-    position, left = _skip_space(blob, span.start + 1), index
+    position, left = skip_space(blob, span.start + 1), index
     if blob[position] == ord("]"):
         return 0
     while True:
         position, left = _skip_run(blob, position, span.stop, left)
-        position = _skip_space(blob, position)
+        position = skip_space(blob, position)
         stop = value_stop(blob, position, span.stop)
         if left == 0:
             return Span(position, stop - position)
-        position = _skip_space(blob, stop)
+        position = skip_space(blob, stop)
         if blob[position] != ord(","):
             return index - left + 1
         position, left = position + 1, left - 1
@@ -322,15 +326,15 @@ def _each_member(blob: Buffer, span: Span) -> Iterator[Member]:
 
 def members_with_offsets(blob: Buffer, span: Span) -> Iterator[tuple[int, Member]]:
     """Every member of the object at `span`, repeated keys included, with the offset of its key."""
-    position = _skip_space(blob, span.start + 1)
+    position = skip_space(blob, span.start + 1)
     while blob[position] != ord("}"):
         match = _match(_KEY, blob, position, span.stop)
         start = match.end()
         stop = value_stop(blob, start, span.stop)
         yield match.start(1), Member(msgspec.json.decode(match[1], type=str), Span(start, stop - start))
-        position = _skip_space(blob, stop)
+        position = skip_space(blob, stop)
         if blob[position] == ord(","):
-            position = _skip_space(blob, position + 1)
+            position = skip_space(blob, position + 1)
 
 
 def _measure_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
@@ -353,7 +357,7 @@ def _measure_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
         if not _are_equal(view[start : start + len(value)], value):
             return None
         found.append(Member(key, Span(start, len(value))))
-        position = _skip_space(blob, start + len(value))
+        position = skip_space(blob, start + len(value))
     return tuple(found) if position == span.stop - 1 else None
 
 
@@ -373,7 +377,8 @@ def _skip_run(blob: Buffer, position: int, stop: int, left: int) -> tuple[int, i
     return position, left
 
 
-def _skip_space(blob: Buffer, position: int) -> int:
+def skip_space(blob: Buffer, position: int) -> int:
+    """The offset of the first byte from `position` on that is not white space."""
     return _end(_SPACE, blob, position, len(blob))
 
 
@@ -383,6 +388,6 @@ def _end(pattern: re.Pattern[bytes], blob: Buffer, start: int, stop: int) -> int
 
 def _match(pattern: re.Pattern[bytes], blob: Buffer, start: int, stop: int) -> re.Match[bytes]:
     match = pattern.match(blob, start, stop)
-    if match is None:  # not reached by valid JSON
+    if match is None:  # not JSON, or the end of the value is beyond `stop`
         raise ValueError(f"not JSON at byte {start}")
     return match

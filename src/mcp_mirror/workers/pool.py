@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, cast
 import anyio
 
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.heap import keep_freed_memory
 from mcp_mirror.workers.process import DIED, WorkerProcess, serve_requests
 
 Answer = TypeVar("Answer")
@@ -246,4 +247,5 @@ def main(memory: int | None = None) -> None:
 
         with suppress(ValueError, OSError):  # a lower limit is set already
             resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    keep_freed_memory()
     serve_requests(lambda task: task())

@@ -1,0 +1,354 @@
+"""Scans a large JSON text once: finds and checks its one large array or string, so that the rest of it is small.
+
+An array is scanned in pieces: its items are counted, and the offset of the first item of each piece is marked. msgspec
+checks each piece as an array of its own. A piece that is valid ends between two items of the array, so the end of a
+piece can be guessed, by the text between the first two items.
+"""
+
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from mcp_mirror.errors import WireError
+from mcp_mirror.payload.json_rpc import check_encoding, open_array, open_object
+from mcp_mirror.payload.json_spans import count_items, item, items, members, skip_space, trim, value_stop
+from mcp_mirror.types import Buffer, Member, Span
+
+T = TypeVar("T")
+
+_PIECE: Final = 1 << 19
+"""Bytes of an array that are scanned at once."""
+_TAIL: Final = 1 << 12
+"""Bytes at the end of a text in which a large string may end."""
+_EMPTY: Final = 2
+"""Bytes of an empty array or string."""
+_LARGE: Final = 1 << 20
+"""Bytes from which a text is scanned for its large array."""
+_MAX_PIECE: Final = 1 << 22
+"""Bytes of the largest piece, for large items."""
+_MAX_ITEM: Final = 1 << 24
+"""Bytes of the largest item in an array that is scanned."""
+_MAX_FIRST_ITEM: Final = 1 << 22
+"""Bytes of the largest first item."""
+_HEAD: Final = 1 << 14
+"""Bytes at the beginning of a text that show where its large array is."""
+_MAX_SEPARATOR: Final = 64
+"""Bytes of brackets and white space before and after a comma, and of a key, that separate two items."""
+_MAX_GUESSES: Final = 12
+"""Places in one piece that are tried as its end, each in the first half of the piece before."""
+_MAX_WALKED: Final = 256
+"""Items whose end was not guessed, after which an array counts as irregular."""
+_RESERVE: Final = 150
+"""Levels of nesting in reserve, as for messages (see `json_rpc`)."""
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
+_STRING_END: Final = re.compile(rb'(?<!\\)"(?=[ \t\r\n]*+(?:[}\]]|,[ \t\r\n]*+"[^"\\]{1,40}+"[ \t\r\n]*+:))')
+"""A quote at the end of a member's string."""
+_KEY_START: Final = re.compile(rb'[\[{ \t\r\n]*+(?:"[^"\\]{0,40}+")?')
+
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_RAW: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayScan:
+    """An array whose items were checked and counted."""
+
+    span: Span
+    """The array in its text."""
+    length: int
+    """The number of its items."""
+    indices: "array[int]"
+    """The index of the first item of each piece, in ascending order."""
+    offsets: "array[int]"
+    """The offset of that item from the beginning of the array."""
+
+    def find_item(self, blob: Buffer, index: int) -> Span | int:
+        """The item at `index` in the text; the number of items if the index is too large."""
+        if index >= self.length:
+            return self.length
+        at = bisect_right(self.indices, index) - 1
+        start = self.span.start + self.offsets[at]
+        return item(blob, Span(start - 1, self.span.stop - start + 1), index - self.indices[at])
+
+    def shift(self, by: int) -> "ArrayScan":
+        """The same array in a text that begins `by` bytes earlier."""
+        return ArrayScan(Span(self.span.start + by, self.span.length), self.length, self.indices, self.offsets)
+
+
+class _Opening(NamedTuple):
+    """The beginning of the large part of a text."""
+
+    start: int
+    depth: int
+    """Levels of nesting around it."""
+
+
+def _find_large_part(blob: Buffer) -> _Opening | None:
+    """The string that the head of a text does not end, or else the outermost such array."""
+    opened: list[int] = []
+    for match in _TOKEN.finditer(blob, 0, min(len(blob), _HEAD)):
+        token = match[0]
+        if token in (b"[", b"{"):
+            opened.append(match.start())
+        elif token == b'"':
+            return _Opening(match.start(), len(opened))
+        elif token in (b"]", b"}"):
+            if not opened:
+                return None
+            opened.pop()
+    return next((_Opening(at, depth) for depth, at in enumerate(opened) if blob[at] == ord("[")), None)
+
+
+def scan_array(blob: Buffer, start: int, depth: int = 0, check: Callable[[], None] = lambda: None) -> ArrayScan | None:
+    """Scan the array that begins at `start`, at about 1 GB/s.
+
+    Args:
+        blob: The text, which need not be valid JSON.
+        start: The offset of the opening bracket.
+        depth: Levels of nesting around the array.
+        check: Called before each piece; it may raise an exception.
+
+    Returns:
+        The scanned array; None if it is not valid JSON in UTF-8, is nested too deep, or has too irregular items.
+    """
+    try:
+        return _scan(blob, start, _RESERVE + depth, check)
+    except (ValueError, IndexError, RecursionError, msgspec.MsgspecError):
+        return None
+
+
+def _scan(blob: Buffer, start: int, reserve: int, check: Callable[[], None]) -> ArrayScan | None:
+    indices, offsets, count, walked = array("Q"), array("Q"), 0, 0
+    separators: tuple[_Separator, ...] = ()
+    position = skip_space(blob, start + 1)
+    if blob[position] == ord("]"):
+        return ArrayScan(Span(start, position + 1 - start), 0, indices, offsets)
+    while True:
+        check()
+        stop, length = _take_piece(blob, position, separators, reserve)
+        if not length:
+            most = _MAX_ITEM if separators else _MAX_FIRST_ITEM
+            stop = value_stop(blob, position, min(len(blob), position + most))
+            length, walked = _count_items(bytes(blob[position:stop]), reserve), walked + 1
+        indices.append(count)
+        offsets.append(position - start)
+        count += length
+        after = skip_space(blob, stop)
+        if blob[after] == ord("]"):
+            return ArrayScan(Span(start, after + 1 - start), count, indices, offsets)
+        if blob[after] != ord(",") or walked > _MAX_WALKED:
+            return None
+        following = skip_space(blob, after + 1)
+        separators = separators or _find_separators(blob, position, stop, following)
+        position = following
+
+
+class _Separator(NamedTuple):
+    """A text between two items, with brackets of both."""
+
+    text: bytes
+    lead: int
+    """The bytes that belong to the item before it."""
+
+
+def _find_separators(blob: Buffer, position: int, stop: int, following: int) -> tuple[_Separator, ...]:
+    """The text between the first two items: with the first key of the second item, and without."""
+    first = bytes(blob[max(stop - _MAX_SEPARATOR, position) : stop])
+    closing = first[-1:] if first[-1:] == b'"' else first[len(first.rstrip(b"]} \t\r\n")) :]
+    between = bytes(blob[stop:following])
+    second = bytes(blob[following : following + _MAX_SEPARATOR])
+    opening = second[:1] if second[:1] == b'"' else second[: len(second) - len(second.lstrip(b"[{ \t\r\n"))]
+    key = _KEY_START.match(second)
+    texts = (key[0] if key else opening, opening)
+    return tuple(_Separator(closing + between + text, len(closing)) for text in dict.fromkeys(texts))
+
+
+def _take_piece(blob: Buffer, position: int, separators: Sequence[_Separator], reserve: int) -> tuple[int, int]:
+    """The end and the number of items of a piece that begins at `position`; 0 items if its end cannot be guessed."""
+    for size in (_PIECE, _MAX_PIECE) if separators else ():
+        window = bytes(blob[position : position + size])
+        for separator in separators:
+            before, was_found = len(window), False
+            for _ in range(_MAX_GUESSES):
+                at = window.rfind(separator.text, 0, before)
+                stop, before = at + separator.lead, at // 2
+                if at < 0 or not stop:
+                    break
+                was_found = True
+                with suppress(msgspec.DecodeError):
+                    return position + stop, _count_items(window[:stop], reserve)
+            if was_found:
+                return position, 0
+        if len(window) < size:
+            break
+    return position, 0
+
+
+def _count_items(inside: bytes, reserve: int) -> int:
+    """The number of items of an array, by the text between its brackets.
+
+    Raises:
+        ValueError: The text is not UTF-8.
+        msgspec.DecodeError: The text is not a list of JSON values.
+        RecursionError: It is nested too deep.
+    """
+    if not inside.isascii():
+        inside.decode()
+    if b'"' in inside or b"[" in inside or b"{" in inside:
+        return len(_decode(_ITEMS, b"[%b]" % inside, reserve))
+    _RAW.decode(b"[%b]" % inside)
+    return inside.count(b",") + 1
+
+
+def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes, reserve: int) -> T:
+    """Decode from a deeper stack, since the parser counts nesting on the interpreter's stack."""
+    return _decode(decoder, text, reserve - 1) if reserve else decoder.decode(text)
+
+
+def _scan_string(blob: Buffer, start: int) -> Span | None:
+    """The string that begins at `start`, if a quote near the end of the text ends it."""
+    tail_start = max(len(blob) - _TAIL, start + 1)
+    quote = _STRING_END.search(bytes(blob[tail_start:]))
+    if quote is None:
+        return None
+    literal = memoryview(blob)[start : tail_start + quote.end()]
+    try:
+        _RAW.decode(literal)
+        check_encoding(literal)
+    except (msgspec.DecodeError, WireError):
+        return None
+    return Span(start, len(literal))
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedText:
+    """A JSON text with one large array or string, which was scanned."""
+
+    blob: Buffer
+    hidden: Span
+    """The array or string."""
+    skeleton: bytes
+    """The text with an empty array or string in its place."""
+    array: ArrayScan | None
+    """The array; None for a string."""
+
+    def members(self, span: Span) -> tuple[Member, ...]:
+        """The members of the object at `span`, which contains the large part; see `json_spans.members`."""
+        return tuple(Member(key, self._expand(found)) for key, found in members(self.skeleton, self._shrink(span)))
+
+    def items(self, span: Span) -> tuple[Span, ...]:
+        """The items of the array at `span`, which contains the large part but is not that part."""
+        return tuple(self._expand(found) for found in items(self.skeleton, self._shrink(span)))
+
+    def cut(self, span: Span) -> "ScannedText":
+        """The value at `span`, which contains the large part, as a text of its own."""
+        kept = self._shrink(span)
+        return ScannedText(
+            memoryview(self.blob)[span.start : span.stop],
+            Span(self.hidden.start - span.start, self.hidden.length),
+            self.skeleton[kept.start : kept.stop],
+            self.array and self.array.shift(-span.start),
+        )
+
+    def contains_hidden(self, span: Span) -> bool:
+        """Whether the large part is within a span."""
+        return span.start <= self.hidden.start and self.hidden.stop <= span.stop
+
+    def _shrink(self, span: Span) -> Span:
+        return Span(span.start, span.length - self.hidden.length + _EMPTY)
+
+    def _expand(self, span: Span) -> Span:
+        """The span in the text of a span in the skeleton."""
+        more, at = self.hidden.length - _EMPTY, self.hidden.start
+        if span.start > at:
+            return Span(span.start + more, span.length)
+        return Span(span.start, span.length + more) if span.stop > at else span
+
+
+def scan_text(blob: Buffer) -> ScannedText | None:
+    """Scan the large array or string of a text; None if it has none of at least half of its size."""
+    if (found := _find_large_part(blob)) is None:
+        return None
+    array_scan: ArrayScan | None = None
+    hidden: Span | None = None
+    if blob[found.start] == ord('"'):
+        hidden, empty = _scan_string(blob, found.start), b'""'
+    elif array_scan := scan_array(blob, *found):
+        hidden, empty = array_scan.span, b"[]"
+    if hidden is None or 2 * hidden.length < len(blob):
+        return None
+    skeleton = b"".join((blob[: hidden.start], empty, blob[hidden.stop :]))
+    return ScannedText(blob, hidden, skeleton, array_scan)
+
+
+class Scans:
+    """Reads the texts of one result, and remembers the scans of large ones, so that no text is scanned twice.
+
+    A text is known by its buffer object.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, ScannedText] = {}
+
+    def open_frame(self, frame: Buffer) -> ScannedText | None:
+        """The scan of a message; None if it has no large array."""
+        return self._scan(frame)
+
+    def open_object(self, text: Buffer) -> dict[str, Buffer] | None:
+        """The members of a JSON object as received bytes; see `json_rpc.open_object`."""
+        if (scanned := self._scan(text)) is None:
+            return open_object(text)
+        if open_object(scanned.skeleton) is None:
+            return None
+        return self.slice_members(scanned, scanned.members(trim(text)))
+
+    def open_array(self, text: Buffer) -> list[Buffer] | None:
+        """The items of a JSON array as received bytes; see `json_rpc.open_array`."""
+        scanned = self._scan(text)
+        if scanned is None or scanned.hidden == (whole := trim(text)):
+            return open_array(text)
+        if open_array(scanned.skeleton) is None:
+            return None
+        return [self._slice(scanned, span) for span in scanned.items(whole)]
+
+    def slice_members(self, scanned: ScannedText, found: Iterable[Member]) -> dict[str, Buffer]:
+        """The bytes of members of a scanned text."""
+        return {key: self._slice(scanned, span) for key, span in found}
+
+    def is_container(self, text: Buffer) -> bool:
+        """Whether a text is a JSON object or array."""
+        scanned = self._scan(text)
+        whole = scanned.skeleton if scanned else text
+        return open_object(whole) is not None or open_array(whole) is not None
+
+    def members(self, blob: Buffer, span: Span) -> tuple[Member, ...]:
+        """The members of the object at `span`; see `json_spans.members`."""
+        scanned = self._known.get(id(blob))
+        return scanned.members(span) if scanned and scanned.contains_hidden(span) else members(blob, span)
+
+    def count_items(self, blob: Buffer, span: Span) -> int:
+        """The number of items of the array at `span`."""
+        scanned = self._known.get(id(blob))
+        known = scanned.array if scanned else None
+        return known.length if known and known.span == span else count_items(blob, span)
+
+    def _slice(self, scanned: ScannedText, span: Span) -> Buffer:
+        if not scanned.contains_hidden(span):
+            return memoryview(scanned.blob)[span.start : span.stop]
+        part = scanned.cut(span)
+        self._known[id(part.blob)] = part
+        return part.blob
+
+    def _scan(self, text: Buffer) -> ScannedText | None:
+        if len(text) < _LARGE:
+            return None
+        if (known := self._known.get(id(text))) is None and (known := scan_text(text)) is not None:
+            self._known[id(text)] = known
+        return known

@@ -1,0 +1,253 @@
+"""Large JSON texts are scanned once: in pieces, with the same outcome as a parse of the whole text."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.core.capture import CaptureRules
+from mcp_mirror.core.result_processing import (
+    ProcessedResult,
+    ProcessingOptions,
+    process_frame,
+    process_result,
+    read_result_members,
+)
+from mcp_mirror.errors import WireError
+from mcp_mirror.paths import FixedBases
+from mcp_mirror.payload.json_spans import count_items, members, trim
+from mcp_mirror.payload.scans import ArrayScan, Scans, scan_array, scan_text
+from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.types import Span
+
+MB = 1_000_000
+BASE, BESIDE = "rows-0b8f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11", "rows-1c9f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+RULES = CaptureRules("auto", inline_budget=20, error_budget=20, is_wrapped=False)
+ORDER = ProcessingOptions(RULES, "compact", "rows", b"{}", FixedBases(BASE, BESIDE), max_key_bytes=100)
+
+
+def rows(size: int = 2 * MB) -> list[Any]:
+    return [{"id": at, "name": f"user {at}", "score": at / 7} for at in range(size // 50)]
+
+
+SHAPES: dict[str, list[Any]] = {
+    "objects": rows(),
+    "objects with the separator inside": [
+        {"id": at, "below": [{"id": n, "none": []} for n in range(at % 4)], "text": '},{"id"'} for at in range(30_000)
+    ],
+    "arrays": [[[at / 7] * 50, []] for at in range(3_000)],
+    "large items": [[[at] * 200_000] for at in range(9)],
+    "numbers": [at / 7 for at in range(100_000)],
+    "texts": [f'line, {at} "x","y" \\' for at in range(80_000)],
+    "texts beyond ASCII": [f"größe {at} 😀" for at in range(80_000)],
+    "mixed": [[at, {"a": at}, "x,", None][at % 4] for at in range(250_000)],
+    "a first item without the separator": [1, *rows()],
+    "few objects": [{"id": 1}],
+    "nothing": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_scanned_array_has_its_length_and_finds_its_items(name: str, indent: int | None) -> None:
+    values = SHAPES[name]
+    text = b'{"a":1,"b": ' + json.dumps(values, indent=indent, ensure_ascii=False).encode() + b', "c": [[[1]]]}'
+    start = text.index(b"[")
+    scan = scan_array(text, start)
+    assert scan is not None
+    assert scan.length == len(values) == scan.find_item(text, len(values))
+    assert json.loads(text[start : scan.span.stop]) == values
+    for index in {0, 1, len(values) // 3, len(values) - 2, len(values) - 1} & set(range(len(values))):
+        found = scan.find_item(text, index)
+        assert isinstance(found, Span)
+        assert json.loads(text[found.start : found.stop]) == values[index]
+
+
+def test_the_marks_of_a_scanned_array_are_close_and_few() -> None:
+    text = json.dumps(rows(20 * MB)).encode()
+    scan = scan_array(text, 0)
+    assert scan is not None
+    steps = [two - one for one, two in zip(scan.offsets, [*scan.offsets[1:], len(text)], strict=True)]
+    assert max(steps) <= MB
+    assert len(steps) <= len(text) / 100_000
+
+
+def test_a_scan_asks_before_each_piece_whether_it_may_continue() -> None:
+    class StoppedError(Exception):
+        pass
+
+    asked: list[int] = []
+
+    def check() -> None:
+        asked.append(1)
+        if len(asked) == 3:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        scan_array(json.dumps(rows()).encode(), 0, check=check)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[", b"[1", b"[1,", b"[1,]", b"[1 2]", b"[1;2]", b"[01]", b'["a]', b'["\\q"]', b"[{]}", b"[[1]",
+        b"[[1]}", b"[nul]",
+        b"[" * 2000 + b"]" * 2000, b'["\xff"]', b'["\xff", "\xff"]', b"[" + b"[1]," * 300_000 + b"[1}]",
+        b"[" + b"[1]," * 300_000, b"[" + b"[1]," * 300_000 + b"]", b"[" + b'"\xe4",' * 300_000 + b"1]",
+        b"[" + b"1," * 300_000 + b"-]", b"[" + b'[1],{"a":2},' * 1000 + b'"' + b"x" * 100_000,
+    ],
+)  # fmt: skip
+def test_an_invalid_array_has_no_scan(text: bytes) -> None:
+    assert scan_array(text, 0) is None
+
+
+def test_an_array_whose_items_have_nothing_in_common_has_no_scan() -> None:
+    values = [[1], *([at, str(at), None][at % 3] for at in range(3_000)), [2]]
+    assert scan_array(json.dumps(values).encode(), 0) is None
+
+
+@pytest.mark.parametrize("text", [b"1", b"{}", b"]" + b" " * MB, b'{"a":[],"b":{}}', b'{"a": ' + b" " * MB + b"[]}"])
+def test_a_text_without_a_large_part_has_no_scan(text: bytes) -> None:
+    assert scan_text(text) is None
+
+
+LONG = json.dumps(rows())
+ONE_TEXT = '{"content":[{"type":"text","text":@}]}'
+PARTS: dict[str, tuple[str, str]] = {
+    "rows": ('{"structuredContent":{"rows":@,"total":1,"more":[1,2]}}', LONG),
+    "rows after others": ('{"content":[],"structuredContent":{"total":{"a":[1]},"rows":@}, "isError": false}', LONG),
+    "rows before another member": ('{"structuredContent":{"rows": @},"_meta":{"a":1}}', LONG),
+    "a wrapped array": ('{"content":[],"structuredContent":{"result":@}}', LONG),
+    "a wrapped array and a text": ('{"content":[{"type":"text","text":"x"}],"structuredContent":{"result":@}}', LONG),
+    "a key that occurs twice": ('{"structuredContent":{"a":1,"rows":@,"a":2}}', LONG),
+    "rows that occur twice": ('{"structuredContent":{"rows":@,"rows":[]}}', LONG),
+    "an escaped key": ('{"structuredContent":{"\\u0072ows \\"":@}}', LONG),
+    "two large arrays": ('{"structuredContent":{"one":@,"two":@}}', LONG),
+    "content blocks": ('{"content":[@]}', ",".join(['{"type":"text","text":"a line"}'] * 60_000)),
+    "a resource": (
+        '{"content":[{"type":"resource","resource":{"uri":"file:///a","text":@}}]}', json.dumps(LONG)
+    ),
+    "JSON in a text": (ONE_TEXT, json.dumps(json.dumps({"rows": rows(), "n": 1}))),
+    "an array in a text": (ONE_TEXT, json.dumps(LONG)),
+    "an error": ('{"content":[{"type":"text","text":@}],"isError":true}', json.dumps('"quoted"\n' * 200_000)),
+    "a text before its type": ('{"content":[ {"text": @ , "type":"text"} ] }', json.dumps("a line\n" * 200_000)),
+    "a text with annotations": (
+        '{"content":[{"type":"text","text":@,"annotations":{"a":"b"}}]}', json.dumps("x" * 2 * MB)
+    ),
+    "two texts": ('{"content":[{"type":"text","text":@},{"type":"text","text":"b"}]}', json.dumps("y, z" * MB)),
+    "a text with a backslash at its end": (ONE_TEXT, json.dumps("x" * 2 * MB + "\\")),
+    "a text beyond ASCII": (ONE_TEXT, json.dumps("größe😀" * MB, ensure_ascii=False)),
+    "text and the same rows": (
+        '{"content":[{"type":"text","text":@}],"structuredContent":{"result":[1]}}', json.dumps(LONG)
+    ),
+    "JSON text that breaks off": (ONE_TEXT, json.dumps(LONG[:-1])),
+    "a text without an end": (ONE_TEXT.replace("}]}", '},"'), json.dumps("x" * 2 * MB)),
+}  # fmt: skip
+
+
+def frame_of(name: str) -> bytes:
+    template, inserted = PARTS[name]
+    return f'{{"jsonrpc":"2.0","id":1,"result":{template.replace("@", inserted)}}}'.encode()
+
+
+def process_plainly(frame: bytes, order: ProcessingOptions = ORDER) -> ProcessedResult:
+    found = read_result_members(frame)
+    assert isinstance(found, dict)
+    return process_result(found, order, estimate_tokens, scans=PlainParses())
+
+
+class PlainParses(Scans):
+    """Parses every text as a whole."""
+
+    def _scan(self, text: Any) -> None:
+        del text
+
+
+def freeze(result: ProcessedResult) -> ProcessedResult:
+    """The same result with bytes in place of views."""
+    captured = result.captured
+    drafts = [draft and replace(draft, blob=bytes(draft.blob)) for draft in (captured.value, captured.companion)]
+    captured = replace(captured, value=drafts[0], companion=drafts[1], passed=tuple(map(bytes, captured.passed)))
+    return replace(result, members={key: bytes(raw) for key, raw in result.members.items()}, captured=captured)
+
+
+@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"a text without an end"}))
+def test_a_scanned_frame_has_the_result_of_a_parsed_one(name: str) -> None:
+    frame = frame_of(name)
+    scanned = process_frame(memoryview(frame), ORDER, estimate_tokens)
+    assert isinstance(scanned, ProcessedResult)
+    assert freeze(scanned) == freeze(process_plainly(frame))
+
+
+FRAME, TEXT = frame_of("rows"), frame_of("an error")
+HEAD = b'{"jsonrpc":"2.0","id":1,'
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        FRAME[:-2],
+        FRAME.replace(b'"total":1', b'"total":x'),
+        FRAME.replace(b"user 30000", b"user \xff"),
+        TEXT.replace(b'"isError":true', b'"isError":"\xff"'),
+        TEXT.replace(b"quoted", b"\\q", 1),
+        TEXT.replace(b"quoted", b"\xff", 1),
+        TEXT[:-1],
+        frame_of("a text without an end"),
+        HEAD + b'"params":{"rows":%b}}' % LONG.encode(),
+        HEAD + b'"params":{"rows":%b},"result":{"a":"b"}}' % LONG.encode(),
+        HEAD + b'"error":{"code":1,"message":"x","data":%b}}' % LONG.encode(),
+        HEAD + b'"error":{"code":1,"message":"x"},"result":{"rows":%b}}' % LONG.encode(),
+        HEAD + b'"result":{"rows":%b},"error":{"code":1,"message":"x"}}' % LONG.encode(),
+        HEAD + b'"rows":%b}' % LONG.encode(),
+        HEAD + b'"result":%b}' % LONG.encode(),
+        HEAD + b'"result":{"resultType":"input_required","rows":%b}}' % LONG.encode(),
+    ],
+)
+def test_any_other_scanned_frame_has_the_outcome_of_a_parsed_one(frame: bytes) -> None:
+    def outcome(scans: Scans | None) -> object:
+        try:
+            found = read_result_members(frame, scans=scans)
+        except WireError as error:
+            return str(error)
+        return {key: bytes(raw) for key, raw in found.items()} if isinstance(found, dict) else found
+
+    assert outcome(Scans()) == outcome(None)
+
+
+@given(st.lists(st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b",", b":", b"1", b'"a":', b" "])).map(b"".join))
+def test_a_scan_of_any_text_agrees_with_its_parse(text: bytes) -> None:
+    scan = scan_array(b"[" + text, 0)
+    try:
+        known: Sequence[Any] | None = json.JSONDecoder().raw_decode(f"[{text.decode()}")[0]
+    except ValueError:
+        known = None
+    assert (scan and scan.length) == (None if known is None else len(known))
+
+
+def test_scans_answer_for_values_within_a_scanned_text() -> None:
+    text = f'{{"content":[{{"rows":{LONG},"n":[1,2]}}]}}'.encode()
+    scans = Scans()
+    opened = scans.open_object(text) or {}
+    (block,) = scans.open_array(opened["content"]) or []
+    known = scans.members(block, trim(block))
+    assert known == members(block, trim(block))
+    assert [scans.count_items(block, one.span) for one in known] == [len(rows()), 2]
+    assert count_items(block, known[0].span) == len(rows())
+    assert scans.is_container(LONG.encode())
+    assert scans.open_array(LONG.encode()) is not None
+    assert scans.open_array(b"[" + LONG.encode() + b",x]") is None
+    assert scans.open_array(b'[{"a":"' + b"x" * 2 * MB + b'"},x]') is None
+    assert scans.open_object(b"{" + text + b"}") is None
+    assert not scans.is_container(json.dumps("a" * 2 * MB).encode())
+
+
+def test_a_shifted_scan_finds_the_same_items() -> None:
+    text = LONG.encode()
+    scan = scan_array(b"  " + text, 2)
+    assert isinstance(scan, ArrayScan)
+    assert scan.shift(-2) == scan_array(text, 0)
