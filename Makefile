@@ -210,5 +210,5 @@ PURE  := errors types paths callers observability/audit \
          $(addprefix tokens/,__init__ pieces lexicon costs estimate messages) \
          $(addprefix prune/,__init__ formats stubs phases replacements ledger pruning restoring) \
          $(addprefix functions/,__init__ signatures results result_types dataframes reply) \
-         $(addprefix query/,__init__ texts windows lines grep shape select trees edits) \
+         $(addprefix query/,__init__ texts indexes windows lines grep shape select trees edits) \
          $(addprefix evals/,__init__ cases conversation dialects pointers judge few_shot matrix report)

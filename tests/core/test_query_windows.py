@@ -167,7 +167,8 @@ def test_pieces_of_any_size_contain_the_same_text(size: int, dump: Callable[[Any
     whole = list(split_text(raw, trim(raw), never, size))
     assert b"".join(piece.data for piece in whole) == raw
     assert all(piece.data.decode() is not None for piece in whole)
-    assert whole[0] == Piece(0, whole[0].data)
+    assert whole[0] == Piece(0, whole[0].data, len(whole[0].data))
+    assert [piece.start for piece in whole[1:]] == [piece.stop for piece in whole[:-1]]
 
 
 def test_lone_surrogates_are_replaced_at_any_piece_size() -> None:

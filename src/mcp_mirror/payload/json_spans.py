@@ -7,7 +7,7 @@ the keys on the way are decoded.
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -67,6 +67,10 @@ _FAST: Final = 1 << 16
 
 _LISTED: Final = 1 << 26
 """Bytes up to which `count_items` builds a list of all items of an array."""
+
+
+FindItem = Callable[[Buffer, Span, int], Span | int]
+"""Returns the item of an array at an index, or the number of items if the index is too large; see `item`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,23 +291,29 @@ def count_items(blob: Buffer, span: Span) -> int:
     return counted
 
 
-def locate(blob: Buffer, tokens: Location, span: Span | None = None) -> Span | Miss:
-    """Follow JSON Pointer tokens (RFC 6901) from the value at `span`.
+def locate(blob: Buffer, tokens: Location, span: Span | None = None, find_item: FindItem | None = None) -> Span | Miss:
+    """Follow JSON Pointer tokens (RFC 6901) from a value.
 
     Scans only the values before the target. A number names an item, or a member of an object by its position in
     `members`.
+
+    Args:
+        blob: The text that contains the value.
+        tokens: The tokens.
+        span: The value; None: the whole text.
+        find_item: Finds an item of an array; None: `item`.
     """
     here = trim(blob, span)
     for depth, token in enumerate(tokens):
         kind = kind_at(blob, here.start)
-        found = _locate_child(blob, here, kind, token)
+        found = _locate_child(blob, here, kind, token, find_item or item)
         if isinstance(found, Miss):
             return Miss(depth, found.kind, found.keys, found.length)
         here = found
     return here
 
 
-def _locate_child(blob: Buffer, span: Span, kind: Kind, token: JsonToken) -> Span | Miss:
+def _locate_child(blob: Buffer, span: Span, kind: Kind, token: JsonToken, find_item: FindItem) -> Span | Miss:
     if kind == "object":
         known = members(blob, span)
         found = next(
@@ -311,7 +321,7 @@ def _locate_child(blob: Buffer, span: Span, kind: Kind, token: JsonToken) -> Spa
         )
         return found or Miss(0, kind, keys=tuple(member.key for member in known))
     if kind == "array":
-        reached = item(blob, span, int(token)) if _INDEX.fullmatch(str(token)) else count_items(blob, span)
+        reached = find_item(blob, span, int(token)) if _INDEX.fullmatch(str(token)) else count_items(blob, span)
         return reached if isinstance(reached, Span) else Miss(0, kind, length=reached)
     return Miss(0, kind)
 

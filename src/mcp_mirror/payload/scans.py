@@ -22,16 +22,14 @@ from mcp_mirror.types import Buffer, Member, Span
 
 T = TypeVar("T")
 
-_PIECE: Final = 1 << 19
-"""Bytes of an array that are scanned at once."""
+_PIECES: Final = (1 << 17, 1 << 19, 1 << 22)
+"""Bytes of an array that are scanned at once: more for larger items."""
 _TAIL: Final = 1 << 12
 """Bytes at the end of a text in which a large string may end."""
 _EMPTY: Final = 2
 """Bytes of an empty array or string."""
 _LARGE: Final = 1 << 20
 """Bytes from which a text is scanned for its large array."""
-_MAX_PIECE: Final = 1 << 22
-"""Bytes of the largest piece, for large items."""
 _MAX_ITEM: Final = 1 << 24
 """Bytes of the largest item in an array that is scanned."""
 _MAX_FIRST_ITEM: Final = 1 << 22
@@ -172,7 +170,7 @@ def _find_separators(blob: Buffer, position: int, stop: int, following: int) -> 
 
 def _take_piece(blob: Buffer, position: int, separators: Sequence[_Separator], reserve: int) -> tuple[int, int]:
     """The end and the number of items of a piece that begins at `position`; 0 items if its end cannot be guessed."""
-    for size in (_PIECE, _MAX_PIECE) if separators else ():
+    for size in _PIECES if separators else ():
         window = bytes(blob[position : position + size])
         for separator in separators:
             before, was_found = len(window), False

@@ -8,7 +8,8 @@ from typing import Final
 
 from mcp_mirror.core.preview import outline_value
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, text_start, trim
+from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
+from mcp_mirror.query import indexes
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, split_text
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.sanitize import as_json_string
@@ -63,7 +64,7 @@ class Shape:
                 fields.setdefault(key, Counter())[kind_at(blob, value.start)] += 1
             if one.stop - span.start > _SAMPLE_BYTES:
                 break
-        length = count_items(blob, span)
+        length = indexes.count(blob, span, is_over)
         sample = "all" if examined == length else f"the first {examined}"
         heading = f"array, {length:,} items"
         if examined:

@@ -40,6 +40,8 @@ class Piece(NamedTuple):
     """The offset of the part in the value's bytes."""
     data: bytes
     """Complete characters in UTF-8."""
+    stop: int
+    """The offset after the part in the value's bytes."""
 
 
 def is_text(blob: Buffer, span: Span) -> bool:
@@ -47,17 +49,29 @@ def is_text(blob: Buffer, span: Span) -> bool:
     return kind_at(blob, span.start) == "text"
 
 
-def split_text(blob: Buffer, span: Span, is_over: IsOver, size: int = PIECE) -> Iterator[Piece]:
+def split_text(
+    blob: Buffer, span: Span, is_over: IsOver, size: int = PIECE, begin: int | None = None
+) -> Iterator[Piece]:
     """The text of the value at `span` in pieces of about `size` bytes.
+
+    Args:
+        blob: The text that contains the value.
+        span: The value.
+        is_over: Returns whether the time limit is reached.
+        size: Bytes of the value in a piece.
+        begin: The offset of an earlier piece, to begin there; None: the whole text.
 
     Raises:
         ToolError: The time limit is reached.
     """
-    parts = text_parts(blob, span, size) if is_text(blob, span) else _split_json(blob, span, size)
+    is_string = is_text(blob, span)
+    if begin is not None:  # the span of a string has a quote at each end
+        span = Span(begin - is_string, span.stop - begin + is_string)
+    parts = text_parts(blob, span, size) if is_string else _split_json(blob, span, size)
     for start, stop in parts:
         check_time(is_over)
         raw = bytes(blob[start:stop])
-        yield Piece(start, unescape_json(raw) if is_text(blob, span) else raw)
+        yield Piece(start, unescape_json(raw) if is_string else raw, stop)
 
 
 def check_time(is_over: IsOver) -> None:

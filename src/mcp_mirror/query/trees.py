@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.payload.json_spans import item, items, kind_at, members_with_offsets, trim
+from mcp_mirror.query.indexes import find_item
 from mcp_mirror.types import Buffer, Kind, Span
 
 _SPACE: Final = b" \t\r\n"
@@ -113,7 +114,7 @@ def _find_item(run: _Run, index: int) -> Span | int:
     if run.count is not None and index >= run.count:
         return run.count
     span = run.leaf.span
-    return item(run.leaf.blob, Span(span.start - 1, span.length + 1), index)
+    return find_item(run.leaf.blob, Span(span.start - 1, span.length + 1), index)
 
 
 def _split_run(run: _Run, index: int, found: Span) -> "list[NodeRef | _Run]":

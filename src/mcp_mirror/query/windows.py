@@ -12,8 +12,10 @@ from typing import Final, Literal, get_args
 from mcp_mirror.core.preview import outline_value
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, trim
-from mcp_mirror.query.texts import IsOver, check_time, count_characters, split_text
+from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.query import indexes
+from mcp_mirror.query.indexes import index_text
+from mcp_mirror.query.texts import IsOver, check_time, count_characters
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Kind, Span
 
@@ -93,10 +95,12 @@ class Window:
 
 
 def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    offset = _resolve_offset(window, lambda: sum(count_characters(one.data) for one in split_text(blob, span, is_over)))
-    seen, data = 0, b""
+    index = index_text(span)
+    offset = _resolve_offset(window, lambda: index.count_characters(blob, span, is_over))
+    data = b""
     most = window.clamp_limit(window.budget.characters)
-    for piece in split_text(blob, span, is_over):
+    seen, pieces = index.pieces_from_character(blob, span, offset, is_over)
+    for piece in pieces:
         here = count_characters(piece.data)
         if seen + here > offset:
             data += str(piece.data, "utf-8")[max(offset - seen, 0) :][: most + 1].encode()
@@ -113,9 +117,10 @@ def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) 
 
 def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
     offset = _resolve_offset(window, lambda: count_lines(blob, span, is_over))
-    skipped, characters, data = 0, 0, b""
+    skipped, characters, pieces = index_text(span).pieces_from_line(blob, span, offset, is_over)
+    data = b""
     room = window.budget.characters * _WIDE
-    for piece in split_text(blob, span, is_over):
+    for piece in pieces:
         rest = piece.data
         if skipped < offset:
             skipped, rest = _skip_lines(piece.data, offset, skipped)
@@ -153,15 +158,12 @@ def _complete_lines(window: Window, offset: int, characters: int, fitting: str, 
 
 def count_lines(blob: Buffer, span: Span, is_over: IsOver) -> int:
     """The number of lines of a value's text, including a last line without a line break."""
-    breaks, last = 0, b"\n"
-    for piece in split_text(blob, span, is_over):
-        breaks, last = breaks + piece.data.count(b"\n"), piece.data[-1:]
-    return breaks + (last != b"\n")
+    return index_text(span).count_lines(blob, span, is_over)
 
 
 def _read_items(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    offset = _resolve_offset(window, lambda: count_items(blob, span))
-    first = item(blob, span, offset)
+    offset = _resolve_offset(window, lambda: indexes.count(blob, span, is_over))
+    first = indexes.find_item(blob, span, offset, is_over)
     if isinstance(first, int):
         _check_offset(offset, first, "items")
         return ""

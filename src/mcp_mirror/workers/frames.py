@@ -34,6 +34,7 @@ from mcp_mirror.payload.json_rpc import (
 )
 from mcp_mirror.payload.json_spans import Miss, locate, text_pieces, trim
 from mcp_mirror.payload.spool import SpooledFrame, map_file
+from mcp_mirror.query.indexes import find_item, keep_indexes
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
@@ -261,13 +262,14 @@ def _run_job(job: _Job) -> object:
 
 def _locate(job: _Locate) -> Span | Miss | None:
     if isinstance(job.value, bytes):
-        return locate(job.value, job.tokens)
+        return locate(job.value, job.tokens, find_item=find_item)
     span = job.value.span
     try:
         whole = map_file(job.value.path)
     except FileNotFoundError:
         return None
-    return locate(whole[span.start : span.stop], job.tokens)
+    with keep_indexes(job.value):
+        return locate(whole[span.start : span.stop], job.tokens, find_item=find_item)
 
 
 def _open(job: _Open) -> Mapping[str, FileSpan] | RejectedFrame:

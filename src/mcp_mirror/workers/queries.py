@@ -15,6 +15,7 @@ import anyio.to_thread
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.payload.spool import map_file
+from mcp_mirror.query.indexes import keep_indexes
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
@@ -50,7 +51,9 @@ class _QueryJob:
         try:
             value = self.value
             if isinstance(value, FileSpan):
-                return _run(map_file(value.path)[value.span.start : value.span.stop], self.query, self.seconds)
+                blob = map_file(value.path)[value.span.start : value.span.stop]
+                with keep_indexes(value):
+                    return _run(blob, self.query, self.seconds)
             return _run(value, self.query, self.seconds)
         except MirrorError as error:
             return error

@@ -1,0 +1,190 @@
+"""Indexes of large values: offsets of some items of an array and of some lines of a text.
+
+Without an index, a search for a late item or line reads everything before it. An index is built by the first query that
+needs it, at about 1 GB/s, and kept for later queries of the same value in the same process.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Final, TypeVar
+
+from mcp_mirror.payload.json_spans import count_items, item
+from mcp_mirror.payload.scans import ArrayScan, scan_array
+from mcp_mirror.query.texts import IsOver, Piece, check_time, count_characters, is_text, split_text
+from mcp_mirror.types import Buffer, FileSpan, Span
+
+_NEAR: Final = 1 << 21
+"""Bytes at the beginning of an array that are searched without an index."""
+_MOST: Final = 64
+"""Indexes that one process keeps: 128 KiB for an array of 1 GiB."""
+
+Index = TypeVar("Index")
+
+_value: ContextVar[FileSpan | None] = ContextVar("_value", default=None)
+"""The file of the value that is queried, which identifies the value; None: its indexes are not kept."""
+_kept: "OrderedDict[tuple[str, str, int] | None, object]" = OrderedDict()
+
+
+def _never() -> bool:
+    return False
+
+
+@contextmanager
+def keep_indexes(value: FileSpan) -> Iterator[None]:
+    """Within the context, keep the indexes of a value for later queries of the same value.
+
+    Args:
+        value: The place of the value in an immutable file.
+    """
+    token = _value.set(value)
+    try:
+        yield
+    finally:
+        _value.reset(token)
+
+
+def find_item(blob: Buffer, span: Span, index: int, is_over: IsOver = _never) -> Span | int:
+    """The item at `index` of the array at `span`; the number of items if the index is too large.
+
+    Raises:
+        ToolError: The time limit is reached.
+    """
+    if _is_kept("items", span):
+        scan = _scan(blob, span, is_over)
+        return scan.find_item(blob, index) if scan else item(blob, span, index)
+    if span.length > _NEAR:
+        near = Span(span.start, _NEAR)
+        with suppress(ValueError):  # the part ends within an item
+            found = item(blob, near, index)
+            if isinstance(found, Span) and found.stop < near.stop:
+                return found
+        if scan := _scan(blob, span, is_over):
+            return scan.find_item(blob, index)
+    return item(blob, span, index)
+
+
+def count(blob: Buffer, span: Span, is_over: IsOver = _never) -> int:
+    """The number of items of the array at `span`.
+
+    Raises:
+        ToolError: The time limit is reached.
+    """
+    scan = _scan(blob, span, is_over) if span.length > _NEAR else None
+    return scan.length if scan else count_items(blob, span)
+
+
+def _scan(blob: Buffer, span: Span, is_over: IsOver) -> ArrayScan | None:
+    def build() -> ArrayScan | None:
+        scan = scan_array(blob, span.start, check=lambda: check_time(is_over))
+        return scan and scan.shift(-span.start)
+
+    scan = _keep("items", span, build)
+    return scan and scan.shift(span.start)
+
+
+def _is_kept(kind: str, span: Span) -> bool:
+    return _key(kind, span) in _kept
+
+
+def _key(kind: str, span: Span) -> tuple[str, str, int] | None:
+    value = _value.get()
+    return None if value is None else (kind, value.path, value.span.start + span.start)
+
+
+def _keep(kind: str, span: Span, build: Callable[[], Index]) -> Index:
+    """The index of a part of the value, built unless this process has kept it."""
+    if (key := _key(kind, span)) is None:
+        return build()
+    if key not in _kept:
+        _kept[key] = build()
+        if len(_kept) > _MOST:
+            _kept.popitem(last=False)
+    _kept.move_to_end(key)
+    return _kept[key]  # type: ignore[return-value]  # built by an earlier call for this kind
+
+
+class TextIndex:
+    """The pieces of a text with the characters and line breaks before each, as far as queries have read."""
+
+    def __init__(self) -> None:
+        self._starts = array("Q")
+        """The offset of each piece from the beginning of the value."""
+        self._characters = array("Q")
+        self._breaks = array("Q")
+        self._is_complete = False
+        self._ends_line = True
+        """The text is empty or ends with a line break."""
+
+    def count_characters(self, blob: Buffer, span: Span, is_over: IsOver) -> int:
+        """The number of characters of the text.
+
+        Raises:
+            ToolError: The time limit is reached.
+        """
+        self._read(blob, span, is_over, lambda: False)
+        return self._characters[-1]
+
+    def count_lines(self, blob: Buffer, span: Span, is_over: IsOver) -> int:
+        """The number of lines, including a last line without a line break.
+
+        Raises:
+            ToolError: The time limit is reached.
+        """
+        self._read(blob, span, is_over, lambda: False)
+        return self._breaks[-1] + (not self._ends_line)
+
+    def pieces_from_character(
+        self, blob: Buffer, span: Span, offset: int, is_over: IsOver
+    ) -> tuple[int, Iterator[Piece]]:
+        """The characters before a piece, and the pieces from there on. The character at `offset` is in the first ones.
+
+        Raises:
+            ToolError: The time limit is reached.
+        """
+        self._read(blob, span, is_over, lambda: self._characters[-1] > offset)
+        at = max(bisect_right(self._characters, offset) - 1, 0)
+        return self._characters[at], self._split(blob, span, at, is_over)
+
+    def pieces_from_line(
+        self, blob: Buffer, span: Span, offset: int, is_over: IsOver
+    ) -> tuple[int, int, Iterator[Piece]]:
+        """The line breaks and characters before a piece, and the pieces from there on, for the line at `offset`.
+
+        Raises:
+            ToolError: The time limit is reached.
+        """
+        self._read(blob, span, is_over, lambda: self._breaks[-1] >= offset)
+        at = max(bisect_left(self._breaks, offset) - 1, 0)
+        pieces = self._split(blob, span, at, is_over)
+        return self._breaks[at], self._characters[at], pieces
+
+    def _read(self, blob: Buffer, span: Span, is_over: IsOver, is_reached: Callable[[], bool]) -> None:
+        """Read on until `is_reached`, or to the end of the text."""
+        if not self._starts:
+            self._add(is_text(blob, span), 0, 0)
+        if self._is_complete or is_reached():
+            return
+        for piece in self._split(blob, span, -1, is_over):
+            characters = self._characters[-1] + count_characters(piece.data)
+            self._add(piece.stop - span.start, characters, self._breaks[-1] + piece.data.count(b"\n"))
+            self._ends_line = piece.data.endswith(b"\n")
+            if is_reached():
+                return
+        self._is_complete = True
+
+    def _add(self, start: int, characters: int, breaks: int) -> None:
+        self._starts.append(start)
+        self._characters.append(characters)
+        self._breaks.append(breaks)
+
+    def _split(self, blob: Buffer, span: Span, at: int, is_over: IsOver) -> Iterator[Piece]:
+        return split_text(blob, span, is_over, begin=span.start + self._starts[at])
+
+
+def index_text(span: Span) -> TextIndex:
+    """The index of the text of the value at `span`."""
+    return _keep("text", span, TextIndex)

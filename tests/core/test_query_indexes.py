@@ -1,0 +1,163 @@
+"""A late item or line of a large value is found without reading everything before it again."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.payload.json_spans import Miss, item, locate, trim
+from mcp_mirror.query.edits import Patch, join_pieces
+from mcp_mirror.query.indexes import count, find_item, keep_indexes
+from mcp_mirror.query.shape import Shape
+from mcp_mirror.query.windows import Budget, Unit, Window
+from mcp_mirror.types import FileSpan, Span
+
+ROWS = [{"id": at, "name": f"user {at}", "tags": ["a", "b"][: at % 3]} for at in range(100_000)]
+ARRAY = json.dumps(ROWS).encode()
+LINES = [f'line {at}, größe \\ "{at}"' for at in range(150_000)]
+TEXT = "\n".join(LINES)
+BUDGET = Budget(1000, 4000, lambda text: len(text) // 3)
+
+
+class Counted(bytes):
+    """Bytes that count how many of them are read in slices."""
+
+    read = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        if isinstance(key, slice):
+            Counted.read += len(found)
+        return found
+
+
+def never() -> bool:
+    return False
+
+
+def kept(name: str, size: int) -> FileSpan:
+    return FileSpan(name, Span(0, size))
+
+
+def window(by: Unit, offset: int, limit: int = 2) -> Window:
+    return Window(by, offset, limit, BUDGET)
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 50_000, 99_999])
+@pytest.mark.parametrize("lead", [b"", b'  {"rows": '])
+def test_an_indexed_item_is_the_item_of_a_search(at: int, lead: bytes) -> None:
+    blob = lead + ARRAY + b"  "
+    span = Span(len(lead), len(ARRAY))
+    assert find_item(blob, span, at) == item(blob, span, at)
+    with keep_indexes(kept(f"items {lead!r}", len(blob))):
+        assert find_item(blob, span, at) == find_item(blob, span, at) == item(blob, span, at)
+
+
+@pytest.mark.parametrize("values", [ROWS, [], [1], [at / 7 for at in range(200_000)], ["x" * 3_000_000, 1], [[[]] * 2]])
+def test_an_indexed_array_has_its_length(values: list[Any]) -> None:
+    blob = json.dumps(values).encode()
+    span = Span(0, len(blob))
+    assert count(blob, span) == len(values) == find_item(blob, span, len(values))
+
+
+def test_an_array_without_an_index_is_searched_item_by_item() -> None:
+    values = [*([at, str(at), None][at % 3] for at in range(400_000)), {}]
+    blob = json.dumps(values).encode()
+    found = find_item(blob, Span(0, len(blob)), len(values) - 2)
+    assert isinstance(found, Span)
+    assert json.loads(blob[found.start : found.stop]) == values[-2]
+    assert count(blob, Span(0, len(blob))) == len(values)
+
+
+def test_a_pointer_finds_a_late_item_by_an_index() -> None:
+    blob = b'{"rows":' + ARRAY + b"}"
+    found = locate(blob, ("rows", "99999", "name"), find_item=find_item)
+    assert found == locate(blob, ("rows", "99999", "name"))
+    assert locate(blob, ("rows", "100000"), find_item=find_item) == Miss(1, "array", length=len(ROWS))
+
+
+def test_a_kept_index_spares_reading_an_array_again() -> None:
+    blob = Counted(ARRAY)
+    with keep_indexes(kept("spared items", len(blob))):
+        find_item(blob, Span(0, len(blob)), 90_000)
+        Counted.read = 0
+        found = find_item(blob, Span(0, len(blob)), 99_998)
+        assert count(blob, Span(0, len(blob))) == len(ROWS)
+    assert isinstance(found, Span)
+    assert json.loads(ARRAY[found.start : found.stop]) == ROWS[99_998]
+    assert Counted.read == 0
+
+
+@pytest.mark.parametrize("dump", [json.dumps, lambda text: json.dumps(text, ensure_ascii=False)])
+@pytest.mark.parametrize("by", ["lines", "chars"])
+def test_windows_of_an_indexed_text_show_the_same_in_any_order(dump: Callable[[Any], str], by: Unit) -> None:
+    blob = f" {dump(TEXT)} ".encode()
+    units: Any = LINES if by == "lines" else TEXT
+    with keep_indexes(kept(f"{by} {dump('é')}", len(blob))):
+        for offset in (0, 140_000, 3, 60_000, len(units) - 2, -2, -100_000, 140_000):
+            shown = window(by, offset)(blob, never)
+            start = offset % len(units)
+            wanted = "\n".join(units[start : start + 2]) if by == "lines" else TEXT[start : start + 2]
+            assert shown.startswith(wanted)
+            assert shown == window(by, offset)(bytes(blob), never)
+        assert window(by, len(units))(blob, never) == "(nothing more)"
+        with pytest.raises(ToolError, match=f"there are {len(units):,}"):
+            window(by, len(units) + 1)(blob, never)
+
+
+def test_a_kept_index_spares_reading_a_text_again() -> None:
+    blob = Counted(json.dumps(TEXT).encode())
+    with keep_indexes(kept("spared lines", len(blob))):
+        window("lines", -1)(blob, never)
+        Counted.read = 0
+        assert window("lines", -1)(blob, never) == LINES[-1]
+        assert 0 < Counted.read < 3 << 20
+
+
+def test_windows_of_json_text_by_line_are_indexed_too() -> None:
+    blob = json.dumps(ROWS, indent=1).encode()
+    lines = blob.decode().split("\n")
+    with keep_indexes(kept("json lines", len(blob))):
+        for offset in (len(lines) - 3, 400_000, 0):
+            assert window("lines", offset)(blob, never).startswith("\n".join(lines[offset : offset + 2]))
+
+
+@pytest.mark.parametrize(("blob", "shown"), [(b'""', "(nothing more)"), (b'"a"', "a"), (b'"a\\n"', "a")])
+def test_windows_of_small_texts_by_line(blob: bytes, shown: str) -> None:
+    assert window("lines", 0)(blob, never) == shown
+    assert window("lines", -1)(blob, never) == shown
+
+
+def test_the_time_limit_ends_the_building_of_an_index_which_later_queries_continue() -> None:
+    blob = json.dumps(TEXT * 3).encode()
+    calls = iter(range(1000))
+    with keep_indexes(kept("late", len(blob))):
+        with pytest.raises(ToolError, match="takes longer"):
+            window("lines", -1)(blob, lambda: next(calls) >= 3)
+        assert window("lines", -1)(blob, never) == LINES[-1]
+        with pytest.raises(ToolError, match="takes longer"):
+            find_item(ARRAY, Span(0, len(ARRAY)), 99_999, lambda: True)
+
+
+def test_only_the_latest_indexes_are_kept() -> None:
+    blob = Counted(ARRAY)
+    with keep_indexes(kept("the oldest", len(blob))):
+        find_item(blob, Span(0, len(blob)), 99_999)
+    for number in range(64):
+        with keep_indexes(kept(f"later {number}", 4)):
+            window("lines", 0)(b'"a"', never)
+    Counted.read = 0
+    with keep_indexes(kept("the oldest", len(blob))):
+        find_item(blob, Span(0, len(blob)), 99_999)
+    assert Counted.read >= len(ARRAY)
+
+
+def test_late_items_are_edited_and_counted_by_an_index() -> None:
+    patch = Patch(b'[{"op":"replace","path":"/99998/id","value":-1},{"op":"remove","path":"/99999"}]')
+    edited = json.loads(b"".join(join_pieces(ARRAY, patch(ARRAY, never))))
+    assert edited == [*ROWS[:-2], {**ROWS[-2], "id": -1}]
+    assert Shape(BUDGET)(ARRAY, never).startswith("array, 100,000 items")
+    assert window("items", -1)(ARRAY, never) == f"99999: {json.dumps(ROWS[-1])}"
+    assert trim(ARRAY) == Span(0, len(ARRAY))
