@@ -81,6 +81,12 @@ def test_selected_numbers_keep_their_digits(expression: str, found: str) -> None
     assert select(ROWS, expression) == found.encode()
 
 
+def test_numbers_in_any_notation_keep_their_digits() -> None:
+    numbers = b"[-0,0,-0.0,1.50,0.1,1e5,1E+2,1e+16,0.00001,100000000000000000000.0,12345678901234567890,-1.5]"
+    assert select(numbers, "[]") == numbers
+    assert select(b'["-0x",-1]', "[1]") == b"-1"
+
+
 def test_an_integer_of_any_length_keeps_its_digits() -> None:
     assert select(b"[" + b"9" * 4000 + b"]", "[0]") == b"9" * 4000
 

@@ -41,6 +41,7 @@ SHAPES: dict[str, list[Any]] = {
     ],
     "arrays": [[[at / 7] * 50, []] for at in range(3_000)],
     "large items": [[[at] * 200_000] for at in range(9)],
+    "an item of many separators": [[1], [2], [[at] for at in range(50_000)], [3], *([at] for at in range(9))],
     "numbers": [at / 7 for at in range(100_000)],
     "texts": [f'line, {at} "x","y" \\' for at in range(80_000)],
     "texts beyond ASCII": [f"größe {at} 😀" for at in range(80_000)],

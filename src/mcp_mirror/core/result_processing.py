@@ -211,9 +211,8 @@ def _read_scanned_members(frame: Buffer, scans: Scans) -> Mapping[str, Buffer] |
     except WireError:
         return None
     whole = next((one.span for one in scanned.members(trim(frame)) if one.key == "result"), None)
-    if whole is None or not scanned.contains_hidden(whole) or not isinstance(message.error, msgspec.UnsetType):
-        return None
-    if isinstance(message.result, msgspec.UnsetType):
+    is_result = isinstance(message.error, msgspec.UnsetType) and not isinstance(message.result, msgspec.UnsetType)
+    if not is_result or whole is None or not scanned.contains_hidden(whole):
         return None
     members = scans.slice_members(scanned, scanned.members(whole))
     return None if is_input_required(members) else members

@@ -1,6 +1,7 @@
 """Evaluates JMESPath expressions on a JSON value. Numbers that are selected but not computed keep their digits."""
 
 import json
+import re
 from typing import Any, Final
 
 import jmespath
@@ -21,6 +22,7 @@ class _Integer(int):
 class _Float(float):
     """A number with a fraction or an exponent, with its digits as written."""
 
+    __slots__ = ("text",)
     text: str
 
 
@@ -34,8 +36,11 @@ def _parse_integer(text: str) -> _Integer:
     return number
 
 
-def _parse_float(text: str) -> _Float:
-    number = _Float(text)
+def _parse_float(text: str) -> float:
+    plain = float(text)
+    if repr(plain) == text and "e" not in text:  # written as it was, without a second copy of its digits
+        return plain
+    number = _Float(plain)
     number.text = text
     return number
 
@@ -48,6 +53,8 @@ def _encode_number(number: Any) -> msgspec.Raw:
 
 _OPTIONS: Final = jmespath.Options()
 
+_NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
+"""An integer that Python writes differently, or a text that looks like it."""
 
 _HEAD: Final = 4000
 """Characters from which the format of a text is guessed."""
@@ -87,7 +94,8 @@ def select(blob: Buffer, expression: str) -> bytes:
     """
     try:
         compiled = jmespath.compile(expression)
-        value = json.loads(str(blob, "utf-8"), parse_int=_parse_integer, parse_float=_parse_float)
+        parse_integer = int if _NEGATIVE_ZERO.search(blob) is None else _parse_integer
+        value = json.loads(str(blob, "utf-8"), parse_int=parse_integer, parse_float=_parse_float)
         return msgspec.json.encode(compiled.search(value, _OPTIONS), enc_hook=_encode_number)
     except JMESPathError as error:
         raise ToolError(

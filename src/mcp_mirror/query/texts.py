@@ -111,7 +111,7 @@ def unescape_json(inside: bytes) -> bytes:
 
 def count_characters(data: bytes) -> int:
     """The number of characters in UTF-8 data."""
-    return len(data.translate(None, _CONTINUATION))
+    return len(data) if data.isascii() else len(data.translate(None, _CONTINUATION))
 
 
 def find_text(blob: Buffer, span: Span, wanted: bytes, most: int, is_over: IsOver) -> list[Span]:

@@ -101,10 +101,8 @@ def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) 
     most = window.clamp_limit(window.budget.characters)
     seen, pieces = index.pieces_from_character(blob, span, offset, is_over)
     for piece in pieces:
-        here = count_characters(piece.data)
-        if seen + here > offset:
-            data += str(piece.data, "utf-8")[max(offset - seen, 0) :][: most + 1].encode()
-        seen += here
+        data += str(piece.data, "utf-8")[max(offset - seen, 0) :][: most + 1].encode()
+        seen += count_characters(piece.data)
         if count_characters(data) > most:
             break
     text = str(data, "utf-8")
@@ -123,8 +121,9 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
     for piece in pieces:
         rest = piece.data
         if skipped < offset:
-            skipped, rest = _skip_lines(piece.data, offset, skipped)
+            rest = _skip_lines(piece.data, offset - skipped)
             characters += count_characters(piece.data) - count_characters(rest)
+            skipped = offset
         data += rest[: room + 1 - len(data)]
         if len(data) > room:
             break
@@ -136,13 +135,10 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
     return _complete_lines(window, offset, characters, fitting, is_all=len(fitting) == len(text) and len(data) <= room)
 
 
-def _skip_lines(data: bytes, offset: int, skipped: int) -> tuple[int, bytes]:
-    """Skip lines until `offset` lines are skipped; return the number of skipped lines, and the data after them."""
-    breaks = data.count(b"\n")
-    if skipped + breaks < offset:
-        return skipped + breaks, b""
-    last = next(islice(_LINE_BREAK.finditer(data), offset - skipped - 1, None))
-    return offset, data[last.end() :]
+def _skip_lines(data: bytes, count: int) -> bytes:
+    """The data after its first `count` lines."""
+    last = next(islice(_LINE_BREAK.finditer(data), count - 1, None))
+    return data[last.end() :]
 
 
 def _complete_lines(window: Window, offset: int, characters: int, fitting: str, *, is_all: bool) -> str:

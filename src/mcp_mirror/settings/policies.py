@@ -279,7 +279,7 @@ class MemoryToolsPolicy:
     read_characters: Whole = 10_000
     """Characters that a memory tool returns at once, regardless of `mirror.read_budget`: some clients cut longer
     results."""
-    query_bytes: Bytes = 64 << 20
+    query_bytes: Bytes = 256 << 20
     """Bytes of the largest value that memory_query reads or returns."""
 
     def admits(self, tool: str) -> bool:

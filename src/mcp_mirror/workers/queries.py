@@ -4,6 +4,7 @@ A long query must neither delay other calls nor run without end. A query in a th
 process is killed. This module must not know the kinds of queries.
 """
 
+import gc
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class _QueryJob:
     def __call__(self) -> object:
         """Run the query in the worker process."""
         sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
+        gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
         try:
             value = self.value
             if isinstance(value, FileSpan):
@@ -61,6 +63,8 @@ class _QueryJob:
             return _FileRemoved()
         except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
             return ToolError(f"The query failed: {type(error).__name__}.")
+        finally:
+            gc.enable()
 
 
 class _FileRemoved:
