@@ -18,6 +18,7 @@ from typing import Final, Self
 from mcp_mirror.payload.framing import HEAD, Overlong
 from mcp_mirror.payload.json_rpc import MAX_VALUES, RequestId, has_more_values, recover_id
 from mcp_mirror.settings.policies import WirePolicy
+from mcp_mirror.system.large_files import unlink_large
 from mcp_mirror.system.private_files import open_folder
 from mcp_mirror.types import Buffer
 
@@ -60,7 +61,7 @@ class SpooledFrame:
     def discard(self) -> None:
         """Remove the file and the decoded files beside it. Their maps and hard links stay."""
         for path in (self.path, *self.path.parent.glob(f"{self.path.name}.*")):
-            path.unlink(missing_ok=True)
+            unlink_large(path)
 
 
 Frame = bytes | SpooledFrame | Overlong

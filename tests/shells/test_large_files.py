@@ -1,0 +1,54 @@
+"""Large files are removed at once, and their space is freed a moment later."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mcp_mirror.payload.spool import map_file
+from mcp_mirror.system.large_files import unlink_large
+
+BOUND = 20
+LARGE = 1 << 23
+
+
+def descriptors_of(path: Path) -> list[str]:
+    """Return the targets of this process's descriptors that belong to a file, removed or not."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(str(descriptor.readlink()))
+        except FileNotFoundError:
+            continue
+    return [target for target in found if target.startswith(str(path))]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
+def test_a_large_file_is_gone_at_once_and_its_descriptor_soon(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"x" * LARGE)
+    view = map_file(path)
+    unlink_large(path)
+    assert not path.exists()
+    assert bytes(view[-3:]) == b"xxx"
+    del view
+    assert len(descriptors_of(path)) == 1  # so that the space was not freed with the map
+    deadline = time.monotonic() + BOUND
+    while descriptors_of(path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert descriptors_of(path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
+def test_small_files_and_linked_files_need_no_descriptor(tmp_path: Path) -> None:
+    small, large, link = tmp_path / "small", tmp_path / "large", tmp_path / "link"
+    small.write_bytes(b"x")
+    large.write_bytes(b"x" * LARGE)
+    link.hardlink_to(large)
+    unlink_large(small)
+    unlink_large(large)
+    unlink_large(tmp_path / "absent")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+    assert descriptors_of(tmp_path) == []
+    assert link.stat().st_size == LARGE
