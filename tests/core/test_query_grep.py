@@ -172,3 +172,71 @@ def test_a_line_of_megabytes_is_searched_to_its_end() -> None:
 def _cut(text: str) -> list[bytes]:
     data = text.encode()
     return [data[at : at + 100_000] for at in range(0, len(data), 100_000)]
+
+
+ATOMS = st.sampled_from(["needle", "ne", "edle", " ", '"', "\\", "\n", "/", "é", "\x01", ":", "}", "x" * 300])
+STRINGS = st.lists(ATOMS, max_size=8).map("".join)
+VALUES = st.recursive(
+    STRINGS | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(STRINGS, inner, max_size=4),
+    max_leaves=30,
+)
+PATTERNS = st.sampled_from(
+    [
+        *(
+            "needle",
+            "^needle$",
+            "ne.dle",
+            "nee+dle",
+            "needles*",
+            "ne?edle +",
+            'needle"',
+            "needle/",
+            r"needle\\",
+            "needle|x",
+        ),
+        *("x{3}", "(?i)NEEDLE", "[n]eedle", "needle\u00e9", ": *needle", "^$", ".", "needle.*?x", "needle\x01"),
+    ]
+)
+
+
+def find_strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [string for one in below for string in find_strings(one)]
+
+
+@given(
+    value=VALUES,
+    pattern=PATTERNS,
+    times=st.integers(0, 3),
+    indent=st.sampled_from([None, 1]),
+    is_ascii=st.booleans(),
+)
+def test_a_search_of_json_equals_a_search_of_each_string(
+    value: Any, pattern: str, times: int, indent: int | None, *, is_ascii: bool
+) -> None:
+    rows = [value, *([{"key needle:": "x" * 50_000, "b": "plain"}] * 6 + [value]) * times]
+    blob = json.dumps(rows, indent=indent, ensure_ascii=is_ascii).encode()
+    wanted = sum(
+        re.search(pattern, line, re.ASCII) is not None
+        for string in find_strings(rows)
+        for line in (string.removesuffix("\n").split("\n") if string else [])
+    )
+    shown = Search(pattern, 0, 0, 10**6, Budget(10**9, 10**9, len))(blob, never)
+    assert sum(line.startswith("/") for line in shown.splitlines()) == wanted
+
+
+@pytest.mark.parametrize("text", ["needle", "\u00e9 needle", "a/needle", 'say "needle"', "line\nneedle"])
+@pytest.mark.parametrize("at", [0, 262_140, 262_145, 600_000])
+def test_a_literal_is_found_at_any_place_and_with_any_escapes(text: str, at: int) -> None:
+    for written in (json.dumps("x" * at + text), json.dumps("x" * at + text).replace("n", r"\u006e")):
+        assert grep(written.encode(), "needle") != "No match."
+        assert grep(f'["a", {{"b": {written}}}]'.encode(), "^.*needle.?$") != "No match."
+        assert grep(written.encode(), "needles") == "No match."
+
+
+def test_the_time_limit_ends_a_search_for_a_literal_without_hits() -> None:
+    with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
+        Search("needle", 0, 0, 10, WIDE)(json.dumps("x" * 600_000).encode(), lambda: True)

@@ -33,6 +33,8 @@ _NEAR: Final = 1 << 16
 """Bytes before and after a hit that are searched for its context lines."""
 _RUN: Final = 1 << 22
 """Bytes of strings that are searched at once."""
+_WINDOW: Final = 1 << 18
+"""Bytes of JSON text whose strings are searched at once if they have no escapes."""
 _STRINGS: Final = re.compile(rb'(?:[^"]*+"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+:?+){1,512}', re.DOTALL)
 _STRING: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+")([ \t\r\n]*+:)?+', re.DOTALL)
 """A string. A string with a second group is a key."""
@@ -71,6 +73,8 @@ class Search:
             ToolError: The pattern is invalid, or the time limit was reached before the first hit.
         """
         matcher, span = Matcher(self.pattern), trim(blob)
+        if not matcher.may_occur(blob, lambda: check_time(is_over)):
+            return self._list(iter(()))
         if is_text(blob, span):
             return self._list(self._search_text(matcher, blob, span, is_over))
         return self._list(self._search_strings(matcher, blob, is_over))
@@ -187,18 +191,53 @@ def _lines_after(line: Line, context: int) -> list[bytes]:
 
 def _search_lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[tuple[int, Line]]:
     """Yield each matching line of the strings that are not keys, with the offset of its string."""
-    for run in _STRINGS.finditer(blob):
+    for begin, end, plain in _split_strings(blob):
         check_time(is_over)
-        start, stop = run.span()
-        if stop - start <= _RUN and not _may_match_any(matcher, bytes(blob[start:stop])):
+        if plain is not None and not matcher.may_match(plain.replace(b'"', b"\n")):
             continue
-        for string in _STRING.finditer(blob, start, stop):
-            if string[2]:
+        for run in _STRINGS.finditer(blob, begin, end):
+            start, stop = run.span()
+            if stop - start <= _RUN and not _may_match_any(matcher, bytes(blob[start:stop])):
                 continue
-            span = Span(string.start(), string.end() - string.start())
-            pieces = (piece.data for piece in split_text(blob, span, is_over))
-            for line in find_matching_lines(matcher, pieces, 0):
-                yield span.start, line
+            for string in _STRING.finditer(blob, start, stop):
+                if string[2]:
+                    continue
+                span = Span(string.start(), string.end() - string.start())
+                pieces = (piece.data for piece in split_text(blob, span, is_over))
+                for line in find_matching_lines(matcher, pieces, 0):
+                    yield span.start, line
+
+
+def _split_strings(blob: Buffer) -> Iterator[tuple[int, int, bytes | None]]:
+    """The start and stop of parts of JSON text that contain whole strings; of parts without escapes also the bytes.
+
+    Each part ends before a string, so that a key and its colon are in the same part.
+    """
+    position = base = 0
+    window = b""
+    while position < len(blob):
+        if (at := position - base) >= len(window):
+            base, at, window = position, 0, bytes(blob[position : position + _WINDOW])
+        stop = _find_plain_end(window, at, is_last=base + len(window) == len(blob))
+        if stop > at:
+            yield position, base + stop, window[at:stop]
+            position = base + stop
+        else:
+            run = _STRINGS.match(blob, position)
+            assert run is not None  # noqa: S101  # a string with an escape or without an end in the window
+            yield position, run.end(), None
+            position = run.end()
+
+
+def _find_plain_end(window: bytes, at: int, *, is_last: bool) -> int:
+    """The end of the part from `at` on that has whole strings without escapes; `at` if the first string has escapes."""
+    escape = window.find(b"\\", at)
+    end = len(window) if escape < 0 else escape
+    quotes = window.count(b'"', at, end)
+    if escape < 0 and (is_last or not quotes):
+        return end
+    last = window.rfind(b'"', at, end)
+    return last if quotes % 2 else window.rfind(b'"', at, last)
 
 
 def _may_match_any(matcher: Matcher, run: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Finds the lines of a text that match an RE2 pattern, in linear time. The text comes in pieces of any size."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -10,11 +10,20 @@ import re2
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.texts import count_characters
+from mcp_mirror.types import Buffer
 
 _LINE: Final = 1 << 21
 """Bytes above which a line is searched in parts."""
 _OVERLAP: Final = 1 << 12
 """Bytes that two parts of a long line share, so that a match of this length across their border is found."""
+_PLAIN: Final = re.compile(r"[ !#-.0-\[\]-~]{3,}")
+"""Characters that JSON text contains as they are, unless it has escapes that begin with `\\u00`."""
+_BRANCHING: Final = re.compile(r"[|()\[\]{}\\]")
+"""Characters of patterns whose literal parts may be optional."""
+_WILDCARD: Final = re.compile(r".[*?]+|[.^$]|\++\??", re.DOTALL)
+_ESCAPE: Final = 4
+_WINDOW: Final = 1 << 18
+"""Bytes that are searched at once for the literal part of a pattern."""
 _WHOLE_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*-")
 """Parts of patterns that may refer to the whole text, and so differ between one line and several lines."""
 
@@ -38,6 +47,24 @@ class Matcher:
                 f"`pattern` is not a valid RE2 expression: {_decode_reason(error)}. Escape literal characters."
             ) from None
         self._is_global = _WHOLE_TEXT.search(pattern) is not None
+        self._literal = _find_literal(pattern)
+
+    def may_occur(self, json_text: Buffer, check: Callable[[], None]) -> bool:
+        """Whether a string in JSON text may match, without decoding it. False positives are possible.
+
+        Args:
+            json_text: The text.
+            check: Called before each further part of the text; it may raise an exception.
+        """
+        if self._literal is None:
+            return True
+        for at in range(0, len(json_text), _WINDOW):
+            if at:
+                check()
+            window = bytes(json_text[at : at + _WINDOW + len(self._literal) + _ESCAPE])
+            if self._literal in window or b"\\u00" in window:
+                return True
+        return False
 
     def matches(self, data: bytes, begin: int, end: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
         """Yield start, stop and the match's span for each matching line that begins between `begin` and `end`.
@@ -67,6 +94,14 @@ class Matcher:
     def may_match(self, data: bytes) -> bool:
         """Whether a line may match. False positives are possible, false negatives are not."""
         return self._find_candidate(data, 0, len(data) + 1) is not None
+
+
+def _find_literal(pattern: str) -> bytes | None:
+    """The longest text that every match of a pattern contains; None if the pattern may have none."""
+    if _BRANCHING.search(pattern):
+        return None
+    parts = [part for run in _WILDCARD.split(pattern) for part in _PLAIN.findall(run)]
+    return max(parts, key=len).encode() if parts else None
 
 
 def _decode_reason(error: Any) -> str:
