@@ -28,6 +28,7 @@ from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.subscriptions import Subscriptions
+from mcp_mirror.gateway.tool_search import search_tools
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
 from mcp_mirror.memory.tools.table import own_tools
 from mcp_mirror.memory.usage import UsageCounter
@@ -99,13 +100,20 @@ class _StateBuilder:
             config=config,
             pins=pins,
             flows=flows,
-            own_tools={} if config.is_transparent else own_tools(config.memory_tools, lifetime),
+            own_tools={
+                **search_tools(config.mirror),
+                **({} if config.is_transparent else own_tools(config.memory_tools, lifetime)),
+            },
             contents=ContentCapture(
                 services.writer, config.mirror, services.limits, services.new_id, services.upstreams.may_show, flows
             ),
             answer=compose(stages, self.dispatch),
             catalog=catalog,
         )
+
+
+def _listing_of(config: Config) -> tuple[str, int]:
+    return config.mirror.listing, config.mirror.listing_budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +160,7 @@ class Application:
         for kind in ("tools", "resources", "prompts"):
             self.notifier.list_changed(kind, None)
         self.notifier.pins_changed()
-        if after.own_tools.keys() != before.own_tools.keys():
+        if after.own_tools.keys() != before.own_tools.keys() or _listing_of(config) != _listing_of(before.config):
             self.notifier.own_tools_changed()
         is_auth_applied = self.server.apply_auth(config.auth)
         changed = (name for name in _STARTUP_SECTIONS if getattr(before.config, name) != getattr(config, name))

@@ -14,10 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_mirror.app import Application, open_application
+from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.cli.console import open_console, print_problems
 from mcp_mirror.cli.lock import describe_finding
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
+from mcp_mirror.payload.floods import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.upstream import Upstream
@@ -143,7 +145,8 @@ def report(application: Application) -> list[str]:
         table.add_row(entry.upstream, _escape_name(entry.tool), entry.name, f"{cost:,}", f"{original:,}", *scopes)
     for finding in catalog.quarantined.values():
         table.add_row(finding.change.upstream, _escape_name(str(finding.change.tool)), "(quarantined)", "", "")
-    for own in application.gateway.state.own_tools.values():
+    listing = finish(application.gateway.listing_for(Caller(LOCAL)))
+    for own in listing.own_tools.values():
         cost = _count_definition_tokens(own.advert, expect)
         own_cost += cost
         table.add_row("(mcp-mirror)", "", own.name, f"{cost:,}", "")
@@ -151,6 +154,10 @@ def report(application: Application) -> list[str]:
     console.print(table)
     console.print(f"twins cost {twins:,} tokens, the original tools {sum(originals.values()):,}", highlight=False)
     console.print(f"mcp-mirror's own tools cost {own_cost:,} tokens", highlight=False)
+    if listing.is_search:
+        cost = sum(_count_definition_tokens(advert, expect) for advert in listing.adverts)
+        seen = f"clients see {len(listing.adverts)} tools, {cost:,} tokens, and search the others"
+        console.print(seen, highlight=False)
     down = explain_all_down(application)
     listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
     unused = [problem for one in application.upstreams for problem in _find_unused_names(one)]

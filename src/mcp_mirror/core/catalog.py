@@ -13,12 +13,14 @@ from mcp_mirror.callers import Caller
 from mcp_mirror.core.capture import WRAPPER, CaptureRules
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
 from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
+from mcp_mirror.core.tool_index import ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.core.validation import Check, Cost
 from mcp_mirror.paths import tool_label
 from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.pins import NO_PINS, Finding, Pins
-from mcp_mirror.settings.policies import MirrorPolicy, ToolPolicy, UpstreamPolicy
+from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider, ToolPolicy, UpstreamPolicy
+from mcp_mirror.tokens import expected_estimator
 
 _MAX_NAME: Final = 100
 """Characters of a tool's name in a message."""
@@ -55,6 +57,8 @@ class CatalogEntry:
     """The tool is annotated as read-only, and the configuration allows repeating such calls after a lost connection."""
     has_view: bool = False
     """An MCP App shows the results, and no override says how to capture them: they are whole for clients with views."""
+    is_always_listed: bool = False
+    """Whether clients see the tool also where they search for the others."""
     is_twin: bool = True
     """False: the original tool, for which the gateway resolves and captures nothing."""
 
@@ -81,6 +85,12 @@ class Catalog:
     _views: dict[frozenset[str], "Catalog"] = field(init=False, default_factory=dict, compare=False, repr=False)
     _encoded: list[tuple[bytes, ...]] = field(init=False, default_factory=list, compare=False, repr=False)
     """The result of `encode_adverts` once it is known."""
+    _always_listed: list["Catalog"] = field(init=False, default_factory=list, compare=False, repr=False)
+    """The result of `always_listed` once it is known."""
+    _tokens: dict[TokenProvider, int] = field(init=False, default_factory=dict, compare=False, repr=False)
+    """The results of `count_tokens` that are known."""
+    _index: list[ToolIndex] = field(init=False, default_factory=list, compare=False, repr=False)
+    """The result of `build_index` once it is known."""
 
     def encode_adverts(self) -> Steps[tuple[bytes, ...]]:
         """Return the definitions of the tools, JSON objects separated by commas, as few pieces.
@@ -99,6 +109,31 @@ class Catalog:
                     pending.clear()
             self._encoded.append((*pieces, bytes(pending)) if pending else tuple(pieces))
         return self._encoded[0]
+
+    @property
+    def always_listed(self) -> "Catalog":
+        """The part of the catalog that clients see where they search for the other tools."""
+        if not self._always_listed:
+            entries = {name: entry for name, entry in self.entries.items() if entry.is_always_listed}
+            self._always_listed.append(replace(self, entries=entries))
+        return self._always_listed[0]
+
+    def count_tokens(self, provider: TokenProvider) -> Steps[int]:
+        """Return the expected tokens of the definitions. They are counted once per provider, in steps of one tool."""
+        if provider not in self._tokens:
+            pieces = yield from self.encode_adverts()
+            estimate = expected_estimator(provider)
+            self._tokens[provider] = sum(estimate(piece) for piece in pieces)
+        return self._tokens[provider]
+
+    def build_index(self) -> Steps[ToolIndex]:
+        """Return an index of the tools for searches. It is built once, in steps of one tool."""
+        if not self._index:
+            entries = self.entries.values()
+            # An original beside its twin would be a second match for the same searches.
+            twins = [entry for entry in entries if entry.is_twin]
+            self._index.append((yield from build_index(twins or entries)))
+        return self._index[0]
 
     def visible_to(self, caller: Caller) -> "Catalog":
         """The view of the catalog for a caller whose token may lack scopes."""
@@ -303,6 +338,7 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: 
         is_validated=examined.is_validated,
         is_repeatable=one.policy.repeat_read_only and _is_read_only(examined.raw),
         has_view=policy.capture is None and _has_view(examined.raw.get("_meta")),
+        is_always_listed=policy.listed is True,
         is_twin=is_twin,
     )
 

@@ -92,6 +92,11 @@ def build_twin(tool: Mapping[str, Any], name: str, widened: Schema, description:
     return advert | {"name": name, "description": text, "inputSchema": widened}
 
 
+def remove_hint(description: str) -> str:
+    """The description of a twin without the sentence that `build_twin` adds."""
+    return description.removesuffix(_ARGUMENT_HINT).rstrip()
+
+
 def _end_sentence(sentence: str) -> str:
     """The sentence with a full stop if it ends in a letter or digit."""
     return f"{sentence}." if sentence[-1:].isalnum() else sentence

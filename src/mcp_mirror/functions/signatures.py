@@ -46,6 +46,8 @@ class ToolOptions(TypedDict, total=False):
     """Tokens up to which a result is shown."""
     timeout: float
     """Timeout of a call in seconds; 60 by default."""
+    listed: bool
+    """Whether models see the tool also where they search for the others; see `mirror.listing`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,9 @@ def read_policy(options: ToolOptions) -> ToolPolicy:
     if unknown := options.keys() - ToolOptions.__annotations__.keys():
         named = ", ".join(ToolOptions.__annotations__)
         raise MirrorError(f"A tool has no option {min(unknown)!r}. The options are {named}.")
-    policy = ToolPolicy(options.get("capture"), options.get("inline_budget"), options.get("timeout"))
+    policy = ToolPolicy(
+        options.get("capture"), options.get("inline_budget"), options.get("timeout"), listed=options.get("listed")
+    )
     if policy.capture not in (None, *get_args(CaptureMode)):
         raise MirrorError(
             f"`capture` of a tool must be one of {', '.join(get_args(CaptureMode))}, not {policy.capture!r}."

@@ -17,6 +17,8 @@ from mcp_mirror.gateway.input_required import build_input_required_reply, check_
 from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_errors, may_preview
 from mcp_mirror.gateway.routing import Router
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
+from mcp_mirror.gateway.tool_finder import ToolFinder
+from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.payload.spool import discard_after
@@ -55,6 +57,7 @@ class Dispatcher:
         self._services = services
         self._read_state = read_state
         self._router = Router(services.upstreams, read_state)
+        self._finder = ToolFinder(self._router, read_state)
         self._results = ResultProcessor(services, read_state)
 
     async def __call__(self, call: Call) -> Reply:
@@ -64,7 +67,9 @@ class Dispatcher:
             MirrorError: The call cannot be answered.
         """
         if call.input_round is not None:
-            check_round(call.input_round, call.arguments)
+            check_round(call.input_round, call.arguments, call.name)
+        if call.name == FIND and FIND in call.own_tools:
+            return await self._finder.find(call)
         if own := call.own_tools.get(call.name):
             return await self._run_own_tool(call, own)
         entry, catalog = await self._router.route(call)
@@ -170,4 +175,4 @@ def _require_input(call: Call, required: InputRequired) -> Reply:
     """Return the upstream's input requests, with the state that the client returns."""
     if call.round_state:
         required = replace(required, state={**(required.state or {}), **call.round_state})
-    return build_input_required_reply(required, call.arguments)
+    return build_input_required_reply(required, call.arguments, call.name)

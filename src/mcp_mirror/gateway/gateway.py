@@ -12,10 +12,12 @@ from mcp_mirror.gateway.call import Call, Runtime, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
 from mcp_mirror.gateway.routing import may_show_upstream
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
+from mcp_mirror.gateway.tool_search import ToolListing, choose_listing, unwrap_call
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.paths import URI_TEMPLATE, parse_uri
+from mcp_mirror.payload.floods import Steps
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.registry import UpstreamRegistry
@@ -61,8 +63,9 @@ class Gateway:
         return self.services.audit
 
     def new_call(self, channel: ClientChannel, name: str, arguments: Buffer, **options: Unpack[CallOptions]) -> Call:
-        """Return a call of a tool; see `Call` for the arguments."""
+        """Return a call of a tool, or of the tool that `call_tool` names; see `Call` for the arguments."""
         state = self.runtime.state
+        name, arguments = unwrap_call(name, arguments, state.own_tools)
         return Call(
             channel,
             name,
@@ -82,8 +85,13 @@ class Gateway:
         return self.runtime.state.answer(call)
 
     def catalog_for(self, caller: Caller) -> Catalog:
-        """Return the tools that this client sees."""
+        """Return the tools that this client may use."""
         return self.runtime.state.catalog_for(caller)
+
+    def listing_for(self, caller: Caller) -> Steps[ToolListing]:
+        """Return the tools that a client sees in `tools/list`, in steps of one tool."""
+        state = self.runtime.state
+        return choose_listing(state.config.mirror, state.catalog_for(caller), state.own_tools)
 
     def may_show(self, upstream: str) -> bool:
         """Whether the model may see texts of an upstream that do not depend on a stored value."""

@@ -17,23 +17,23 @@ from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 _REQUEST: Final = "of"
-"""The member of the state with the digest of the request's arguments and upstream."""
+"""The member of the state with the digest of the request's arguments and target."""
 
 
 def build_input_required_reply(
-    required: InputRequired, arguments: Buffer, upstream: str = ""
+    required: InputRequired, arguments: Buffer, target: str = ""
 ) -> Mapping[str, Buffer | Segments]:
     """Return the reply that requests input: the input requests, and the state that the client returns.
 
     Args:
         required: The input requests and the upstream's state.
         arguments: The arguments of the request.
-        upstream: The upstream that requires input, if the request's name may refer to another upstream later.
+        target: The tool that the request calls, or the upstream of a prompt or resource.
     """
     requests = required.raw if required.raw is not None else msgspec.json.encode(required.requests)
     reply: dict[str, Buffer | Segments] = {"resultType": b'"input_required"', "inputRequests": requests}
     if required.state is not None:
-        state = json.dumps({**required.state, _REQUEST: _hash_call(arguments, upstream)})
+        state = json.dumps({**required.state, _REQUEST: _hash_call(arguments, target)})
         reply["requestState"] = msgspec.json.encode(state)
     return reply
 
@@ -57,8 +57,8 @@ def read_round(answers: Buffer | None, state: str | None) -> InputRound | None:
     return InputRound(b"{}" if answers is None else answers, members)
 
 
-def check_round(input_round: InputRound | None, arguments: Buffer, upstream: str = "") -> InputRound | None:
-    """Return the round if it belongs to a request with these arguments to this upstream.
+def check_round(input_round: InputRound | None, arguments: Buffer, target: str = "") -> InputRound | None:
+    """Return the round if it belongs to a request with these arguments for this target.
 
     Raises:
         RefusedError: It belongs to another request.
@@ -66,14 +66,14 @@ def check_round(input_round: InputRound | None, arguments: Buffer, upstream: str
     if (
         input_round is not None
         and input_round.state
-        and input_round.state.get(_REQUEST) != _hash_call(arguments, upstream)
+        and input_round.state.get(_REQUEST) != _hash_call(arguments, target)
     ):
         raise _invalid_state_error()
     return input_round
 
 
-def _hash_call(arguments: Buffer, upstream: str) -> str:
-    return hashlib.sha256(upstream.encode() + b"\0" + bytes(arguments)).hexdigest()
+def _hash_call(arguments: Buffer, target: str) -> str:
+    return hashlib.sha256(target.encode() + b"\0" + bytes(arguments)).hexdigest()
 
 
 def _invalid_state_error() -> RefusedError:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.gateway.call import Call, RuntimeState
+from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.upstreams.registry import UpstreamRegistry
@@ -66,7 +67,8 @@ class Router:
     def _explain_unknown(self, call: Call, catalog: Catalog) -> ToolError:
         """Return the error for a name that is not in the caller's catalog, with the nearest names."""
         near = find_nearest(call.name, (*catalog.entries, *call.own_tools))
-        advice = f"Nearest are {', '.join(near)}." if near else "Take a name from tools/list."
+        source = FIND if FIND in call.own_tools else "tools/list"
+        advice = f"Nearest are {', '.join(near)}." if near else f"Take a name from {source}."
         down = [one.policy.name for one in self.upstreams.visible_to(call.caller) if one.status.state != "ready"]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
         is_hidden = call.name in catalog.hidden_names

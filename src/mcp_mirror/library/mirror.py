@@ -34,6 +34,7 @@ from mcp_mirror.memory.tools.lookup import CONTENTS, find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
+from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.security.flows import format_labels
@@ -267,7 +268,7 @@ class Mirror:
         return await anyio.to_thread.run_sync(restore_messages, messages, texts.get, provider)
 
     def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # the usual word for it
-        """Return the definitions of all current tools: twins and memory tools.
+        """Return the definitions of the tools that a model gets: twins, or tools to search them, and memory tools.
 
         Args:
             format: The format of a provider's API.
@@ -275,10 +276,8 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open, or the format is unknown.
         """
-        state = self._application.gateway.state
-        twins = [entry.advert for entry in state.catalog.entries.values()]
-        own_tools = [tool.advert for tool in state.own_tools.values()]
-        return [format_definition(advert, format) for advert in (*twins, *own_tools)]
+        listing = finish(self._application.gateway.listing_for(Caller(LOCAL)))
+        return [format_definition(advert, format) for advert in listing.adverts]
 
     @property
     def instructions(self) -> str:

@@ -15,6 +15,7 @@ from mcp_mirror.core.naming import Origin
 from mcp_mirror.gateway.call import Runtime, RuntimeState
 from mcp_mirror.gateway.contents import LABELS
 from mcp_mirror.gateway.subscriptions import Subscriptions
+from mcp_mirror.gateway.tool_search import search_tools
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.payload.floods import Steps, finish, take_sliced
@@ -209,7 +210,7 @@ class ChangeNotifier:
         listed = ((policy, listing.examined or listing.tools if listing else ()) for policy, listing in policies)
         rules = CatalogRules(
             config.mirror,
-            () if config.is_transparent else TOOLS,
+            (*(() if config.is_transparent else TOOLS), *search_tools(config.mirror)),
             is_transparent=config.is_transparent,
             pins=pins,
             owned_names=self._reserved,
@@ -291,6 +292,9 @@ def _differ(one: Catalog, other: Catalog) -> Steps[bool]:
         return True
     for name, entry in one.entries.items():
         yield
-        if entry.advert is not other.entries[name].advert and entry.advert != other.entries[name].advert:
+        known = other.entries[name]
+        if entry.advert is not known.advert and entry.advert != known.advert:
+            return True
+        if entry.is_always_listed != known.is_always_listed:
             return True
     return False

@@ -149,8 +149,9 @@ class Handlers:
         state = self.gateway.state
         hints = [hint for one in upstreams.visible_to(caller) if one.listing for hint in one.listing.hints]
         ttl, scope = join_cache_hints(hints)
-        twins = await take_sliced(state.catalog_for(caller).encode_adverts())
-        own_tools = tuple(msgspec.json.encode(tool.advert) for tool in state.own_tools.values())
+        listing = await take_sliced(self.gateway.listing_for(caller))
+        twins = await take_sliced(listing.catalog.encode_adverts())
+        own_tools = tuple(msgspec.json.encode(tool.advert) for tool in listing.own_tools.values())
         # If lists depend on scopes, a shared cache could give a principal the list of another.
         scope = "private" if upstreams.are_scoped else scope
         return ToolList(array_of([*((piece,) for piece in twins), *own_tools]), ttl, scope)
@@ -198,7 +199,7 @@ class Handlers:
             conversation=conversation,
             is_limited=True,
         )
-        if request.headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(call.name)):
+        if request.headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(request.name)):
             _check_headers(schema, call.arguments, request.headers)
         return await self.gateway.call_tool(call)
 

@@ -11,7 +11,9 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import Caller, NullChannel
+from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.memory.tools.table import RETRIEVE
+from mcp_mirror.payload.floods import finish, take_sliced
 from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.pins import Pins
@@ -46,6 +48,9 @@ _UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
 _OWN_INSTRUCTIONS: Final = (
     "Tools {which} answer with a memory path in place of a large result, and read memory paths themselves. Get a "
     "result with its tool first; then hand it on by calling the next tool with the path, or path/key, as its argument."
+)
+_SEARCH_INSTRUCTIONS: Final = (
+    f"Most tools are not listed: find one with {FIND}, then call it by the name found with {CALL}."
 )
 _OWN_TOOLS: Final[Mapping[str, str]] = {
     "memory_read": "memory_read and memory_grep are only for questions about what a value says.",
@@ -148,6 +153,7 @@ class MirrorServer:
         gateway = self.handlers.gateway
         caller = self.handlers.sessions.caller_of(ctx)
         await gateway.upstreams.settle_listings(min(_HANDSHAKE_WAIT, gateway.state.config.mirror.startup_wait), caller)
+        await take_sliced(gateway.listing_for(caller))  # counts the tokens that `instructions` asks for
         result = await call_next(ctx)
         assert isinstance(result, dict)  # noqa: S101  # the SDK returns serialized results to middlewares
         instructions = self.instructions(caller)
@@ -182,13 +188,14 @@ class MirrorServer:
         """Return the instructions of the configuration, the gateway and the upstreams that a caller may see."""
         state, upstreams = self.handlers.gateway.state, self.handlers.gateway.upstreams
         suffix = state.config.mirror.suffix
+        search = _SEARCH_INSTRUCTIONS if finish(self.handlers.gateway.listing_for(caller)).is_search else ""
         own = ""
         if not state.config.is_transparent:
             which = f"whose name ends with {suffix}" if suffix else "here"
             tools = (text for name, text in _OWN_TOOLS.items() if name in state.own_tools)
             own = " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
         of_upstreams = (_write_upstream_instructions(one, state.pins) for one in upstreams.visible_to(caller))
-        parts = [self.policy.instructions or "", own, *of_upstreams]
+        parts = [self.policy.instructions or "", search, own, *of_upstreams]
         return _cut("\n\n".join(part for part in parts if part), _MAX_INSTRUCTIONS)
 
 

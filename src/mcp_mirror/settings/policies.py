@@ -54,6 +54,7 @@ from mcp_mirror.settings.labels import FlowsPolicy, PlacePolicy
 from mcp_mirror.settings.limits import MAX_DEPTH, Depth, TrafficPolicy, UpstreamBounds
 
 CaptureMode = Literal["auto", "large", "always", "never"]
+ListingMode = Literal["full", "search", "auto"]
 NoticeStyle = Literal["compact", "paper", "json", "opaque"]
 TokenProvider = Literal["default", "openai", "anthropic", "anthropic-4.6", "google", "llama", "mistral"]
 ProtocolVersion = Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
@@ -130,6 +131,8 @@ class ToolPolicy:
     """Seconds that one call of these tools may take. Default: the upstream's `timeout`."""
     description: Annotated[Line | None, Example("Read one text file whole.")] = None
     """Replaces the upstream's description of these tools."""
+    listed: Annotated[bool | None, Example(value=True)] = None
+    """True: clients see these tools in `tools/list` also where `mirror.listing` makes them search for the others."""
     required_scopes: Annotated[Scopes | None, Example(("files.write",))] = None
     """Scopes that a principal's token needs to see and call these tools, in addition to the upstream's. Needs
     `auth`."""
@@ -243,6 +246,12 @@ class MirrorPolicy:
     """Tokens up to which the model sees an error result whole."""
     notice: NoticeStyle = "compact"
     """The style of the text that replaces a stored result."""
+    listing: ListingMode = "full"
+    """The tools that `tools/list` returns. full: all. search: `find_tools`, `call_tool`, the memory tools and the tools
+    with `listed: true`; the model searches for the others. auto: search for clients whose tools cost more tokens than
+    `listing_budget`, else full."""
+    listing_budget: Whole = 20_000
+    """Tokens of definitions up to which `listing: auto` lists all tools."""
     expose_originals: bool = False
     """List each original tool beside its twin. Needs a suffix."""
     capture_resources: bool = False

@@ -80,7 +80,7 @@ class ConsentStage:
             FlowError: The flow is refused, and the user did not allow it.
             RefusedError: The call has the state of another call.
         """
-        consent = read_consent(check_round(call.input_round, call.arguments), self.used)
+        consent = read_consent(check_round(call.input_round, call.arguments, call.name), self.used)
         try:
             return await call_next(_add_consent(call, consent))
         except FlowError as refused:
@@ -90,7 +90,7 @@ class ConsentStage:
                 raise
             answer = await ask_consent(refused, call.channel)
         if isinstance(answer, InputRequired):
-            return build_input_required_reply(answer, call.arguments)
+            return build_input_required_reply(answer, call.arguments, call.name)
         return await call_next(_add_consent(call, answer))
 
 

@@ -11,7 +11,9 @@ from mcp_mirror.errors import RefusalReason, RefusedError
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.context_budgets import ContextBudgets, Reservation
 from mcp_mirror.gateway.reply_cost import count_reply_tokens
+from mcp_mirror.gateway.tool_search import choose_listing
 from mcp_mirror.memory.tools.table import RETRIEVE
+from mcp_mirror.payload.floods import finish
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.content_filter import is_for_client
 
@@ -49,9 +51,9 @@ class ContextBudgetStage:
             return await self._bound(call, held, reply)
 
     def _count_definition_tokens(self, call: Call) -> int:
-        """Return the tokens of the tools' definitions, with which every conversation begins."""
-        adverts = [entry.advert for entry in call.catalog.entries.values()]
-        return self.estimate(msgspec.json.encode([*adverts, *(tool.advert for tool in call.own_tools.values())]))
+        """Return the tokens of the listed definitions, with which every conversation begins."""
+        listing = finish(choose_listing(call.config.mirror, call.catalog, call.own_tools))
+        return self.estimate(msgspec.json.encode(listing.adverts))
 
     async def _bound(self, call: Call, held: Reservation, reply: Reply) -> Reply:
         """Return the reply if it fits, else an error that fits, at worst an empty one."""

@@ -1,0 +1,102 @@
+"""Search of tools (`mirror.listing`): clients find a tool with `find_tools` and call it with `call_tool`.
+
+A `call_tool` call becomes the call of the tool that it names before it enters the pipeline, so that every stage and
+the audit log see that tool.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp_mirror.core.catalog import Catalog
+from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput
+from mcp_mirror.payload.floods import Steps
+from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.types import Buffer
+
+FIND: Final = "find_tools"
+CALL: Final = "call_tool"
+
+
+async def _reject_call(call: ToolInput) -> Content:
+    """Reject a `call_tool` call that names `call_tool`: all others become calls of the tools that they name."""
+    raise ToolError(f"{call.tool} cannot call itself. Call it with the name of a tool that {FIND} returned.")
+
+
+SEARCH_TOOLS: Final[Mapping[str, MemoryTool]] = {
+    tool.name: tool
+    for tool in (
+        MemoryTool(
+            FIND,
+            "Search the tools that are not listed. Returns the best matches: name, arguments, purpose.",
+            {
+                "query": {"type": "string", "description": "what the tool should do"},
+                "name": {"type": "string", "description": "instead: the full definition of one tool"},
+            },
+            (),
+            _reject_call,  # the dispatcher answers it: a search needs the caller's catalog
+        ),
+        MemoryTool(
+            CALL,
+            f"Call a tool by a name from {FIND}.",
+            {"name": {"type": "string"}, "arguments": {"type": "object"}},
+            ("name",),
+            _reject_call,
+            {},
+        ),
+    )
+}
+
+
+def search_tools(policy: MirrorPolicy) -> Mapping[str, MemoryTool]:
+    """Return the tools for the search that the configuration needs, by name."""
+    return {} if policy.listing == "full" else SEARCH_TOOLS
+
+
+def unwrap_call(name: str, arguments: Buffer, own_tools: Mapping[str, MemoryTool]) -> tuple[str, Buffer]:
+    """Return the tool that a call runs and its arguments: for a `call_tool` call those that it contains.
+
+    A call without a usable name stays a `call_tool` call, which the pipeline answers with an error.
+    """
+    if name != CALL or (tool := own_tools.get(CALL)) is None:
+        return name, arguments
+    try:
+        given = tool.read_arguments(arguments)
+    except ToolError:
+        return name, arguments
+    return given.text("name"), given.json("arguments") if given.has("arguments") else b"{}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolListing:
+    """The tools that one client sees in `tools/list`."""
+
+    catalog: Catalog
+    own_tools: Mapping[str, MemoryTool]
+    is_search: bool
+    """The client searches for the tools of the catalog that are not in this listing."""
+
+    @property
+    def adverts(self) -> list[Mapping[str, Any]]:
+        """The definitions."""
+        return [entry.advert for entry in self.catalog.entries.values()] + [
+            tool.advert for tool in self.own_tools.values()
+        ]
+
+
+def choose_listing(policy: MirrorPolicy, catalog: Catalog, own_tools: Mapping[str, MemoryTool]) -> Steps[ToolListing]:
+    """Return what a client sees, in steps of one tool.
+
+    Args:
+        policy: The configuration.
+        catalog: All tools that the client may use.
+        own_tools: The gateway's own tools.
+    """
+    is_search = policy.listing == "search"
+    if policy.listing == "auto":
+        is_search = (yield from catalog.count_tokens(policy.provider)) > policy.listing_budget
+    if is_search:
+        return ToolListing(catalog.always_listed, own_tools, is_search=True)
+    listed = {name: tool for name, tool in own_tools.items() if name not in SEARCH_TOOLS}
+    return ToolListing(catalog, listed, is_search=False)

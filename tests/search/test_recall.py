@@ -1,0 +1,60 @@
+"""How often a search finds the tool among 626 tools of 27 real servers, and what a list of tools to search costs."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+import yaml
+from tests.search.collect import HERE, read_definitions
+
+from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
+from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, choose_listing
+from mcp_mirror.payload.floods import finish
+from mcp_mirror.settings.policies import MirrorPolicy, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.tokens import expected_estimator
+
+SEARCHES: Final[list[list[str]]] = yaml.safe_load((HERE / "queries.yaml").read_text())
+TUNED, HELD_OUT = SEARCHES[::2], SEARCHES[1::2]
+PAGE: Final = Path(__file__).parents[2] / "docs" / "guides" / "tool-search.md"
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    listings = [(UpstreamPolicy(one["name"], StdioEndpoint("x")), one["tools"]) for one in read_definitions()]
+    return finish(build_catalog(listings, CatalogRules(MirrorPolicy())))
+
+
+def find_misses(catalog: Catalog, searches: list[list[str]], first: int) -> list[str]:
+    """Return the searches without a right tool among the first matches."""
+    index = finish(catalog.build_index())
+    misses = []
+    for query, *right in searches:
+        found = (catalog.entries[name] for name in index.search(query, first))
+        if not {f"{entry.upstream}/{entry.tool}" for entry in found} & set(right):
+            misses.append(query)
+    return misses
+
+
+def test_every_right_tool_exists(catalog: Catalog) -> None:
+    known = {f"{entry.upstream}/{entry.tool}" for entry in catalog.entries.values()}
+    assert len(known) >= 400
+    assert len(SEARCHES) == 100
+    assert {name for _, *right in SEARCHES for name in right} <= known
+
+
+@pytest.mark.parametrize(("searches", "first", "most"), [(TUNED, 5, 2), (HELD_OUT, 5, 7), (HELD_OUT, 15, 3)])
+def test_a_search_finds_the_tool(catalog: Catalog, searches: list[list[str]], first: int, most: int) -> None:
+    misses = find_misses(catalog, searches, first)
+    assert len(misses) <= most, misses
+
+
+def test_the_documentation_names_the_misses(catalog: Catalog) -> None:
+    page = PAGE.read_text()
+    assert set(re.findall(r'^- "(.+)"', page, re.MULTILINE)) == set(find_misses(catalog, HELD_OUT, 5))
+
+
+def test_the_tools_to_search_500_tools_cost_few_tokens(catalog: Catalog) -> None:
+    listing = finish(choose_listing(MirrorPolicy(listing="search"), catalog, SEARCH_TOOLS))
+    assert expected_estimator("default")(msgspec.json.encode(listing.adverts)) <= 200
