@@ -46,6 +46,7 @@ from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.server.worker import Worker
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import Config, StorePolicy, WirePolicy
 from mcp_mirror.stores.base import Store
@@ -166,7 +167,14 @@ class Application:
         changed = (name for name in _STARTUP_SECTIONS if getattr(before.config, name) != getattr(config, name))
         return tuple(name for name in changed if name != "auth" or not is_auth_applied)
 
-    async def serve_http(self, host: str, port: int, announce: Callable[[str], None], shutdown: anyio.Event) -> None:
+    async def serve_http(
+        self,
+        host: str,
+        port: int,
+        announce: Callable[[str], None],
+        shutdown: anyio.Event,
+        worker: Worker | None = None,
+    ) -> None:
         """Serve Streamable HTTP until a graceful shutdown, or until cancelled.
 
         Args:
@@ -174,13 +182,14 @@ class Application:
             port: The port; 0 for any free port.
             announce: Called with the URL once clients can connect.
             shutdown: Set to start a graceful shutdown, which answers the open requests.
+            worker: This process, if it is one of several on the address.
 
         Raises:
             MirrorError: The address is in use, or other machines can reach it without a token.
         """
         from mcp_mirror.server.http_server import serve_http  # noqa: PLC0415  # not on stdio
 
-        await serve_http(self.server, self.config, host, port, announce, shutdown)
+        await serve_http(self.server, self.config, (host, port), announce, shutdown, worker)
 
 
 @asynccontextmanager

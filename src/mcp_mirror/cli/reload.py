@@ -33,11 +33,13 @@ class Reloading:
     """Prints a line for the operator."""
     on_reload: Callable[[Config], None] = lambda _config: None
     """Called with each configuration that the gateway has loaded."""
+    complete: Callable[[Config], Config] = lambda config: config
+    """Adds what the configuration file does not contain."""
 
     def reload(self) -> None:
         """Read the file again and continue with its configuration; report an unusable one and keep the old one."""
         try:
-            config = load_config(self.path, self.environ)
+            config = self.complete(load_config(self.path, self.environ))
             deferred = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
             self.print_line(f"mcp-mirror: the configuration was not reloaded, the old one continues. {error}")

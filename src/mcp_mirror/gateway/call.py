@@ -1,5 +1,7 @@
 """One tool call as the stages see it, the types of the pipeline, and the state of the gateway that answers it."""
 
+import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -21,9 +23,25 @@ from mcp_mirror.upstreams.elicitation import InputRound
 
 _DEFAULTS: Final = Config()
 _NO_TOOLS: Final = Catalog({}, frozenset())
-_PROCESS_ID: Final = token_hex(4)
-"""The first half of the ids of this process's calls, which other replicas do not use."""
-_CALL_NUMBERS: Final = count(1)
+
+
+class _CallIds:
+    """Numbers calls. The first half of an id is that of the process, which other workers and replicas do not use."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def __call__(self) -> str:
+        return f"{self._process}{next(self._numbers):08x}"
+
+    def renew(self) -> None:
+        """Begin with a new first half, in a new process."""
+        self._process, self._numbers = token_hex(4), count(1)
+
+
+_next_id: Final = _CallIds()
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_next_id.renew)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +74,7 @@ class Call:
     """The one flow that the user allowed for this call."""
     round_state: Mapping[str, str] = field(default_factory=dict)
     """State that the client returns with its answers, if the upstream requires input."""
-    id: str = field(default_factory=lambda: f"{_PROCESS_ID}{next(_CALL_NUMBERS):08x}")
+    id: str = field(default_factory=_next_id)
     """The correlation id in the audit log."""
     trace: CallTrace = field(default_factory=CallTrace, compare=False)
     """Facts about the call for the audit log, the log and the usage counts."""

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from mcp_mirror.server.handover import ConnectionHandover
 from mcp_mirror.settings.limits import TrafficPolicy
 
 if sys.platform != "win32":
@@ -42,6 +43,8 @@ _INTERNAL_ERROR: Final = -32603
 _MAX_MERGED: Final = 1 << 16
 """Bytes of a part of a body that is written in one piece with the head."""
 
+_HANDOVER_RETRY: Final = 0.005
+"""Seconds between two attempts to give a connection to another worker."""
 BACKLOG: Final = 128
 """Connections that the server accepts before it counts them; fewer than `_RESERVED_FILES`."""
 
@@ -89,8 +92,14 @@ class _HeadLimits:
 class Connections:
     """All connections of one server, and their limits."""
 
-    def __init__(self, policy: TrafficPolicy) -> None:
-        """Create an empty set of connections with the limits of `policy`."""
+    def __init__(self, policy: TrafficPolicy, handover: ConnectionHandover | None = None) -> None:
+        """Create an empty set of connections.
+
+        Args:
+            policy: The limits.
+            handover: Gives connections to other worker processes; None in a single process.
+        """
+        self.handover: ConnectionHandover | None = handover
         self.head: _HeadLimits = _HeadLimits(policy.max_header_bytes, policy.header_timeout)
         self._policy = policy
         self._capacity = _limit_connections(policy.max_connections)
@@ -242,8 +251,16 @@ class LimitedProtocol(H11Protocol):
     conn: _LimitedHead
     cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
 
-    def __init__(self, connections: Connections, **keys: Any) -> None:
+    def __init__(self, connections: Connections, *, received: bytes = b"", **keys: Any) -> None:
+        """Create a connection.
+
+        Args:
+            connections: All connections.
+            received: Bytes that another worker process has read from it.
+            keys: The arguments of uvicorn.
+        """
         super().__init__(**keys)
+        self._received = received
         self.conn = _LimitedHead(connections.head.max_bytes)
         self.app_state = {**self.app_state, _ADMIT: self.admit, _WATCH: self.watch_disconnect}
         self._on_disconnect: Callable[[], object] | None = None
@@ -260,6 +277,9 @@ class LimitedProtocol(H11Protocol):
             self.app = self._connections.refuse
         if self._connections.is_overrun:
             self.drop()
+        elif self._received:
+            self.data_received(self._received)
+            self._received = b""
         else:
             self._update_limits()
 
@@ -276,10 +296,37 @@ class LimitedProtocol(H11Protocol):
         self._update_limits()
 
     def handle_events(self) -> None:
-        """Handle parsed events, which may begin a request."""
+        """Handle parsed events, which may begin a request, or give the connection to the worker of its session."""
+        if self._connections.handover is not None and self._is_given(self._connections.handover):
+            return
         super().handle_events()
         if self.cycle is not None and self.cycle.transport is self.transport:
             self.cycle.transport = _HeadMerger(self.transport, self.loop)  # type: ignore[assignment]  # has what the cycle uses
+
+    def _is_given(self, handover: ConnectionHandover) -> bool:
+        """Give the connection to another worker if its next request belongs there. Returns whether it does."""
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            return False
+        received = self.conn.trailing_data[0]
+        owner = handover.find_owner(received)
+        if owner is None:
+            return False
+        connection = self.transport.get_extra_info("socket").fileno()
+        try:
+            is_given = not self.transport.get_write_buffer_size() and handover.give(owner, connection, received)
+        except OSError:
+            return False  # this worker answers that the session does not exist
+        if is_given:
+            self.drop()
+        else:
+            self.flow.pause_reading()
+            self.loop.call_later(_HANDOVER_RETRY, self._retry_handover)
+        return True
+
+    def _retry_handover(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.handle_events()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""

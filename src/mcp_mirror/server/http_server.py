@@ -1,5 +1,6 @@
 """Serves Streamable HTTP: the ASGI application and the web server. Only gateways on HTTP import this module."""
 
+import asyncio
 import logging
 import re
 import socket
@@ -18,9 +19,11 @@ from mcp_mirror.server.auth.gate import Gate, check_address
 from mcp_mirror.server.connections import BACKLOG, Connections
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
+from mcp_mirror.server.handover import ConnectionHandover, WorkerSessions
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
 from mcp_mirror.server.server import MirrorServer
+from mcp_mirror.server.worker import Worker
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.file_handles import PatientListener
 
@@ -28,38 +31,41 @@ from mcp_mirror.system.file_handles import PatientListener
 async def serve_http(
     server: MirrorServer,
     config: Config,
-    host: str,
-    port: int,
+    address: tuple[str, int],
     announce: Callable[[str], None],
     shutdown: anyio.Event,
+    worker: Worker | None = None,
 ) -> None:
     """Serve until a graceful shutdown, or until cancelled.
 
     Args:
         server: The MCP server.
         config: The configuration.
-        host: A loopback address; any address if the configuration requires tokens.
-        port: The port; 0 for any free port.
+        address: A loopback address, or any if the configuration requires tokens; and a port, 0 for any free one.
         announce: Called with the URL once clients can connect.
         shutdown: Set to start a graceful shutdown, which answers the open requests.
+        worker: This process, if it is one of several on the address.
 
     Raises:
         MirrorError: The address is in use, or other machines can reach it without a token.
     """
+    host, port = address
     check_address(host, config.auth, config.server)
+    handover = ConnectionHandover(worker) if worker else None
+    app: ASGIApp = ShutdownMiddleware(_build_app(server, host), shutdown)
     settings = uvicorn.Config(
-        ShutdownMiddleware(_build_app(server, host), shutdown),
-        http=Connections(config.limits.traffic).protocol(),  # type: ignore[arg-type]  # called as a class is
+        WorkerSessions(app, worker) if worker else app,
+        http=Connections(config.limits.traffic, handover).protocol(),  # type: ignore[arg-type]  # called as a class is
         ws="none",
         log_config=None,
         access_log=False,
         lifespan="on",
         backlog=BACKLOG,
     )
-    with _listen(host, port) as listening:
+    with worker.listening if worker else listen(host, port) as listening:
         shown = f"[{host}]" if ":" in host else host
         announce(f"http://{shown}:{listening.getsockname()[1]}{config.server.path}")
-        await _HttpServer(settings).serve_until(shutdown, listening)
+        await _HttpServer(settings, handover).serve_until(shutdown, listening)
 
 
 def _build_app(server: MirrorServer, host: str) -> ASGIApp:
@@ -99,6 +105,28 @@ def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 class _HttpServer(uvicorn.Server):
     """A uvicorn server with a graceful shutdown, which leaves signals to the command."""
 
+    def __init__(self, config: uvicorn.Config, handover: ConnectionHandover | None) -> None:
+        super().__init__(config)
+        self._handover = handover
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections, also those of other workers."""
+        await super().startup(sockets)
+        if self._handover is not None:
+            self._handover.start(self._create_protocol)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no further connections, and wait for the open requests."""
+        if self._handover is not None:
+            self._handover.stop()
+        await super().shutdown(sockets)
+
+    def _create_protocol(self, received: bytes) -> asyncio.Protocol:
+        create: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return create(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, received=received
+        )
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -124,18 +152,25 @@ class _HttpServer(uvicorn.Server):
                 request.cancel()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     """Return a listening socket with TCP_NODELAY, which accepted connections inherit.
 
     Without the option, each small response waits for the client's delayed acknowledgement. asyncio sets it only on
     sockets with an explicit protocol, which sockets of `create_server` do not have.
+
+    Args:
+        host: The address.
+        port: The port; 0 for any free port.
+        is_shared: Other sockets may listen on the address too; the system distributes the connections.
 
     Raises:
         MirrorError: The address is in use, or is not an address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = PatientListener(fileno=socket.create_server((host, port), family=family).detach())
+        listening = PatientListener(
+            fileno=socket.create_server((host, port), family=family, reuse_port=is_shared).detach()
+        )
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         raise MirrorError(

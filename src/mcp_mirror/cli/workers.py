@@ -1,0 +1,235 @@
+"""`serve --workers N`: a parent process that starts workers, forwards signals to them and replaces those that end.
+
+The parent owns the listening sockets, so a client that connects while a worker is replaced waits for the new one. It
+runs no event loop and no threads, because it forks.
+"""
+
+import os
+import random
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NoReturn
+
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.server.worker import Worker
+from mcp_mirror.settings.policies import Config
+
+_INTERRUPTED: Final = 130
+_MISCONFIGURED: Final = 2
+_MAX_WORKERS: Final = 256
+_SIGNAL_NAMES: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD")
+"""Windows, where the module is imported too, does not have all of them."""
+_SIGNALS: Final = frozenset(getattr(signal, name) for name in _SIGNAL_NAMES if hasattr(signal, name))
+_POLL: Final = 0.05
+"""Seconds between two looks at workers that start."""
+_LONG: Final = 3600.0
+"""Seconds between two looks at workers that run; a signal ends the wait."""
+_SHORT: Final = 10.0
+"""Seconds: a worker that ends sooner delays the start of its successor."""
+_DELAY: Final = 0.5
+_MAX_DELAY: Final = 30.0
+"""Seconds before a worker is started again: the first after one short life, doubled with each, up to the second."""
+_SHARED_STORES: Final = ("disk", "redis")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStart:
+    """What a worker gets from its parent."""
+
+    worker: Worker
+    parent: int
+    """A pipe of which the parent has the other end: it closes when the parent ends."""
+    announce: Callable[[str], None]
+    """Reports that the worker serves."""
+    is_replacement: bool
+    """Another worker had this number before, and may have reloaded the configuration."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """One worker, and its successors."""
+
+    process: int | None = None
+    started: float = 0.0
+    short_lives: int = 0
+    restart_at: float = 0.0
+    starts: int = 0
+
+
+class Supervisor:
+    """Runs workers until a signal."""
+
+    def __init__(
+        self,
+        listening: Sequence[socket.socket],
+        run_worker: Callable[[WorkerStart], int],
+        print_line: Callable[[str], None],
+    ) -> None:
+        """Prepare the workers.
+
+        Args:
+            listening: A listening socket for each worker, all on one address.
+            run_worker: Serves in the new process, and returns the exit code.
+            print_line: Prints a line for the operator.
+        """
+        self._listening, self._run_worker, self._print_line = listening, run_worker, print_line
+        self._inboxes = tuple(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in listening)
+        for end in (end for pair in self._inboxes for end in pair):
+            end.settimeout(0)
+        self._life, self._hold = os.pipe()
+        """Open for reading in the workers, and for writing only in this process."""
+        self._ready, self._report = os.pipe()
+        os.set_blocking(self._ready, False)
+        self._urls = b""
+        """A line from each start of a worker that serves, until all serve."""
+        self._places = [_Place() for _ in listening]
+        self._stopped_by: signal.Signals | None = None
+
+    def run(self) -> int:
+        """Start the workers, and keep them running until a signal. Returns the exit code."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        while self._stopped_by is None or any(place.process is not None for place in self._places):
+            self._start_due()
+            received = signal.sigtimedwait(_SIGNALS, self._find_pause())
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                self._forward(signal.Signals(received.si_signo))
+            code = self._reap()
+            if code is not None and self._is_starting:
+                self._forward(signal.SIGTERM)
+                self._wait_for_all()
+                return code
+            self._announce()
+        return _INTERRUPTED if self._stopped_by == signal.SIGINT else 0
+
+    @property
+    def _is_starting(self) -> bool:
+        return self._urls.count(b"\n") < len(self._places)
+
+    def _start_due(self) -> None:
+        for number, place in enumerate(self._places):
+            if self._stopped_by is None and place.process is None and time.monotonic() >= place.restart_at:
+                self._start(number, place)
+
+    def _start(self, number: int, place: _Place) -> None:
+        place.started, place.starts = time.monotonic(), place.starts + 1
+        process = os.fork()
+        place.process = process
+        if not process:
+            os.close(self._hold)
+            worker = Worker(number, self._listening[number], self._inboxes)
+            announce = partial(_report, self._report)
+            self._become_worker(WorkerStart(worker, self._life, announce, is_replacement=place.starts > 1))
+
+    def _announce(self) -> None:
+        """Print the address once all workers serve."""
+        reported = _read(self._ready) if self._is_starting else b""
+        self._urls += reported
+        if reported and not self._is_starting:
+            self._print_line(f"mcp-mirror serves {self._urls.split()[0].decode()}")
+
+    def _become_worker(self, start: WorkerStart) -> NoReturn:
+        """Serve in a forked process, and end it without a return into the code of the parent."""
+        code = 1
+        try:
+            os.setsid()  # Ctrl-C in a terminal reaches only the parent, which forwards it
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            random.seed()
+            code = self._run_worker(start)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _find_pause(self) -> float:
+        """Seconds until a worker may be due, or may have reported that it serves."""
+        if self._is_starting:
+            return _POLL
+        waiting = [place.restart_at - time.monotonic() for place in self._places if place.process is None]
+        return max(min(waiting, default=_LONG), 0.0) if self._stopped_by is None else _LONG
+
+    def _forward(self, number: signal.Signals) -> None:
+        if number != signal.SIGHUP:
+            self._stopped_by = self._stopped_by or number
+        for place in self._places:
+            if place.process is not None:
+                os.kill(place.process, number)
+
+    def _reap(self) -> int | None:
+        """Record workers that have ended. Returns the exit code of one that cannot use the configuration."""
+        unusable: int | None = None
+        for number, place in enumerate(self._places):
+            if place.process is None:
+                continue
+            ended, status = os.waitpid(place.process, os.WNOHANG)
+            if not ended:
+                continue
+            place.process, code = None, os.waitstatus_to_exitcode(status)
+            if self._stopped_by is None:
+                unusable = code if code == _MISCONFIGURED else unusable
+                self._delay_restart(number, place, code)
+        return unusable
+
+    def _delay_restart(self, number: int, place: _Place, code: int) -> None:
+        now = time.monotonic()
+        place.short_lives = place.short_lives + 1 if now - place.started < _SHORT else 0
+        delay = min(_DELAY * 2 ** (place.short_lives - 1), _MAX_DELAY) if place.short_lives else 0.0
+        place.restart_at = now + delay
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        when = f" in {delay:g} s" if delay else ""
+        if code != _MISCONFIGURED:
+            self._print_line(f"mcp-mirror: worker {number} ended {how}; the gateway starts it again{when}.")
+
+    def _wait_for_all(self) -> None:
+        for place in self._places:
+            if place.process is not None:
+                os.waitpid(place.process, 0)
+                place.process = None
+
+
+def check_workers(config: Config, count: int, address: tuple[str, int] | None) -> None:
+    """Refuse settings that several workers cannot have.
+
+    Raises:
+        MirrorError: The system, the transport or the store does not allow several workers.
+    """
+    if not 1 <= count <= _MAX_WORKERS:
+        raise MirrorError(f"--workers must be between 1 and {_MAX_WORKERS}; got {count}.")
+    if count == 1:
+        return
+    if sys.platform != "linux":
+        raise MirrorError("--workers needs Linux, which distributes connections between processes. Leave it out.")
+    if address is None:
+        raise MirrorError("--workers needs --http: on standard input and output there is one client.")
+    if config.store.kind not in _SHARED_STORES:
+        raise MirrorError(
+            f"--workers {count} needs a store that the workers share, and the store is in memory. Set `store.kind` to "
+            "disk or redis."
+        )
+
+
+def share_state_keys(config: Config) -> Config:
+    """The same configuration with keys that all workers share, if it has none."""
+    if config.server.state_keys:
+        return config
+    return replace(config, server=replace(config.server, state_keys=(_COMMON_KEY,)))
+
+
+_COMMON_KEY: Final = secrets.token_hex(32)
+"""Created before the workers, which inherit it."""
+
+
+def _report(pipe: int, url: str) -> None:
+    os.write(pipe, url.encode() + b"\n")
+
+
+def _read(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, 4096)
+    except BlockingIOError:
+        return b""

@@ -1,0 +1,127 @@
+"""Several worker processes on one address: each request of a 2025-11-25 session reaches the worker of the session.
+
+A worker adds its number to the ids of its sessions. A worker that reads the head of a request for a session of another
+worker hands the connection over, with the bytes that it has read, through a Unix socket. The connection stays there, so
+a client costs this once. Requests without a session are served by the worker that accepted their connection.
+"""
+
+import asyncio
+import re
+import socket
+import tempfile
+from collections.abc import Callable
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mcp_mirror.server.worker import Worker
+
+_HEADER: Final = b"mcp-session-id"
+_SESSION_LINE: Final = re.compile(rb"\r\n" + _HEADER + rb":[ \t]*[!-~]*-w(\d{1,4})[ \t]*\r\n", re.IGNORECASE)
+_HEAD_END: Final = b"\r\n\r\n"
+_INLINE: Final = 32 << 10
+"""Bytes that fit into one datagram; more are passed on in a file."""
+_IN_DATAGRAM: Final = b"d"
+_IN_FILE: Final = b"f"
+
+
+class ConnectionHandover:
+    """Gives connections to other workers, and receives theirs."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._inbox = worker.inboxes[worker.number][0]
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def find_owner(self, received: bytes) -> int | None:
+        """The other worker to which a request belongs; None if this worker serves it, or its head is incomplete."""
+        end = received.find(_HEAD_END)
+        if end < 0 or (found := _SESSION_LINE.search(received, 0, end + 2)) is None:
+            return None
+        number = int(found[1])
+        return number if number != self._worker.number and number < len(self._worker.inboxes) else None
+
+    def give(self, number: int, connection: int, received: bytes) -> bool:
+        """Hand a connection over. The caller closes its own descriptor without a shutdown.
+
+        Args:
+            number: The worker.
+            connection: The file descriptor.
+            received: The bytes that were read and not served.
+
+        Returns:
+            False if the worker has not received the previous ones yet: try again later.
+
+        Raises:
+            OSError: The connection cannot be handed over.
+        """
+        outbox = self._worker.inboxes[number][1]
+        try:
+            if len(received) <= _INLINE:
+                socket.send_fds(outbox, [_IN_DATAGRAM + received], [connection])
+                return True
+            with tempfile.TemporaryFile() as file:
+                file.write(received)
+                file.flush()
+                socket.send_fds(outbox, [_IN_FILE], [connection, file.fileno()])
+        except BlockingIOError:
+            return False
+        return True
+
+    def start(self, create_protocol: Callable[[bytes], asyncio.Protocol]) -> None:
+        """Receive connections from now on.
+
+        Args:
+            create_protocol: Returns a protocol that begins with bytes that were already read.
+        """
+        asyncio.get_running_loop().add_reader(self._inbox.fileno(), self._receive, create_protocol)
+
+    def stop(self) -> None:
+        """Receive no further connections."""
+        asyncio.get_running_loop().remove_reader(self._inbox.fileno())
+
+    def _receive(self, create_protocol: Callable[[bytes], asyncio.Protocol]) -> None:
+        try:
+            message, handles, _, _ = socket.recv_fds(self._inbox, 2 * _INLINE, 2, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return
+        connection = socket.socket(fileno=handles[0])
+        connection.settimeout(0)
+        received = message[1:]
+        if message[:1] == _IN_FILE:
+            with open(handles[1], "rb") as file:  # noqa: PTH123  # a descriptor
+                file.seek(0)
+                received = file.read()
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(loop.connect_accepted_socket(lambda: create_protocol(received), connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class WorkerSessions:
+    """An ASGI middleware that adds the worker to the ids of its sessions, and removes it from those of requests."""
+
+    def __init__(self, app: ASGIApp, worker: Worker) -> None:
+        self._app = app
+        self._suffix = worker.suffix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message.get("headers", ())
+                message = {**message, "headers": [(name, self._mark(name, value)) for name, value in headers]}
+            await send(message)
+
+        headers = [(name, self._unmark(name, value)) for name, value in scope["headers"]]
+        await self._app({**scope, "headers": headers}, receive, send_marked)
+
+    def _mark(self, name: bytes, value: bytes) -> bytes:
+        return value + self._suffix if name.lower() == _HEADER else value
+
+    def _unmark(self, name: bytes, value: bytes) -> bytes:
+        return value.removesuffix(self._suffix) if name == _HEADER else value
