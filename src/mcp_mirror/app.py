@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -29,8 +30,11 @@ from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.gateway.tool_search import search_tools
+from mcp_mirror.memory.code.run import RUN, RUN_TOOL
+from mcp_mirror.memory.code.sandbox import PACKAGE, Sandbox
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
 from mcp_mirror.memory.tools.table import own_tools
+from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
@@ -56,6 +60,7 @@ from mcp_mirror.stores.objects import ObjectBlobs
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.upstreams.connection_settings import Examine, OpenList
 from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
+from mcp_mirror.upstreams.elicitation import SuspendedCalls
 from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.registry import UpstreamRegistry
@@ -103,7 +108,7 @@ class _StateBuilder:
             flows=flows,
             own_tools={
                 **search_tools(config.mirror),
-                **({} if config.is_transparent else own_tools(config.memory_tools, lifetime)),
+                **({} if config.is_transparent else self._memory_tools(config, lifetime)),
             },
             contents=ContentCapture(
                 services.writer, config.mirror, services.limits, services.new_id, services.upstreams.may_show, flows
@@ -111,6 +116,12 @@ class _StateBuilder:
             answer=compose(stages, self.dispatch),
             catalog=catalog,
         )
+
+    def _memory_tools(self, config: Config, lifetime: float) -> Mapping[str, MemoryTool]:
+        tools = own_tools(config.memory_tools, lifetime)
+        if self.services.sandbox is None or not config.memory_tools.admits(RUN):
+            return tools
+        return {**tools, RUN: RUN_TOOL}
 
 
 def _listing_of(config: Config) -> tuple[str, int]:
@@ -222,6 +233,7 @@ async def open_application(
             aclosing(FrameScanner(child_watchdog)) as scanner,
             aclosing(QueryRunner(child_watchdog)) as queries,
             aclosing(SchemaWorkers(child_watchdog)) as schema_workers,
+            aclosing(Sandbox()) as sandbox,
             _open_usage_counter(store) as usage_counter,
             anyio.create_task_group() as tasks,
         ):
@@ -252,6 +264,8 @@ async def open_application(
                 usage_counter=usage_counter,
                 path_hasher=create_path_hasher(config),
                 audit=Audit(audit, config.audit.required),
+                sandbox=sandbox if find_spec(PACKAGE) else None,
+                suspended_scripts=SuspendedCalls(tasks, config.server.answer_timeout),
             )
             shared = StageDependencies(
                 audit=services.audit,
@@ -264,7 +278,7 @@ async def open_application(
             )
             dispatch = Dispatcher(services, lambda: runtime.state)
             builder = _StateBuilder(services, shared, dispatch, tuple(stages))
-            catalog = Catalog({}, LABELS | OWN_LABELS | await store.labels())
+            catalog = Catalog({}, LABELS | OWN_LABELS | {RUN} | await store.labels())
             is_isolated = config.auth.is_required and not awaits_client
             runtime = Runtime(builder.build(config, pins, catalog, is_isolated=is_isolated))
             gateway = Gateway(runtime, services)

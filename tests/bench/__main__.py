@@ -15,6 +15,7 @@ from many_clients import changes, clients, vanishing
 from measures import concurrent, cpu, grid, latency, memory, neighbour, rates, stalls
 from raw_measures import small
 from rich.console import Console
+from scripts import scripts
 from startup import startup
 from stores import sealing, values
 
@@ -35,6 +36,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "vanishing": vanishing,
     "changes": changes,
     "startup": startup,
+    "scripts": scripts,
     "values": values,
 }
 

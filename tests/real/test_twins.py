@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.xdist_group("real")
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 PATH: Final = f"git_diff-{UUID(int=0, version=4)}/content"
-OWN: Final = tuple(own_tools(MemoryToolsPolicy(), 1.0))
+SCRIPTS: Final = ("memory_run",) if find_spec("pydantic_monty") else ()
+OWN: Final = (*own_tools(MemoryToolsPolicy(), 1.0), *SCRIPTS)
 SERVERS: Final = {"git": 12, "time": 2, "everything": 13, "files": 14}
 """Each server with the number of its tools: a listing that lost some upstream too would prove nothing."""
 

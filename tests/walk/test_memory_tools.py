@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ from notices import path_in
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Lines, Run, Speak
+
+SCRIPTS = ["memory_run"] if find_spec("pydantic_monty") else []
+"""The tool that the extra `code` adds."""
 
 RETRIEVE = "retrieve_final_answer_from_memory"
 
@@ -354,6 +358,7 @@ async def test_clients_see_the_enabled_tools_and_check_prints_their_cost(
         assert names == [
             *(RETRIEVE, "memory_describe", "memory_read", "memory_grep", "memory_query"),
             *("memory_put", "memory_list"),
+            *SCRIPTS,
         ]
         result = await client.call_tool("memory_forget", {"memory_path": "x"})
         assert result.is_error

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
     from tests.walk.conftest import Configured, Connect, Run
 
+SCRIPTS = ["memory_run"] if find_spec("pydantic_monty") else []
+"""The tool that the extra `code` adds."""
+
 
 async def test_check_lists_tools_twins_and_their_costs(configured: Configured, run: Run, chemist: Any) -> None:
     ended = await run("check", "--config", str(configured({"lab": chemist})))
@@ -31,7 +35,10 @@ async def test_check_lists_tools_twins_and_their_costs(configured: Configured, r
     assert len(rows) == 7
     assert all(int(row[3].replace(",", "")) > 10 for row in rows)
     own = [line.split() for line in ended.out.splitlines() if line.startswith("  (mcp-mirror) ")]
-    assert [row[1] for row in own] == [name for name in TOOLS if name not in ("memory_import", "memory_export")]
+    assert [row[1] for row in own] == [
+        *(name for name in TOOLS if name not in ("memory_import", "memory_export")),
+        *SCRIPTS,
+    ]
     assert "lab: ready, chemist 1.2, protocol 2026-07-28, 7 tools, after " in ended.out
     twins, alone, ours = (
         sum(int(row[at].replace(",", "")) for row in of) for at, of in ((3, rows), (4, rows), (-1, own))

@@ -1,6 +1,7 @@
 """The rules between several keys of a configuration."""
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Final
 
 from mcp_mirror.config.scalars import read_boolean
@@ -64,6 +65,12 @@ def check_store(store: Node | None, findings: Findings) -> None:
         findings.warn(
             encryption.location, "values in memory are not encrypted; this applies to the kinds disk and redis"
         )
+
+
+def check_code(code: Node | None, findings: Findings) -> None:
+    """Report settings of scripts without the package that runs them."""
+    if code is not None and find_spec("pydantic_monty") is None:
+        findings.report(code.location, "scripts need an extra: pip install 'mcp-mirror[code]'; or remove this section")
 
 
 def check_access(config: Config, root: Table, findings: Findings) -> None:

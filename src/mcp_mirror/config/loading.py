@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from platformdirs import user_config_path, user_data_path
 
-from mcp_mirror.config.checks import check_access, check_flows, check_mirror, check_store, check_upstream
+from mcp_mirror.config.checks import check_access, check_code, check_flows, check_mirror, check_store, check_upstream
 from mcp_mirror.config.clients import CLIENT_BLOCKS, gather_upstreams
 from mcp_mirror.config.exposure import warn_of_exposure
 from mcp_mirror.config.reader import Reader
@@ -136,6 +136,7 @@ def _read_config(
         check_upstream(name, table, findings)
     check_mirror(live.members.get("mirror"), findings)
     check_store(live.members.get("store"), findings)
+    check_code(live.members.get("code"), findings)
     config = Reader(findings, folder).read_config(live)
     # The values of a disabled upstream need not be usable, but its keys must be known.
     Reader(findings, folder, is_strict=False).read_config(disabled)

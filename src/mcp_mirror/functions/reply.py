@@ -33,6 +33,16 @@ class Reply:
         return self.text
 
 
+@dataclass(frozen=True, slots=True)
+class ScriptReply(Reply):
+    """The reply of a script."""
+
+    value: Any = None
+    """The returned value as parsed JSON, also if the model sees only a notice of it. None: the script failed."""
+    printed: str = ""
+    """The printed text, up to the limit."""
+
+
 def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None, envelope: bytes = b"{}") -> Reply:
     """Build the reply from the members of a result.
 

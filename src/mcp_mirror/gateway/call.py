@@ -17,6 +17,7 @@ from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.pins import Pins
+from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
@@ -42,6 +43,16 @@ class _CallIds:
 _next_id: Final = _CallIds()
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_next_id.renew)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptOrigin:
+    """What a script's arguments may contain: everything that the script has received."""
+
+    labels: Labels
+    """The joined flow labels of all values that the script has received."""
+    preview: bool
+    """The model may see parts of all of these values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,8 @@ class Call:
     """The one flow that the user allowed for this call."""
     round_state: Mapping[str, str] = field(default_factory=dict)
     """State that the client returns with its answers, if the upstream requires input."""
+    script: ScriptOrigin | None = None
+    """Set if a script made the call: the model does not see the reply, and the script's values count as arguments."""
     id: str = field(default_factory=_next_id)
     """The correlation id in the audit log."""
     trace: CallTrace = field(default_factory=CallTrace, compare=False)

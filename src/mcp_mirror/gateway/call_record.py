@@ -24,6 +24,7 @@ def record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRe
         labels=call.trace.labels,
         upstream=call.trace.upstream or _find_upstream(call),
         correlation=call.id,
+        detail=call.trace.detail,
     )
 
 

@@ -1,29 +1,35 @@
 """The innermost step of the pipeline: runs one of the gateway's own tools, or calls the upstream's tool of a twin."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
-from mcp_mirror.core.replies import Reply, build_content_reply
+from mcp_mirror.core.replies import Reply, build_content_reply, build_error_reply
 from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved, explain_strings
 from mcp_mirror.core.result_processing import Visibility
-from mcp_mirror.errors import RefusedError, StoreError, ToolError
+from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.arguments import fit_arguments, select_header_arguments
-from mcp_mirror.gateway.call import Call, RuntimeState
+from mcp_mirror.gateway.call import Call, RuntimeState, ScriptOrigin
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_errors, may_preview
 from mcp_mirror.gateway.routing import Router
+from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
 from mcp_mirror.gateway.tool_finder import ToolFinder
 from mcp_mirror.gateway.tool_search import FIND
+from mcp_mirror.memory.code.run import RUN
+from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.tools.tool import MemoryTool
+from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
-from mcp_mirror.types import Segments
+from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.session import UpstreamRequest
@@ -71,7 +77,7 @@ class Dispatcher:
         if call.name == FIND and FIND in call.own_tools:
             return await self._finder.find(call)
         if own := call.own_tools.get(call.name):
-            return await self._run_own_tool(call, own)
+            return await self._run_suspendable(call, own) if _may_ask(call) else await self._run_own_tool(call, own)
         entry, catalog = await self._router.route(call)
         try:
             return await self._call_tool(call, entry, catalog)
@@ -80,8 +86,36 @@ class Dispatcher:
                 raise
             raise ToolError(str(error)) from None
 
-    async def _run_own_tool(self, call: Call, tool: MemoryTool) -> Reply:
-        scope = MemoryScope(call.id, call.reservation, call.granted_flow, call.trace)
+    async def _run_suspendable(self, call: Call, tool: MemoryTool) -> Reply:
+        """Run a script for a client that brings answers of the user by repeating the call; the script waits for it."""
+        suspended = self._services.suspended_scripts
+        assert suspended is not None  # noqa: S101  # `memory_run` is served only with a sandbox
+
+        async def run(channel: ClientChannel) -> Mapping[str, Buffer]:
+            try:
+                reply = await self._run_own_tool(call, tool, channel)
+            except RefusedError:
+                raise
+            except MirrorError as error:
+                call.trace.reason = error.reason
+                reply = build_error_reply(str(error))
+            return {key: join(part) if isinstance(part, tuple) else part for key, part in reply.items()}
+
+        if call.input_round is None:
+            outcome = await suspended.begin(call.channel, run)
+        else:
+            outcome = await suspended.resume(call.input_round, call.channel)
+        if isinstance(outcome, InputRequired):
+            return _require_input(call, outcome)
+        assert isinstance(outcome, Mapping)  # noqa: S101  # `run` returns no spooled frame
+        return outcome
+
+    async def _run_own_tool(self, call: Call, tool: MemoryTool, channel: ClientChannel | None = None) -> Reply:
+        services, scripts = self._services, None
+        if services.sandbox is not None and tool.name == RUN:
+            calls = ScriptCalls(call, channel or call.channel, services, self._read_state)
+            scripts = Scripts(services.sandbox, call.config.code, calls)
+        scope = MemoryScope(call.id, call.reservation, call.granted_flow, call.trace, scripts)
         memory = open_memory(self._services, call.config, self._read_state().flows, scope)
         return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 
@@ -109,28 +143,40 @@ class Dispatcher:
     async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> _Inputs:
         """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""
         flows = self._read_state().flows
+        made = flows.lowest if call.script is None else self._admit_script(call, entry, call.script)
         if not entry.is_twin:
-            return _Inputs((), _NO_VALUES, flows.lowest)
+            return _Inputs((), _NO_VALUES, made)
         services = self._services
         found = await services.scanner.find(call.arguments, catalog.labels, services.limits.traffic.max_pointers)
         if _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(call, entry, catalog)
         if not found:
-            return _Inputs((), _NO_VALUES, flows.lowest)
-        audit = services.audit.with_correlation(call.id)
-        guard = FlowGuard(flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
+            return _Inputs((), _NO_VALUES, made)
+        guard = self._build_guard(call)
         loader = ArgumentLoader(services.writer.store, services.scanner, guard)
         known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
-        return _Inputs(found, await loader.load(found, known), labels)
+        return _Inputs(found, await loader.load(found, known), flows.join(made, labels))
+
+    def _build_guard(self, call: Call) -> FlowGuard:
+        audit = self._services.audit.with_correlation(call.id)
+        return FlowGuard(self._read_state().flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
+
+    def _admit_script(self, call: Call, entry: CatalogEntry, script: ScriptOrigin) -> Labels:
+        """Check that everything that a script has received may flow to the upstream, and return its labels."""
+        if script.labels.sources:
+            digest = hashlib.sha256(call.arguments).hexdigest()
+            self._build_guard(call).admit_script(script.labels, entry.upstream, digest)
+        return script.labels
 
     async def _fit(self, call: Call, entry: CatalogEntry, inputs: _Inputs) -> Segments:
         """Replace the pointers by their values and validate the arguments."""
         if not entry.is_twin:
             return (call.arguments,)
         validate = partial(self._services.schema_workers.validate, principal=call.namespace)
-        may_quote = not inputs.values or (
-            may_preview(inputs.values) and self._read_state().flows.may_show(inputs.labels)
+        is_literal = not inputs.values and call.script is None
+        may_quote = is_literal or (
+            may_preview(call, inputs.values) and self._read_state().flows.may_show(inputs.labels)
         )
         return await fit_arguments(entry, call.arguments, inputs.found, inputs.values, validate, may_quote=may_quote)
 
@@ -169,6 +215,13 @@ class Dispatcher:
             _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
         if not explained:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
+
+
+def _may_ask(call: Call) -> bool:
+    """Whether a call is a script that may have to wait until its client repeats the call with an answer."""
+    caller = call.caller
+    is_script = call.name == RUN and b"tools" in bytes(call.arguments)
+    return is_script and caller.is_stateless and caller.can_answer_any
 
 
 def _require_input(call: Call, required: InputRequired) -> Reply:

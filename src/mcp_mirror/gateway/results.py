@@ -88,7 +88,7 @@ class ResultProcessor:
             if call.config.is_transparent:
                 raise ToolError(WITHHELD)
             return Visibility.PATH_ONLY
-        return Visibility.FULL if may_preview(values) else Visibility.METADATA
+        return Visibility.FULL if may_preview(call, values) else Visibility.METADATA
 
     def choose_options(
         self, call: Call, entry: CatalogEntry, visibility: Visibility, values: Mapping[Pointer, Resolved]
@@ -100,7 +100,7 @@ class ResultProcessor:
         if tokens is not None:
             inline_budget, error_budget = min(rules.inline_budget, tokens), min(rules.error_budget, tokens)
             rules = replace(rules, inline_budget=inline_budget, error_budget=error_budget)
-        if not may_preview(values):
+        if not may_preview(call, values):
             rules = replace(rules, preview=False)
         return ProcessingOptions(
             rules=rules,
@@ -230,9 +230,9 @@ class ResultProcessor:
         )
 
 
-def may_preview(values: Mapping[Pointer, Resolved]) -> bool:
+def may_preview(call: Call, values: Mapping[Pointer, Resolved]) -> bool:
     """Whether the model may see parts of all values in the arguments, and thus of what the upstream makes of them."""
-    return all(value.preview for value in values.values())
+    return all(value.preview for value in values.values()) and (call.script is None or call.script.preview)
 
 
 def convert_refusal(error: RefusedError, entry: CatalogEntry, options: ProcessingOptions) -> Mapping[str, Buffer]:

@@ -6,6 +6,8 @@ from uuid import UUID
 
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.gateway.context_budgets import UNLIMITED, Reservation
+from mcp_mirror.memory.code.sandbox import Sandbox
+from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
@@ -15,6 +17,7 @@ from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.settings.policies import Config, MirrorPolicy, WirePolicy
 from mcp_mirror.tokens import upper_estimator
+from mcp_mirror.upstreams.elicitation import SuspendedCalls
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
@@ -39,6 +42,10 @@ class Services:
     path_hasher: PathHasher
     """Hashes paths for the log."""
     audit: Audit = NO_AUDIT
+    sandbox: Sandbox | None = None
+    """Runs scripts; None without the extra `code`."""
+    suspended_scripts: SuspendedCalls | None = None
+    """Scripts that wait for the answer of a user whose client repeats the call with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,8 @@ class MemoryScope:
     reservation: Reservation = UNLIMITED
     granted_flow: str | None = None
     trace: CallTrace = field(default_factory=CallTrace)
+    scripts: Scripts | None = None
+    """Runs scripts."""
 
 
 def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryScope) -> Memory:
@@ -75,6 +84,7 @@ def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryS
         flows=flows,
         consent=scope.granted_flow,
         trace=scope.trace,
+        scripts=scope.scripts,
     )
 
 

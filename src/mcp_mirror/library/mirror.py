@@ -10,8 +10,9 @@ import os
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack, overload
 
@@ -25,16 +26,19 @@ from mcp_mirror.config.given import GivenStore, GivenUpstreams, read_given
 from mcp_mirror.core.replies import Reply as ToolResult
 from mcp_mirror.core.tool_definitions import Definition, Format, format_definition
 from mcp_mirror.errors import MirrorError, unwrap_error_group
-from mcp_mirror.functions.reply import Reply, read_reply
+from mcp_mirror.functions.reply import Reply, ScriptReply, read_reply
 from mcp_mirror.functions.results import encode_media, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
+from mcp_mirror.memory.code.run import RUN
+from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import CONTENTS, find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.floods import finish
+from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.security.flows import format_labels
@@ -43,7 +47,7 @@ from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.types import Buffer, Provenance
 from mcp_mirror.upstreams.local import LocalFunctions
 
-__all__ = ["Call", "Mirror", "Next", "Reply", "Stage", "ToolResult"]
+__all__ = ["Call", "Mirror", "Next", "Reply", "ScriptReply", "Stage", "ToolResult"]
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -162,6 +166,35 @@ class Mirror:
         """
         meta = {CONVERSATION: conversation}
         return await self._run(lambda application: _call(application, name, arguments, namespace, meta))
+
+    async def run(
+        self,
+        code: str,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        namespace: str = LOCAL,
+        conversation: str | Mapping[str, Any] | None = None,
+    ) -> ScriptReply:
+        """Run a script over values in a sandbox; needs the extra `code`.
+
+        Args:
+            code: Python. Its last line is the result. `await tools.name(argument=...)` calls a tool.
+            inputs: Values by the names of the script's variables. Each string in them may be a memory path.
+            namespace: The namespace of the memory.
+            conversation: See `call`.
+
+        Returns:
+            The reply for the model, with the returned value and the printed text for the program. If the script
+            fails, a reply with the error.
+
+        Raises:
+            MirrorError: The mirror is not open, or the extra is not installed.
+        """
+        if find_spec(PACKAGE) is None:
+            raise MirrorError("Scripts need an extra: pip install 'mcp-mirror[code]'.")
+        arguments = {"code": code, "inputs": inputs or {}}
+        meta = {CONVERSATION: conversation}
+        return await self._run(lambda application: _run_script(application, arguments, namespace, meta))
 
     async def read(self, path: str, *, namespace: str = LOCAL) -> Any:
         """Return the complete value under a memory path, for the program itself.
@@ -380,14 +413,28 @@ async def _call(
     arguments: Mapping[str, Any] | str | bytes | None,
     namespace: str,
     meta: Mapping[str, Any],
+    trace: CallTrace | None = None,
 ) -> Reply:
+    trace = trace or CallTrace()
     try:
         encoded, conversation = _encode_arguments(arguments), read_conversation(meta, None)
         gateway = application.gateway
-        call = gateway.new_call(NullChannel(Caller(namespace)), name, encoded, conversation=conversation)
+        channel = NullChannel(Caller(namespace))
+        call = replace(gateway.new_call(channel, name, encoded, conversation=conversation), trace=trace)
         return read_reply(await gateway.call_tool(call), call.trace.path, call.trace.envelope)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
+
+
+async def _run_script(
+    application: Application, arguments: Mapping[str, Any], namespace: str, meta: Mapping[str, Any]
+) -> ScriptReply:
+    trace = CallTrace()
+    reply = await _call(application, RUN, arguments, namespace, meta, trace)
+    value = None if trace.returned is None else json.loads(trace.returned)
+    return ScriptReply(
+        **{one.name: getattr(reply, one.name) for one in fields(reply)}, value=value, printed=trace.printed
+    )
 
 
 def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> bytes:

@@ -17,7 +17,7 @@ from mcp_mirror.callers import LOCAL
 from mcp_mirror.config.given import GivenStore, GivenUpstreams
 from mcp_mirror.core.tool_definitions import Definition, Format
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.functions.reply import Reply
+from mcp_mirror.functions.reply import Reply, ScriptReply
 from mcp_mirror.functions.signatures import ToolOptions
 from mcp_mirror.gateway.call import Stage
 from mcp_mirror.library.mirror import Mirror
@@ -90,6 +90,17 @@ class SyncMirror:
     ) -> Reply:
         """Call a tool: see `Mirror.call`."""
         return self._run(partial(self._mirror.call, name, arguments, namespace=namespace, conversation=conversation))
+
+    def run(
+        self,
+        code: str,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        namespace: str = LOCAL,
+        conversation: str | Mapping[str, Any] | None = None,
+    ) -> ScriptReply:
+        """Run a script over values in a sandbox: see `Mirror.run`."""
+        return self._run(partial(self._mirror.run, code, inputs, namespace=namespace, conversation=conversation))
 
     def read(self, path: str, *, namespace: str = LOCAL) -> Any:
         """Return the value under a memory path: see `Mirror.read`."""

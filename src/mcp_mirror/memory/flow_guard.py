@@ -20,6 +20,8 @@ from mcp_mirror.workers.frames import FrameScanner
 Descriptions = Mapping[str, Descriptor | Tombstone]
 """Descriptors, or tombstones of deleted values, by base."""
 
+_SCRIPT: Final = "values of the script"
+"""The name of the values that a script has received, in errors."""
 _MAX_LISTED: Final = 5
 """Values that one elicitation lists."""
 _FLOWS: Final[Mapping[str, str]] = {MODEL: "be shown to the model", FILES: "be written to local files"}
@@ -69,6 +71,30 @@ class FlowGuard:
         if refused and not is_allowed_once:
             raise _build_flow_error(refused, labels, to, self.tool, flow)
         return self.flows.join(*labels.values())
+
+    def admit_script(self, labels: Labels, to: str, digest: str) -> None:
+        """Check that the values that a script has received may flow to a destination in the arguments of its call.
+
+        Args:
+            labels: The joined labels of the values.
+            to: The destination.
+            digest: A digest of the arguments, which a consent of the user names.
+
+        Raises:
+            FlowError: The policy refuses the flow, and the user did not allow it for this call.
+        """
+        refusal = self.flows.refusal(labels, to)
+        flow = self._hash_flow((digest,), to)
+        is_refused = refusal is not None and flow != self.consent
+        if refusal is not None or not labels.sources <= {to, MODEL}:
+            outcome = "refused" if is_refused else "allowed once" if refusal else "allowed"
+            detail = {"to": to} | ({"rule": refusal.rule} if refusal else {})
+            event: Event = "refusal" if is_refused else "flow"
+            self.audit.write(
+                AuditRecord(event, self.namespace, self.tool, outcome, labels=format_labels(labels), detail=detail)
+            )
+        if refusal is not None and is_refused:
+            raise _build_flow_error({_SCRIPT: refusal}, {_SCRIPT: labels}, to, self.tool, flow)
 
     def _hash_flow(self, bases: Iterable[str], to: str) -> str:
         """A digest that identifies these values, their owner, the tool and the destination."""

@@ -121,6 +121,12 @@ class CallTrace:
     """Tokens of the reply; None if they were not counted yet."""
     kept_out: int = 0
     """Tokens that the model did not have to read, because a path replaces the value."""
+    detail: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    """Further members of the audit record."""
+    returned: bytes | None = field(default=None, repr=False)
+    """The value that a script returned, JSON text, for the program that runs the gateway."""
+    printed: str = field(default="", repr=False)
+    """The text that a script printed, for the program that runs the gateway."""
 
 
 def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:

@@ -255,6 +255,14 @@ class PerKeyLimiter:
             limiter = self._limiters[owner] = ConcurrencyLimiter(self._bound, self._queue, title)
         return limiter
 
+    def count(self, owner: str, title: str) -> None:
+        """Count a call by the rate limit of an owner, without a place.
+
+        Raises:
+            BusyError: The rate limit is reached.
+        """
+        self.drop_idle(owner, self.take(owner, title))
+
     def drop_idle(self, owner: str, limiter: ConcurrencyLimiter) -> None:
         """Forget the concurrency limit of an owner without calls."""
         if limiter.is_idle and self._limiters.get(owner) is limiter:

@@ -16,6 +16,7 @@ from mcp_mirror.gateway.call import Runtime, RuntimeState
 from mcp_mirror.gateway.contents import LABELS
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.gateway.tool_search import search_tools
+from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.payload.floods import Steps, finish, take_sliced
@@ -166,7 +167,7 @@ class ChangeNotifier:
         state = self._state
         before = state.catalogs.get(owner or "", state.catalog)
         # Values of tools that are gone can still be read, so their labels stay.
-        catalog = replace(rebuilt.catalog, labels=rebuilt.catalog.labels | before.labels | LABELS | OWN_LABELS)
+        catalog = replace(rebuilt.catalog, labels=rebuilt.catalog.labels | before.labels | LABELS | OWN_LABELS | {RUN})
         if owner is None:
             self._runtime.state = replace(state, catalog=catalog)
             return
@@ -210,7 +211,7 @@ class ChangeNotifier:
         listed = ((policy, listing.examined or listing.tools if listing else ()) for policy, listing in policies)
         rules = CatalogRules(
             config.mirror,
-            (*(() if config.is_transparent else TOOLS), *search_tools(config.mirror)),
+            (*(() if config.is_transparent else (*TOOLS, RUN)), *search_tools(config.mirror)),
             is_transparent=config.is_transparent,
             pins=pins,
             owned_names=self._reserved,

@@ -63,6 +63,7 @@ Scope = Literal["shared", "principal", "session"]
 Transport = Literal["stdio", "streamable-http", "sse"]
 StoreKind = Literal["memory", "disk", "redis"]
 ClearMode = Literal["read", "refuse"]
+ScriptAccess = Literal["read_only", "listed", "all", "none"]
 LogFormat = Literal["text", "json"]
 LockMode = Literal["off", "warn", "block"]
 
@@ -297,6 +298,33 @@ class MemoryToolsPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class CodePolicy:
+    """Scripts that `memory_run` runs in a sandbox. Needs the extra `code`: pip install 'mcp-mirror[code]'."""
+
+    tools: ScriptAccess = "read_only"
+    """The tools that scripts call without a question. read_only: tools that their servers annotate as read-only, and
+    functions of a program. listed: those that `allow` names. all, none. For other tools the client asks the user, who
+    sees the arguments; a client without elicitation gets an error. With none, every call is an error."""
+    allow: Annotated[Globs, Example(("search_*",))] = ()
+    """Globs of the tools for `tools: listed`, by their own names. Case matters."""
+    seconds: Seconds = 10.0
+    """Seconds that a script may compute. Waiting for tools does not count."""
+    memory: Bytes = 256 << 20
+    """Bytes of memory that a script may use. The gateway may need several times as much to pass the largest values."""
+    calls: Count = 200
+    """Tool calls of one script."""
+    output: Count = 8_000
+    """Characters of printed text that are shown; more is dropped."""
+    values: Bytes = 64 << 20
+    """Bytes of all values together that a script reads, receives from tools and returns."""
+
+    def admits(self, tool: str, *, is_read_only: bool) -> bool:
+        """Return whether scripts may call a tool without asking the user."""
+        by_mode = {"read_only": is_read_only, "listed": _is_admitted(tool, self.allow, ()), "all": True}
+        return by_mode.get(self.tools, False)
+
+
+@dataclass(frozen=True, slots=True)
 class ContextPolicy:
     """The part of a conversation's context window that tool results may fill. Off without a window."""
 
@@ -469,6 +497,8 @@ class Config:
     """The twins, and which results stay out of the model's context."""
     memory_tools: MemoryToolsPolicy = field(default_factory=MemoryToolsPolicy)
     """The gateway's own tools, which work on stored values."""
+    code: CodePolicy = field(default_factory=CodePolicy)
+    """Scripts over stored values, in a sandbox."""
     context: ContextPolicy = field(default_factory=ContextPolicy)
     """The token budget of one conversation; off by default."""
     store: StorePolicy = field(default_factory=StorePolicy)

@@ -21,6 +21,10 @@ class ConcurrencyStage:
         principal = call.namespace
         is_admitted = False
         try:
+            if call.script is not None:  # the call of the script has a place: waiting for a second one could deadlock
+                self.limiter.count(principal, "This client")
+                is_admitted = True
+                return await call_next(call)
             async with self.limiter.acquire(principal, principal, "This client"):
                 is_admitted = True
                 return await call_next(call)

@@ -125,19 +125,28 @@ async def ask_consent(refused: FlowError, channel: ClientChannel) -> InputRequir
         FlowError: The user does not allow the flow, or the client cannot ask the user.
     """
     caller = channel.caller
-    if not _shows_forms(caller):
+    if not shows_forms(caller):
         raise refused
     params = {"message": refused.elicitation, "requestedSchema": _SCHEMA}
     if caller.is_stateless:
         state = {_PENDING: refused.flow, _ONCE: token_urlsafe(12)}
         return InputRequired({_KEY: {"method": _METHOD, "params": {"mode": "form", **params}}}, state)
     try:
-        answer = await channel.request(_METHOD, params)
+        is_allowed = await request_consent(channel, refused.elicitation)
     except RefusedError:
         raise refused from None
-    if not _is_yes(answer):
+    if not is_allowed:
         raise decline(refused)
     return Consent(flow=refused.flow)
+
+
+async def request_consent(channel: ClientChannel, message: str) -> bool:
+    """Send an elicitation request to the client, and return whether the user allows what the message describes.
+
+    Raises:
+        RefusedError: The client did not answer, or accepts no such request.
+    """
+    return _is_yes(await channel.request(_METHOD, {"message": message, "requestedSchema": _SCHEMA}))
 
 
 def decline(refused: FlowError) -> FlowError:
@@ -145,7 +154,7 @@ def decline(refused: FlowError) -> FlowError:
     return FlowError(f"{refused} The user was asked, and does not allow it.", refused.flow, refused.elicitation)
 
 
-def _shows_forms(caller: Caller) -> bool:
+def shows_forms(caller: Caller) -> bool:
     """Whether the client shows forms; a client that names no modes does."""
     modes = caller.capabilities.get("elicitation")
     return isinstance(modes, Mapping) and ("form" in modes or not modes)

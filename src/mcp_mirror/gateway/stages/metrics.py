@@ -51,6 +51,8 @@ class MetricsStage:
         return reply
 
     async def _count(self, call: Call, call_next: Next) -> Reply:
+        if call.script is not None:  # the model does not read the reply
+            return await call_next(call)
         try:
             reply = await call_next(call)
         except RefusedError as error:

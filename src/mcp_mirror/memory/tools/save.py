@@ -41,6 +41,10 @@ class NewValue:
     """The JSON text. Pieces of large values, and of values of unknown size, are read in a thread."""
     inputs: tuple[FoundValue, ...] = ()
     """The stored values that it was made of; their flow labels apply to it."""
+    labels: tuple[Labels, ...] = ()
+    """The flow labels of further values that it was made of."""
+    paths: tuple[str, ...] = ()
+    """The memory paths of these values."""
     source: str = MODEL
     """The flow label of everything else that it was made of."""
     may_inline: bool = True
@@ -96,7 +100,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         if isinstance(result, RejectedFrame) or result.captured.value is None:
             raise ToolError("null cannot be stored. Store another value.")
         arguments_digest = hashlib.sha256(call.arguments.raw).hexdigest()
-        inputs = tuple(str(one.path) for one in value.inputs)
+        inputs = (*(str(one.path) for one in value.inputs), *value.paths)
         provenance = Provenance(UPSTREAM, call.tool, arguments_digest, inputs)
         await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
         memory.trace.path = options.bases.value
@@ -107,7 +111,7 @@ def _join_labels(call: ToolInput, value: NewValue) -> Labels:
     """The joined flow labels of everything that the value was made of."""
     flows = call.memory.flows
     of_inputs = [flows.read_labels(one.descriptor) for one in value.inputs if one.descriptor]
-    return flows.join(flows.labels_of_place(value.source), *of_inputs)
+    return flows.join(flows.labels_of_place(value.source), *of_inputs, *value.labels)
 
 
 def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:

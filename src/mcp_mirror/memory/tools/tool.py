@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import FlowGuard
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_lookup import find_nearest
@@ -49,6 +50,8 @@ class Memory:
     """The one flow that the user allowed for this call."""
     trace: CallTrace = field(default_factory=CallTrace)
     """Receives the path of a value that a tool stores."""
+    scripts: Scripts | None = None
+    """Runs scripts; None outside of calls, and without the extra `code`."""
 
     @property
     def store(self) -> Store:

@@ -1,0 +1,174 @@
+"""Calls the tools that a script uses: through the whole pipeline, as if the client called them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import anyio.to_thread
+import msgspec
+
+from mcp_mirror.callers import ClientChannel
+from mcp_mirror.core.capture import CaptureRules, capture
+from mcp_mirror.core.catalog import CatalogEntry
+from mcp_mirror.core.replies import Reply, build_error_reply
+from mcp_mirror.errors import MirrorError, RefusedError, ToolError
+from mcp_mirror.gateway.call import Call, RuntimeState, ScriptOrigin
+from mcp_mirror.gateway.input_required import read_round
+from mcp_mirror.gateway.services import Services
+from mcp_mirror.gateway.stages.consent import request_consent, shows_forms
+from mcp_mirror.memory.code.scripts import ScriptCall, ScriptTool, ScriptToolResult
+from mcp_mirror.memory.value_lookup import look_up
+from mcp_mirror.observability.audit import CallTrace
+from mcp_mirror.paths import MemoryPath
+from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.security.sanitize import sanitize_ends
+from mcp_mirror.settings.labels import FUNCTIONS, Labels
+from mcp_mirror.tokens import upper_estimator
+from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.upstreams.elicitation import InputRound
+
+_INLINE_BYTES: Final = 1 << 17
+"""Results up to this size are read on the event loop."""
+_SHOWN_BYTES: Final = 2_000
+"""Bytes of a call's arguments that the user sees."""
+_MAX_ROUNDS: Final = 20
+"""Input rounds of one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCalls:
+    """The tools of one script."""
+
+    call: Call
+    """The call that runs the script."""
+    channel: ClientChannel
+    """Asks the user."""
+    services: Services
+    read_state: Callable[[], RuntimeState]
+    """Returns the current state."""
+
+    @property
+    def path_labels(self) -> frozenset[str]:
+        """See `ScriptTools.path_labels`."""
+        return self.call.catalog.labels
+
+    async def list_tools(self) -> tuple[ScriptTool, ...]:
+        """See `ScriptTools.list_tools`."""
+        caller = self.call.caller
+        await self.services.upstreams.settle(self.call.config.mirror.startup_wait, caller)
+        entries = self.read_state().catalog_for(caller).entries.values()
+        return tuple(
+            ScriptTool(one.name, one.tool, dict(one.schema), _is_read_only(one)) for one in entries if one.is_twin
+        )
+
+    async def call_tool(self, call: ScriptCall) -> ScriptToolResult:
+        """See `ScriptTools.call_tool`."""
+        state = self.read_state()
+        nested = Call(
+            self.channel,
+            call.tool.name,
+            call.arguments,
+            is_limited=self.call.is_limited,
+            config=state.config,
+            catalog=state.catalog_for(self.call.caller),
+            script=ScriptOrigin(call.labels, call.preview),
+            trace=CallTrace(detail={"script_call": self.call.id}),
+        )
+        try:
+            if not call.is_admitted:
+                await self._ask(call)
+            reply = await self._answer(nested)
+            return await self._read(nested, reply)
+        except MirrorError as error:
+            return ScriptToolResult(labels=self._labels_of(nested), error=str(error))
+
+    async def _ask(self, call: ScriptCall) -> None:
+        """Ask the user to allow a call.
+
+        Raises:
+            ToolError: The user does not allow it, or the client cannot ask the user.
+        """
+        name = call.tool.name
+        refusal = f"A script may not call {name} (`code.tools: {self.call.config.code.tools}`)."
+        if not shows_forms(self.channel.caller):
+            raise ToolError(f"{refusal} The client cannot ask the user. Call the tool outside of a script.")
+        may_show = call.preview and self.read_state().flows.may_show(call.labels)
+        shown = sanitize_ends(call.arguments.decode(), _SHOWN_BYTES) if may_show else "(hidden by the gateway's rules)"
+        try:
+            is_allowed = await request_consent(
+                self.channel, f"A script wants to call the tool {name} with these arguments:\n{shown}\nAllow this call?"
+            )
+        except RefusedError:
+            raise ToolError(f"{refusal} The client did not ask the user. Call the tool outside of a script.") from None
+        if not is_allowed:
+            raise ToolError(f"{refusal} The user was asked, and does not allow it.")
+
+    async def _answer(self, call: Call) -> Reply:
+        """Answer the call through the pipeline, and send the input requests of a 2026-07-28 server to the client."""
+        input_round: InputRound | None = None
+        for _ in range(_MAX_ROUNDS):
+            try:
+                reply = await self.read_state().answer(replace(call, input_round=input_round))
+            except RefusedError as error:
+                return build_error_reply(str(error))
+            if "inputRequests" not in reply:
+                return reply
+            requests: Mapping[str, Any] = msgspec.json.decode(_join_member(reply["inputRequests"]))
+            answers = {
+                key: dict(await self.channel.request(one["method"], one.get("params") or {}))
+                for key, one in requests.items()
+            }
+            state = msgspec.json.decode(_join_member(reply.get("requestState", b"null")), type=str | None)
+            input_round = read_round(msgspec.json.encode(answers), state)
+        raise ToolError(f"The tool {call.name} requires input more than {_MAX_ROUNDS} times.")
+
+    async def _read(self, call: Call, reply: Reply) -> ScriptToolResult:
+        """Return the value of a result: the stored one, or the one that the reply contains."""
+        trace, labels = call.trace, self._labels_of(call)
+        if _join_member(reply.get("isError", b"false")) == b"true":
+            return ScriptToolResult(labels=labels, path=trace.path, error=_read_text(reply))
+        if trace.path is None:
+            return ScriptToolResult(await _read_value(call, reply), labels)
+        found = await look_up(self.services.writer.store, self.services.scanner, call.namespace, MemoryPath(trace.path))
+        if found is None:
+            return ScriptToolResult(labels=labels, path=trace.path, error="The result was deleted during the call.")
+        return ScriptToolResult(found.blob, labels, found.preview, trace.path)
+
+    def _labels_of(self, call: Call) -> Labels | None:
+        """Return the joined labels of the result and of the script; None if nothing came from an upstream."""
+        if call.script is None or not call.trace.upstream:
+            return None
+        flows, noted = self.read_state().flows, call.trace.labels
+        if not noted:
+            return flows.labels_of_result(call.trace.upstream, call.script.labels)
+        own = Labels(frozenset(noted["sources"].split(",")), noted["integrity"], noted["confidentiality"])
+        return flows.join(own, call.script.labels)
+
+
+def _is_read_only(entry: CatalogEntry) -> bool:
+    annotations = entry.advert.get("annotations")
+    is_annotated = isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
+    return is_annotated or entry.upstream == FUNCTIONS
+
+
+async def _read_value(call: Call, reply: Reply) -> Buffer:
+    """Return the value of a result that is not stored, as it would be stored; null if it has none."""
+    entry = call.catalog.entries.get(call.name)
+    is_wrapped = entry.rules.is_wrapped if entry else False
+    rules = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=is_wrapped)
+    members = {key: _join_member(part) for key, part in reply.items()}
+    estimate = upper_estimator(call.config.mirror.provider)
+    if sum(map(len, members.values())) > _INLINE_BYTES:
+        captured = await anyio.to_thread.run_sync(capture, members, rules, estimate)
+    else:
+        captured = capture(members, rules, estimate)
+    return b"null" if captured.value is None else captured.value.blob
+
+
+def _read_text(reply: Reply) -> str:
+    blocks = msgspec.json.decode(_join_member(reply.get("content", b"[]")), type=list[dict[str, Any]])
+    return "\n".join(str(one["text"]) for one in blocks if "text" in one) or "The tool failed without a message."
+
+
+def _join_member(member: Buffer | Segments) -> bytes:
+    return bytes(join(member if isinstance(member, tuple) else (member,)))

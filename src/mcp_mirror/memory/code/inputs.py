@@ -1,0 +1,134 @@
+"""The inputs of a script: resolves memory paths in them, and reads their texts when the script needs them."""
+
+import keyword
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.resolve import Pointer, Resolved, find_pointers, substitute_pointers
+from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.flow_guard import ArgumentLoader
+from mcp_mirror.memory.tools.tool import ToolInput
+from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.settings.labels import Labels
+from mcp_mirror.types import Buffer, Descriptor
+
+_RESERVED: Final = frozenset({"tools", "json"})
+_MAX_INPUTS: Final = 100
+
+
+class ValueBudget:
+    """The bytes of values that one script may still read."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._left = most
+
+    def take(self, size: int) -> None:
+        """Count a value.
+
+        Raises:
+            ToolError: The script has read too much.
+        """
+        if size > self._left:
+            raise ToolError(
+                f"A script may read {format_bytes(self._most)} of values (`code.values`), and this is more. Use a part "
+                "of the value (path/key), or several scripts."
+            )
+        self._left -= size
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a script."""
+
+    name: str
+    blob: Buffer = field(repr=False)
+    """JSON text."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the script gets the input as a text; it gets other inputs parsed."""
+        return bytes(self.blob[:1]) == b'"'
+
+    def read_text(self) -> str:
+        """Return a text itself, any other value as JSON text."""
+        return msgspec.json.decode(self.blob, type=str) if self.is_text else str(self.blob, "utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All inputs of a script, with the properties of the stored values among them."""
+
+    inputs: tuple[Input, ...]
+    labels: Labels
+    """The joined flow labels of the stored values."""
+    preview: bool
+    """The model may see parts of all of them."""
+    paths: tuple[str, ...]
+    """Their memory paths."""
+
+    def files(self, budget: ValueBudget) -> Mapping[str, Callable[[], str]]:
+        """Return the reader of each input as a file. Each use counts."""
+
+        def make_reader(one: Input) -> Callable[[], str]:
+            def read() -> str:
+                budget.take(len(one.blob))
+                return one.read_text()
+
+            return read
+
+        return {one.name: make_reader(one) for one in self.inputs}
+
+
+async def read_inputs(call: ToolInput, raw: bytes, path_labels: frozenset[str]) -> Inputs:
+    """Resolve the inputs of a call.
+
+    Args:
+        call: The call.
+        raw: The inputs by name, a JSON object.
+        path_labels: The tool labels of this gateway's memory paths.
+
+    Raises:
+        ToolError: A name cannot be a variable, or a path has no value.
+    """
+    members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    _check_names(members)
+    memory = call.memory
+    guard = memory.guard(call.namespace, call.tool)
+    loader = ArgumentLoader(memory.store, memory.scanner, guard)
+    inputs: list[Input] = []
+    known: dict[str, Descriptor] = {}
+    values: dict[Pointer, Resolved] = {}
+    for name, text in members.items():
+        found = find_pointers(bytes(text), path_labels)
+        described = await loader.describe(found)
+        loaded = await loader.load(found, described)
+        known |= {base: one for base, one in described.items() if isinstance(one, Descriptor)}
+        values |= loaded
+        whole = next((value for pointer, value in loaded.items() if not pointer.location), None)
+        blob = whole.blob if whole else join(substitute_pointers(bytes(text), found, loaded, lambda _: frozenset()))
+        inputs.append(Input(name, _trim(blob)))
+    labels = memory.flows.join(*(memory.flows.read_labels(one) for one in known.values()))
+    paths = tuple(sorted({value.path for value in values.values()}))
+    return Inputs(tuple(inputs), labels, all(value.preview for value in values.values()), paths)
+
+
+def _trim(blob: Buffer) -> Buffer:
+    """Return JSON text from its first byte that is not white space."""
+    start = next((at for at, byte in enumerate(memoryview(blob)[:64]) if byte not in b" \t\r\n"), 0)
+    return memoryview(blob)[start:] if start else blob
+
+
+def _check_names(names: Mapping[str, object]) -> None:
+    if len(names) > _MAX_INPUTS:
+        raise ToolError(f"A script may have {_MAX_INPUTS} inputs. Join some of them in one value.")
+    for name in names:
+        is_name = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+        if not is_name or name in _RESERVED or name.startswith("_"):
+            raise ToolError(
+                f"{name[:80]!r} cannot name an input: it becomes a variable. Use a name such as `orders` or `users`."
+            )

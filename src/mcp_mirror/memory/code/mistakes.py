@@ -1,0 +1,57 @@
+"""Selects the mistakes in a script that the type check finds reliably. Pure.
+
+The type checker also reports code that runs well, such as an unchecked `None`. A mistake is invalid syntax, an
+undefined name, a wrong call of a tool, or a call of a tool that is not awaited.
+"""
+
+import builtins
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+TOOLS_CLASS: Final = "Tools"
+"""The class of the tools in the stubs."""
+MAX_MISTAKES: Final = 5
+
+_CALL_CODES: Final = frozenset(
+    {
+        "missing-argument",
+        "unknown-argument",
+        "too-many-positional-arguments",
+        "invalid-argument-type",
+        "unresolved-attribute",
+    }
+)
+_BUILTINS: Final = frozenset(dir(builtins))
+_UNAWAITED: Final = "CoroutineType"
+
+
+def find_mistakes(diagnostics: str, code: str) -> list[str]:
+    """Return the mistakes, each with its line.
+
+    Args:
+        diagnostics: The diagnostics of the type checker, JSON.
+        code: The script.
+    """
+    lines = code.splitlines()
+    found = (_read_mistake(one, lines) for one in json.loads(diagnostics))
+    return list(dict.fromkeys(one for one in found if one))[:MAX_MISTAKES]
+
+
+def _read_mistake(diagnostic: Mapping[str, Any], lines: list[str]) -> str | None:
+    message, code = str(diagnostic.get("message", "")), diagnostic.get("code")
+    row, column = diagnostic["location"]["row"], diagnostic["location"]["column"]
+    source = lines[row - 1] if row <= len(lines) else ""
+    undefined = re.search(r"Name `(\w+)`", message) if code == "unresolved-reference" else None
+    is_undefined = undefined is not None and undefined[1] not in _BUILTINS
+    is_unpacked = source[column - 1 :].startswith("**")  # the types of its members are not known
+    is_wrong_call = code in _CALL_CODES and f"`{TOOLS_CLASS}" in message and not is_unpacked
+    is_unawaited = _UNAWAITED in message
+    is_invalid = code == "invalid-syntax" and "outside" not in message  # a script may return and await anywhere
+    if not (is_undefined or is_wrong_call or is_unawaited or is_invalid):
+        return None
+    text = re.sub(rf"bound method `{TOOLS_CLASS}\.(\w+)`", r"`tools.\1`", message)
+    text = text.replace(f"Object of type `{TOOLS_CLASS}`", "`tools`")
+    advice = ". Await the call: await tools.name(...)." if is_unawaited else ""
+    return f"line {row}: {text}{advice}\n    {source.strip()[:200]}"

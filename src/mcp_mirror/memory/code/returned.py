@@ -1,0 +1,122 @@
+"""Encodes the value that a script returned as JSON, within a limit. Pure.
+
+A small value can contain one list many times, which would be written again each time, so its size is bounded first.
+"""
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any, Final
+
+import msgspec
+
+from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.errors import ToolError
+
+_ITEM_BYTES: Final = 16
+"""Bytes that each item counts at least."""
+_MAX_DEPTH: Final = 190
+"""Levels of nesting; the sandbox parses no deeper JSON."""
+_CONTAINERS: Final = (list, tuple, set, frozenset)
+
+
+def encode_returned(value: object, limit: int) -> bytes:
+    """Return a value as JSON text.
+
+    Args:
+        value: A value from the sandbox. Tuples and sets become arrays, dates and decimals texts, bytes base64, NaN
+            null.
+        limit: Bytes that the value may have, each item counting 16 at least.
+
+    Raises:
+        ToolError: The value is too large, nested too deeply, or contains something that JSON has no form for.
+    """
+    _check_size(value, limit)
+    try:
+        return msgspec.json.encode(value, enc_hook=_convert_known)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return json.dumps(_to_plain(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _check_size(value: object, limit: int) -> None:
+    """Add up the sizes of all items, level by level, and stop at the limit."""
+    size, level, depth = 0, [value], 0
+    while level:
+        size += _ITEM_BYTES * len(level) + sum(len(one) for one in level if isinstance(one, str | bytes))
+        if size > limit:
+            raise ToolError(
+                f"The script returned more than {format_bytes(limit)} (`code.values`; each item counts "
+                f"{_ITEM_BYTES} bytes at least). Return less, such as a part or a summary."
+            )
+        if depth > _MAX_DEPTH:
+            raise ToolError(f"The script returned a value with more than {_MAX_DEPTH} levels. Return a flatter value.")
+        level = _list_items(level, limit // _ITEM_BYTES)
+        depth += 1
+
+
+def _list_items(level: Iterable[object], most: int) -> list[object]:
+    """Return the items of all containers of a level, and stop soon after `most` of them."""
+    items: list[object] = []
+    for one in level:
+        if isinstance(one, dict):
+            items += one.keys()
+            items += one.values()
+        elif isinstance(one, _CONTAINERS):
+            items += one
+        elif (attributes := _read_attributes(one)) is not None:
+            items += attributes.values()
+        if len(items) > most:
+            break
+    return items
+
+
+def _read_attributes(value: object) -> Mapping[str, Any] | None:
+    """Return the attributes of an instance of a class of the script; None for other values."""
+    attributes = getattr(value, "attributes", None)
+    return attributes if type(value).__name__ == "MontyClassProxy" and isinstance(attributes, dict) else None
+
+
+def _convert_known(value: object) -> object:
+    """Convert values that are not JSON.
+
+    Raises:
+        TypeError: The value is of an unknown type.
+    """
+    if (attributes := _read_attributes(value)) is not None:
+        return attributes
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(type(value).__name__)
+
+
+def _to_plain(value: Any) -> Any:
+    """Return a value in types that `json` encodes: for integers over 64 bits, and for keys of any type."""
+    if isinstance(value, dict):
+        return {_to_key(one): _to_plain(item) for one, item in value.items()}
+    if isinstance(value, _CONTAINERS):
+        return [_to_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, date | time | timedelta | Decimal | PurePath):
+        return str(value)
+    return b64encode(value).decode() if isinstance(value, bytes) else _convert_object(value)
+
+
+def _to_key(key: object) -> str:
+    plain = _to_plain(key)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def _convert_object(value: object) -> Any:
+    try:
+        return _to_plain(_convert_known(value))
+    except TypeError as error:
+        raise ToolError(
+            f"The script returned a {error}, which JSON has no form for. Return dicts, lists, texts and numbers."
+        ) from None

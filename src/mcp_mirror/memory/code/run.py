@@ -1,0 +1,292 @@
+"""The tool `memory_run`: runs a script over stored values and captures its result.
+
+Everything that a script receives joins one set of flow labels: its inputs, the results of its calls and their errors.
+Each call carries the set as labels of its arguments, and so does everything that leaves the script. A model that may
+not see the set gets a memory path and nothing else, whether the script returned or failed.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio.to_thread
+import msgspec
+
+from mcp_mirror.core.capture import PASS_THROUGH_TOKENS
+from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.code.inputs import Inputs, ValueBudget, read_inputs
+from mcp_mirror.memory.code.sandbox import RESULT, TYPE_CHECK, Failure, Limits, Outcome, Script, Settled
+from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
+from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
+from mcp_mirror.memory.tools.save import NewValue, save_value
+from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
+from mcp_mirror.memory.value_lookup import find_nearest
+from mcp_mirror.security.flows import format_labels
+from mcp_mirror.settings.labels import Labels
+from mcp_mirror.settings.policies import CodePolicy
+
+RUN: Final = "memory_run"
+
+_MAX_CODE: Final = 100_000
+"""Characters of a script."""
+_MAX_STORED: Final = 20
+"""Stored values that an error names."""
+_SHOWN_BYTES: Final = 1 << 20
+"""Bytes above which a returned value is stored without an estimate of its tokens."""
+_INLINE_BYTES: Final = 1 << 16
+"""Bytes of a result up to which it becomes a text on the event loop."""
+_CHARACTERS_PER_TOKEN: Final = 3
+"""Printed characters that are shown for each token of the read budget."""
+_NO_VALUE: Final = "The script returned nothing. Let its last line be the value to return, or print text."
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What one script has received, made and printed until now."""
+
+    labels: Labels
+    preview: bool
+    join: Callable[..., Labels] = field(repr=False)
+    """Joins labels."""
+    budget: ValueBudget
+    most_printed: int
+    """Characters of printed text that are kept."""
+    calls: int = 0
+    stored: list[tuple[str, str]] = field(default_factory=list)
+    """The tool and the memory path of each stored result."""
+    printed: list[str] = field(default_factory=list)
+    printed_characters: int = 0
+
+    def add_text(self, text: str) -> None:
+        """Keep printed text up to the limit."""
+        room = self.most_printed - self.printed_characters
+        self.printed_characters += len(text)
+        if room > 0:
+            self.printed.append(text[:room])
+
+    @property
+    def text(self) -> str:
+        """The printed text, and how much of it is missing."""
+        text = "".join(self.printed).rstrip("\n")
+        missing = self.printed_characters - self.most_printed
+        return f"{text}\n... {missing:,} more characters (`code.output`)" if missing > 0 else text
+
+
+async def run(call: ToolInput) -> Content:
+    """Run a script and return its result.
+
+    Raises:
+        ToolError: The script cannot run or failed; the message names the line.
+        StoreError: The store failed.
+    """
+    scripts, memory = call.memory.scripts, call.memory
+    if scripts is None:
+        raise ToolError("Scripts cannot run here. Call memory_run as a tool.")
+    code = call.arguments.text("code")
+    if len(code) > _MAX_CODE:
+        raise ToolError(f"The script has {len(code):,} characters; {_MAX_CODE:,} are accepted. Shorten it.")
+    raw_inputs = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
+    inputs = await read_inputs(call, raw_inputs, scripts.tools.path_labels)
+    policy = scripts.policy
+    most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
+    progress = _Progress(inputs.labels, inputs.preview, memory.flows.join, ValueBudget(policy.values), most_printed)
+    try:
+        outcome = await _execute(scripts, code, inputs, progress, is_hidden=not memory.flows.may_show(inputs.labels))
+    finally:
+        memory.trace.detail = {
+            "script": hashlib.sha256(code.encode("utf-8", "replace")).hexdigest(),
+            "inputs": " ".join(inputs.paths),
+            "calls": str(progress.calls),
+        }
+        memory.trace.labels = format_labels(progress.labels)
+    memory.trace.returned = None if outcome.failure else outcome.value
+    memory.trace.printed = progress.text
+    is_rejected = outcome.failure is not None and outcome.failure.kind == TYPE_CHECK  # before it ran
+    if not memory.flows.may_show(progress.labels) and not is_rejected:
+        return await _reply_hidden(call, inputs, progress, outcome)
+    if outcome.failure:
+        raise _build_error(outcome.failure, policy, progress)
+    return await _reply(call, inputs, progress, outcome.value)
+
+
+async def _execute(scripts: Scripts, code: str, inputs: Inputs, progress: _Progress, *, is_hidden: bool) -> Outcome:
+    """Run a script. If the model may not see its inputs, the check before the run is the only place for mistakes."""
+    policy = scripts.policy
+    uses_tools = mentions("tools", code)
+    tools = name_tools(await scripts.tools.list_tools()) if uses_tools else {}
+    used = [one for one in inputs.inputs if mentions(one.name, code)]
+    for one in used:
+        progress.budget.take(len(one.blob))
+    prelude, stubs = "", None
+    selected = select_tools(code, tools)
+    if used or uses_tools:
+        prelude = write_prelude(selected, (one.name for one in used if not one.is_text), has_tools=uses_tools)
+    if uses_tools or is_hidden:
+        stubs = write_stubs(selected, (one.name for one in inputs.inputs))
+    is_large = sum(len(one.blob) for one in used) > _INLINE_BYTES
+
+    def read_texts() -> dict[str, str | bytes]:
+        return {one.name: one.read_text() if one.is_text else bytes(one.blob) for one in used}
+
+    script = Script(
+        code=code,
+        prelude=prelude,
+        inputs=await anyio.to_thread.run_sync(read_texts) if is_large else read_texts(),
+        files=inputs.files(progress.budget),
+        stubs=stubs,
+        limits=Limits(policy.seconds, policy.memory, policy.calls, policy.values),
+        on_print=progress.add_text,
+    )
+
+    async def call_tool(name: str, arguments: str) -> Settled:
+        result = await _call_tool(scripts, tools, progress, name, arguments)
+        return await _settle(result, progress)
+
+    outcome = await scripts.sandbox.run(script, call_tool)
+    if outcome.failure and outcome.failure.kind == TYPE_CHECK:
+        return Outcome(failure=_name_similar_tools(outcome.failure, tools))
+    return outcome
+
+
+async def _call_tool(
+    scripts: Scripts, tools: Mapping[str, ScriptTool], progress: _Progress, name: str, arguments: str
+) -> ScriptToolResult:
+    """Call a tool for the script; its result joins the labels of the script before the script gets it."""
+    policy = scripts.policy
+    progress.calls += 1
+    if progress.calls > policy.calls:
+        return ScriptToolResult(error=f"A script may make {policy.calls:,} tool calls (`code.calls`).")
+    if (tool := tools.get(name)) is None:
+        return ScriptToolResult(error=f"Unknown tool {name!r}.")
+    if policy.tools == "none":
+        return ScriptToolResult(error="Scripts may not call tools here (`code.tools: none`).")
+    is_admitted = policy.admits(tool.tool, is_read_only=tool.is_read_only)
+    encoded = arguments.encode("utf-8", "replace")
+    result = await scripts.tools.call_tool(ScriptCall(tool, encoded, progress.labels, progress.preview, is_admitted))
+    progress.preview = progress.preview and result.preview
+    if result.labels is not None:  # another call may have changed the labels in the meantime
+        progress.labels = progress.join(progress.labels, result.labels)
+    if result.path:
+        progress.stored.append((tool.name, result.path))
+    return result
+
+
+async def _settle(result: ScriptToolResult, progress: _Progress) -> Settled:
+    """Return the result in the form of the sandbox: JSON text, or an exception."""
+    value, error = result.value, result.error
+    if error is None:
+        try:
+            progress.budget.take(len(value))
+        except ToolError as over:
+            error = str(over)
+    if error is not None:
+        return {"exc_type": "RuntimeError", "message": error}
+    if len(value) > _INLINE_BYTES:
+        return {"return_value": await anyio.to_thread.run_sync(lambda: str(value, "utf-8", "replace"))}
+    return {"return_value": str(value, "utf-8", "replace")}
+
+
+async def _reply(call: ToolInput, inputs: Inputs, progress: _Progress, value: bytes) -> Content:
+    """Return the printed text and the value: a small one as it is, others as a notice."""
+    printed = progress.text
+    blocks: list[str] = []
+    if printed and progress.preview:
+        blocks.append(printed)
+    elif printed:
+        saved = await save_value(call, _build_value(inputs, progress, msgspec.json.encode(printed)))
+        blocks.append(
+            f"The printed text is not shown, because a value that the script read has no preview:\n{saved.notice}"
+        )
+    if value != b"null":
+        blocks.append(await _show(call, inputs, progress, value))
+    elif not blocks:
+        blocks.append(_NO_VALUE)
+    if len(blocks) > 1 and progress.preview:
+        blocks = [f"printed:\n{blocks[0]}", f"returned:\n{blocks[1]}"]
+    return tuple(block for text in blocks for block in build_text_content(text))
+
+
+async def _show(call: ToolInput, inputs: Inputs, progress: _Progress, value: bytes) -> str:
+    memory = call.memory
+    is_short = value[:1] != b"{" and len(value) <= _SHOWN_BYTES and progress.preview
+    if is_short and memory.estimate(value) < min(PASS_THROUGH_TOKENS, memory.mirror.inline_budget):
+        return msgspec.json.decode(value, type=str) if value[:1] == b'"' else value.decode()
+    return (await save_value(call, _build_value(inputs, progress, value))).notice
+
+
+def _build_value(inputs: Inputs, progress: _Progress, value: bytes) -> NewValue:
+    paths = (*inputs.paths, *(path for _, path in progress.stored))
+    return NewValue(
+        (value,),
+        labels=(progress.labels,),
+        paths=tuple(dict.fromkeys(paths)),
+        preview=progress.preview,
+        size=len(value),
+    )
+
+
+async def _reply_hidden(call: ToolInput, inputs: Inputs, progress: _Progress, outcome: Outcome) -> Content:
+    """Store the returned value or the failure, and return only its path: an error message may depend on the values."""
+    value = outcome.value
+    if outcome.failure:
+        failed = {"error": outcome.failure.message, "line": outcome.failure.line, "printed": progress.text}
+        value = msgspec.json.encode(failed)
+    elif value == b"null":
+        value = msgspec.json.encode({"returned": None, "printed": progress.text})
+    saved = await save_value(call, _build_value(inputs, progress, value))
+    return build_text_content(f"{saved.path}\n")
+
+
+def _build_error(failure: Failure, policy: CodePolicy, progress: _Progress) -> ToolError:
+    """Return the error of a failed script: the line, the exception, the printed text and the stored values."""
+    where = f" in line {failure.line}" if failure.line else ""
+    if failure.limit:
+        parts = [f"The script was ended{where}: {_describe_limit(failure.limit, policy)}"]
+    elif failure.kind == RESULT:
+        parts = [failure.message]
+    elif failure.kind == TYPE_CHECK:
+        parts = [f"The script was not run. Correct it and call again.\n{failure.message}"]
+    elif progress.preview:
+        source = f"\n    {failure.source[:200]}" if failure.source else ""
+        parts = [f"The script failed{where}:{source}\n{failure.message}"]
+    else:
+        hidden = "The message is not shown, because a value that the script read has no preview."
+        parts = [f"The script failed{where} with {failure.kind}. {hidden}"]
+    if progress.text and progress.preview:
+        parts.append(f"printed:\n{progress.text}")
+    if progress.stored:
+        listed = "\n".join(f'{tool}: "{path}"' for tool, path in progress.stored[-_MAX_STORED:])
+        parts.append(f"The results of its calls stay stored:\n{listed}")
+    return ToolError("\n".join(parts))
+
+
+def _describe_limit(limit: str, policy: CodePolicy) -> str:
+    described = {
+        "seconds": f"it computed longer than {policy.seconds:g} s (`code.seconds`). Use a part of the values.",
+        "memory": f"it used more than {policy.memory >> 20:,} MiB (`code.memory`). Use a part of the values, or read "
+        'lines with open("/memory/name").',
+        "calls": f"it made too many calls ({policy.calls:,} tool calls are accepted, `code.calls`).",
+    }
+    return described[limit]
+
+
+def _name_similar_tools(failure: Failure, tools: Mapping[str, ScriptTool]) -> Failure:
+    """Add the names of similar tools to a mistake that names an unknown one."""
+    unknown = [word for word in failure.message.split("`") if word.isidentifier() and word not in tools]
+    near = [name for word in unknown for name in find_nearest(word, tools)]
+    if "has no attribute" not in failure.message or not near:
+        return failure
+    return Failure(f"{failure.message}\nSimilar tools: {', '.join(dict.fromkeys(near))}.", failure.kind)
+
+
+RUN_TOOL: Final = MemoryTool(
+    RUN,
+    "Run Python on stored values in a sandbox, without files and network. Each input is a variable: the parsed value "
+    "of a memory path, or a value of yours. Call tools with await tools.name(argument=...). The last line is the "
+    "result; print() shows text.",
+    {"code": {"type": "string"}, "inputs": {"type": "object"}},
+    ("code",),
+    run,
+    {"openWorldHint": True},
+)

@@ -1,0 +1,368 @@
+"""Runs scripts in worker processes of `pydantic-monty`, a Python interpreter without files, network and environment.
+
+The pool starts with the first script. A thread drives each script, because the pool's asyncio interface can abort the
+process while the interpreter exits, and cannot end a script that computes. A script that is cancelled is ended with its
+worker process, which the pool replaces. This module must not know memory, tools and flows.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+
+from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.memory.code.mistakes import find_mistakes
+from mcp_mirror.memory.code.returned import encode_returned
+
+if TYPE_CHECKING:
+    from pydantic_monty import FunctionSnapshot, Monty, MontyError, MontySession, NameLookupSnapshot
+
+PACKAGE: Final = "pydantic_monty"
+"""The package of the interpreter, an extra."""
+CALL: Final = "_call_tool"
+"""The function by which a script's prelude calls tools: its arguments are a name and a JSON object."""
+FOLDER: Final = "/memory"
+"""The folder of the inputs in the sandbox."""
+
+TYPE_CHECK: Final = "type check"
+"""The kind of failure of a script that the type check rejected: it did not run."""
+RESULT: Final = "result"
+"""The kind of failure of a script whose returned value cannot be used."""
+
+_MAX_SCRIPTS: Final = 16
+"""Scripts that run at once; others wait."""
+_SUSPENSIONS: Final = 10_000
+"""Times that a script may ask the gateway for anything but a tool call, such as a file."""
+_GRACE: Final = 1.0
+"""Seconds after its limit in which a worker process must end a script by itself."""
+
+Settled = Mapping[str, Any]
+"""The answer to a call of the sandbox: a value, or an exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one script."""
+
+    seconds: float
+    memory: int
+    """Bytes."""
+    calls: int
+    values: int
+    """Bytes of the returned value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script."""
+
+    code: str
+    prelude: str
+    """Code that defines the script's variables and tools; empty if it needs none."""
+    inputs: Mapping[str, str | bytes]
+    """The texts that the prelude uses."""
+    files: Mapping[str, Callable[[], str]] = field(repr=False)
+    """Reads the text of each file in the folder of the inputs."""
+    stubs: str | None
+    """Types for the check before the script runs; None: no check."""
+    limits: Limits
+    on_print: Callable[[str], None] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a script failed."""
+
+    message: str
+    """The exception, such as `KeyError: 'x'`; it may contain parts of values."""
+    kind: str
+    """The class of the exception, or the limit."""
+    line: int | None = None
+    source: str = ""
+    """The source line."""
+    limit: str | None = None
+    """The configuration key of the limit that the script exceeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a script: the returned value as JSON text, or a failure."""
+
+    value: bytes = b"null"
+    failure: Failure | None = None
+
+
+CallTool = Callable[[str, str], Awaitable[Settled]]
+"""Calls a tool with JSON arguments; returns `{"return_value": JSON text}`, or an exception by its name."""
+
+
+class Sandbox:
+    """The pool of worker processes."""
+
+    def __init__(self) -> None:
+        self._pool: Monty | None = None
+        self._opening = anyio.Lock()
+        self._threads = anyio.CapacityLimiter(_MAX_SCRIPTS)
+
+    async def run(self, script: Script, call_tool: CallTool) -> Outcome:
+        """Run a script; cancellation ends its worker process.
+
+        Args:
+            script: The script.
+            call_tool: Calls a tool for the script. Calls that the script does not await are cancelled at its end.
+        """
+        pool = await self._open()
+        execution = _Execution(pool, script)
+
+        async def answer(call_id: int, name: str, arguments: str) -> None:
+            execution.answer(call_id, await call_tool(name, arguments))
+
+        async with anyio.create_task_group() as tasks:
+
+            def start_call(call_id: int, name: str, arguments: str) -> None:
+                anyio.from_thread.run_sync(tasks.start_soon, answer, call_id, name, arguments)
+
+            execution.start_call = start_call
+            tasks.start_soon(execution.stop_when_cancelled)
+            outcome = await anyio.to_thread.run_sync(execution.run, limiter=self._threads)
+            tasks.cancel_scope.cancel()
+        return outcome
+
+    async def aclose(self) -> None:
+        """End the worker processes."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(pool.__exit__, None, None, None)
+
+    async def _open(self) -> "Monty":
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await anyio.to_thread.run_sync(_open_pool)
+            return self._pool
+
+
+def _open_pool() -> "Monty":
+    from pydantic_monty import Monty, MontyError  # noqa: PLC0415  # an extra, and not needed before the first script
+
+    pool = Monty(min_processes=1, max_processes=_MAX_SCRIPTS, feed_duration_limit_grace=_GRACE)
+    try:
+        return pool.__enter__()
+    except (MontyError, OSError) as error:
+        raise MirrorError(f"The sandbox cannot start: {error}. Install the extra again: mcp-mirror[code].") from None
+
+
+class _StoppedError(Exception):
+    """The call of the script was cancelled."""
+
+
+class _RejectedError(Exception):
+    """The check before the run found mistakes."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class _Execution:
+    """One script in a worker process. `run` blocks a thread; the event loop calls `answer` and stops it."""
+
+    def __init__(self, pool: "Monty", script: Script) -> None:
+        self.start_call: Callable[[int, str, str], None] = lambda *_: None
+        """Starts a tool call in the event loop."""
+        self._pool = pool
+        self._script = script
+        self._answers: SimpleQueue[tuple[int, Settled] | None] = SimpleQueue()
+        self._settled: dict[int, Settled] = {}
+        self._lock = threading.Lock()
+        self._worker: int | None = None
+        """The process id of the worker while it computes; after that, the id may be another's."""
+        self._is_stopped = False
+
+    def answer(self, call_id: int, settled: Settled) -> None:
+        """Give the script the result of a tool call."""
+        self._answers.put((call_id, settled))
+
+    async def stop_when_cancelled(self) -> None:
+        """Wait until cancelled, and then end the script if it still runs."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._is_stopped = True
+            if self._worker is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(self._worker, signal.SIGKILL)
+        self._answers.put(None)
+
+    def run(self) -> Outcome:
+        """Run the script to its end; block the thread."""
+        from pydantic_monty import MontyError  # noqa: PLC0415  # an extra
+
+        limits = self._script.limits
+        checkout = self._pool.checkout(
+            limits={
+                "max_feed_duration_secs": limits.seconds,
+                "max_memory": limits.memory,
+                "max_suspensions": _SUSPENSIONS + 4 * limits.calls,
+            },
+            type_check=self._script.stubs is not None,
+            type_check_stubs=self._script.stubs,
+            type_check_format="json",
+            os_policy={"sleep": "zero"},
+        )
+        try:
+            with checkout as session:
+                return Outcome(self._run_in(session))
+        except _StoppedError:
+            return Outcome(failure=Failure("The call was cancelled.", "cancelled"))
+        except _RejectedError as error:
+            return Outcome(failure=error.failure)
+        except ToolError as error:
+            return Outcome(failure=Failure(str(error), RESULT))
+        except MontyError as error:
+            if self._is_stopped:
+                return Outcome(failure=Failure("The call was cancelled.", "cancelled"))
+            return Outcome(failure=_explain(error, has_prelude=bool(self._script.prelude)))
+
+    def _run_in(self, session: "MontySession") -> bytes:
+        from pydantic_monty import FunctionSnapshot, FutureSnapshot, MontyComplete  # noqa: PLC0415  # an extra
+
+        script, pid = self._script, session.worker_pid
+        if script.prelude:
+            self._compute(
+                pid,
+                lambda: session.feed_run(script.prelude, inputs=dict(script.inputs), skip_type_check=True),
+            )
+        snapshot = self._start(session, pid)
+        while not isinstance(snapshot, MontyComplete):
+            if isinstance(snapshot, FunctionSnapshot):
+                settled = self._answer_call(snapshot)
+                resume = snapshot.resume_not_handled if settled is None else lambda: snapshot.resume(settled)  # noqa: B023  # called at once
+            elif isinstance(snapshot, FutureSnapshot):
+                ready = self._wait_for(snapshot.pending_call_ids)
+                resume = lambda: snapshot.resume(ready)  # noqa: B023, E731  # called at once
+            else:
+                resume = _resume_name(snapshot)
+            snapshot = self._compute(pid, resume)
+        return encode_returned(snapshot.output, script.limits.values)
+
+    def _start(self, session: "MontySession", pid: int | None) -> Any:
+        """Check the script's types and start it."""
+        from pydantic_monty import MontyTypingError  # noqa: PLC0415  # an extra
+
+        script = self._script
+
+        def start(*, is_checked: bool) -> Any:
+            return session.feed_start(
+                script.code,
+                print_callback=lambda _stream, text: script.on_print(text),
+                skip_type_check=not is_checked,
+            )
+
+        if script.stubs is None:
+            return self._compute(pid, lambda: start(is_checked=False))
+        try:
+            return self._compute(pid, lambda: start(is_checked=True))
+        except MontyTypingError as error:
+            mistakes = find_mistakes(error.display(), script.code)
+        if mistakes:
+            raise _RejectedError(Failure("\n".join(mistakes), TYPE_CHECK))
+        return self._compute(pid, lambda: start(is_checked=False))
+
+    def _compute(self, pid: int | None, step: Callable[[], Any]) -> Any:
+        """Let the worker compute until it needs something; during this time, `_stop` may kill it."""
+        with self._lock:
+            if self._is_stopped:
+                raise _StoppedError
+            self._worker = pid
+        try:
+            return step()
+        finally:
+            with self._lock:
+                self._worker = None
+
+    def _answer_call(self, snapshot: "FunctionSnapshot") -> Any:
+        """Return the answer to a call of the sandbox; None: the sandbox answers that it is not supported."""
+        name = snapshot.function_name
+        if snapshot.is_os_function:
+            return self._answer_os_call(str(name), snapshot.args)
+        if name != CALL:
+            return {"exc_type": "NameError", "message": f"name '{name}' is not defined"}
+        if snapshot.kwargs or [type(one) for one in snapshot.args] != [str, str]:
+            return {"exc_type": "TypeError", "message": "Call tools with tools.name(argument=...)."}
+        tool, arguments = snapshot.args
+        self.start_call(snapshot.call_id, tool, arguments)
+        return {"future": ...}
+
+    def _answer_os_call(self, name: str, args: tuple[Any, ...]) -> Any:
+        """Answer a file call: only the files of the inputs exist, and none can be written."""
+        from pydantic_monty import MontyFileHandle  # noqa: PLC0415  # an extra
+
+        files = {f"{FOLDER}/{one}": read for one, read in self._script.files.items()}
+        path = str(getattr(args[0], "path", args[0])) if args else ""
+        answer: object = None
+        if name == "Path.iterdir" and path == FOLDER:
+            answer = [PurePosixPath(one) for one in files]
+        elif name in ("Path.exists", "Path.is_file"):
+            answer = path in files
+        elif name == "open" and path in files and args[1] in ("r", "rb"):
+            answer = MontyFileHandle(path, args[1])
+        elif name in ("Path.read_text", "Path.read_bytes") and path in files:
+            try:
+                text = files[path]()
+            except ToolError as error:
+                return {"exc_type": "OSError", "message": str(error)}
+            answer = text if name == "Path.read_text" else text.encode("utf-8", "replace")
+        return None if answer is None else {"return_value": answer}
+
+    def _wait_for(self, call_ids: list[int]) -> dict[int, Any]:
+        """Wait until one of these tool calls or more have results, and return the results."""
+        while not (ready := {one: self._settled.pop(one) for one in call_ids if one in self._settled}):
+            if (answer := self._answers.get()) is None:
+                raise _StoppedError
+            self._settled[answer[0]] = answer[1]
+        return ready
+
+
+def _resume_name(snapshot: "NameLookupSnapshot") -> Callable[[], Any]:
+    return snapshot.resume_auto
+
+
+def _explain(error: "MontyError", *, has_prelude: bool) -> Failure:
+    """Return a failure with the last line of the script in the traceback, and the limit that was exceeded."""
+    from pydantic_monty import MontyCrashedError, MontyRuntimeError, MontySyntaxError  # noqa: PLC0415  # an extra
+
+    if isinstance(error, MontyCrashedError):
+        if "memory limit" in str(error):
+            return Failure("MemoryError", "MemoryError", limit="memory")
+        limit = "seconds" if "duration" in str(error) or error.timed_out else None
+        return Failure("The worker process of the script died.", "crash", limit=limit)
+    if not isinstance(error, MontyRuntimeError | MontySyntaxError):
+        return Failure(str(error), type(error).__name__)
+    own = [one for one in error.traceback() if one.filename != "<python-input-0>" or not has_prelude]
+    message = error.display("type-msg")
+    kind = message.partition(":")[0]
+    line, source = (own[-1].line, (own[-1].source_line or "").strip()) if own else (None, "")
+    limit = next((key for text, key in _LIMITS.items() if text in message), None)
+    return Failure(message, kind, line, source, limit)
+
+
+_LIMITS: Final = {
+    "TimeoutError: feed time limit exceeded": "seconds",
+    "MemoryError: ": "memory",
+    "suspension": "calls",
+}
+"""Texts of the interpreter's errors, and the configuration keys of the limits."""

@@ -1,0 +1,77 @@
+"""The interfaces between a script and the gateway: the tools that a script can call, and their results."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mcp_mirror.memory.code.sandbox import Sandbox
+from mcp_mirror.settings.labels import Labels
+from mcp_mirror.settings.policies import CodePolicy
+from mcp_mirror.types import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptTool:
+    """A tool as scripts see it."""
+
+    name: str
+    """The name of its twin."""
+    tool: str
+    """Its own name."""
+    schema: dict[str, Any] = field(repr=False)
+    """The upstream's own input schema."""
+    is_read_only: bool
+    """Its server annotates it as read-only, or it is a function of the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCall:
+    """One call of a tool by a script."""
+
+    tool: ScriptTool
+    arguments: bytes
+    """A JSON object."""
+    labels: Labels
+    """The joined flow labels of everything that the script has received."""
+    preview: bool
+    """The model may see parts of all of it."""
+    is_admitted: bool
+    """The call needs no question to the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptToolResult:
+    """The result of a tool call for the script."""
+
+    value: Buffer = b"null"
+    """JSON text."""
+    labels: Labels | None = None
+    """The flow labels of the result; None: the result has no content of an upstream."""
+    preview: bool = True
+    """The model may see parts of it."""
+    path: str | None = None
+    """The memory path of the stored result."""
+    error: str | None = None
+    """The message of a failed call."""
+
+
+class ScriptTools(Protocol):
+    """Calls tools for one script, in the same way as a client's calls."""
+
+    @property
+    def path_labels(self) -> frozenset[str]:
+        """The tool labels of this gateway's memory paths."""
+
+    async def list_tools(self) -> tuple[ScriptTool, ...]:
+        """Return all tools of the caller."""
+
+    async def call_tool(self, call: ScriptCall) -> ScriptToolResult:
+        """Call a tool. Failures are results with an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """What runs the scripts of one call."""
+
+    sandbox: Sandbox
+    policy: CodePolicy
+    tools: ScriptTools

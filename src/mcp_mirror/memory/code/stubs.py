@@ -1,0 +1,103 @@
+"""Type stubs of tools from their JSON Schemas, and the prelude that defines tools and inputs in the sandbox. Pure."""
+
+import json
+import keyword
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from mcp_mirror.memory.code.mistakes import TOOLS_CLASS
+from mcp_mirror.memory.code.sandbox import CALL
+from mcp_mirror.memory.code.scripts import ScriptTool
+
+_TYPES: Final = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "array": "list[Any] | tuple[Any, ...]",
+    "object": "dict[Any, Any]",
+    "null": "None",
+}
+_MAX_LITERALS: Final = 30
+"""Values of an enumeration that a stub names."""
+
+
+def name_tools(tools: Sequence[ScriptTool]) -> Mapping[str, ScriptTool]:
+    """Return the tools by their names in scripts: the twin's name, and the tool's own name where it is unique."""
+    own = [_to_identifier(one.tool) for one in tools]
+    named = {name: one for name, one in zip(own, tools, strict=True) if own.count(name) == 1}
+    return named | {_to_identifier(one.name): one for one in tools}
+
+
+def select_tools(code: str, tools: Mapping[str, ScriptTool]) -> Mapping[str, ScriptTool]:
+    """Return the tools that a script can use: those that it names, or all if it uses `tools` in another way."""
+    uses = re.findall(r"\btools\b(?:\s*\.\s*(\w+))?", code)
+    if not all(uses):
+        return tools
+    return {name: tools[name] for name in dict.fromkeys(uses) if name in tools}
+
+
+def mentions(name: str, code: str) -> bool:
+    """Whether a script may use a variable; its file does not count."""
+    return re.search(rf"(?<!/memory/)\b{re.escape(name)}\b", code) is not None
+
+
+def write_prelude(tools: Iterable[str], parsed: Iterable[str], *, has_tools: bool) -> str:
+    """Return the code that runs before a script.
+
+    Args:
+        tools: The names of the tools.
+        parsed: The names of the inputs that are JSON text.
+        has_tools: Define `tools`.
+    """
+    lines = ["import json"]
+    if has_tools:
+        lines += ["class _Tools:", "    pass"]
+        for name in tools:
+            lines.append(f"    async def {name}(self, **arguments):")
+            lines.append(f"        return json.loads(await {CALL}({json.dumps(name)}, json.dumps(arguments)))")
+        lines.append("tools = _Tools()")
+    lines += [f"{name} = json.loads({name})" for name in parsed]
+    return "\n".join(lines)
+
+
+def write_stubs(tools: Mapping[str, ScriptTool], inputs: Iterable[str]) -> str:
+    """Return the declarations for the type check. Types of members are not declared: the gateway validates them."""
+    lines = ["from typing import Any, Literal", "import json", f"class {TOOLS_CLASS}:", "    pass"]
+    lines += [f"    async def {name}({_write_parameters(one.schema)}) -> Any: ..." for name, one in tools.items()]
+    lines += [f"tools: {TOOLS_CLASS}", *(f"{name}: Any" for name in inputs)]
+    return "\n".join(lines)
+
+
+def _write_parameters(schema: Mapping[str, Any]) -> str:
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        return "self, **arguments: Any"
+    required = schema.get("required", ())
+    named = [name for name in properties if _is_name(name)]
+    each = [f"{name}: {_write_type(properties[name])}{'' if name in required else ' = ...'}" for name in named]
+    is_open = len(named) < len(properties) or bool(schema.get("additionalProperties"))
+    return ", ".join(["self", *(["*", *each] if each else []), *(["**arguments: Any"] if is_open else [])])
+
+
+def _write_type(schema: object) -> str:
+    if not isinstance(schema, Mapping):
+        return "Any"
+    values = schema.get("enum")
+    if isinstance(values, list) and len(values) <= _MAX_LITERALS and all(isinstance(one, str) for one in values):
+        return f"Literal[{', '.join(map(repr, values))}]" if values else "Any"
+    kinds = schema.get("type")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if values is not None or not all(isinstance(one, str) and one in _TYPES for one in kinds):
+        return "Any"
+    return " | ".join(_TYPES[one] for one in kinds)
+
+
+def _to_identifier(name: str) -> str:
+    text = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return text if _is_name(text) else f"_{text}"
+
+
+def _is_name(text: object) -> bool:
+    return isinstance(text, str) and text.isidentifier() and text.isascii() and not keyword.iskeyword(text)

@@ -1,0 +1,121 @@
+"""What a script gets before it runs: its tools by name, their types, the mistakes that are reported; and its policy."""
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.code.mistakes import find_mistakes
+from mcp_mirror.memory.code.returned import encode_returned
+from mcp_mirror.memory.code.scripts import ScriptTool
+from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
+from mcp_mirror.settings.policies import CodePolicy
+
+
+def tool(name: str, own: str | None = None, **schema: Any) -> ScriptTool:
+    return ScriptTool(name, own or name.removesuffix("_mirrored"), schema, is_read_only=True)
+
+
+def test_a_tool_has_the_name_of_its_twin_and_its_own_name_if_that_is_unique() -> None:
+    named = name_tools([tool("a-b_mirrored"), tool("x_say_mirrored", "say"), tool("y_say_mirrored", "say")])
+    assert set(named) == {"a_b_mirrored", "a_b", "x_say_mirrored", "y_say_mirrored"}
+    assert set(name_tools([tool("3d"), tool("class")])) == {"_3d", "_class"}
+
+
+@pytest.mark.parametrize(
+    ("code", "selected"),
+    [
+        ("await tools.a(x=1)", ["a"]),
+        ("tools . b", ["b"]),
+        ("tools.nothing()", []),
+        ("getattr(tools, 'a')", ["a", "b"]),
+        ("tools.a; f = tools", ["a", "b"]),
+    ],
+)
+def test_a_script_gets_the_tools_that_it_can_use(code: str, selected: list[str]) -> None:
+    assert list(select_tools(code, {"a": tool("a"), "b": tool("b")})) == selected
+
+
+@pytest.mark.parametrize(
+    ("code", "is_mentioned"),
+    [("len(log)", True), ("open('/memory/log')", False), ("math.login", False), ("x = {'log': 1}", True)],
+)
+def test_an_input_is_loaded_if_the_script_may_use_it(code: str, is_mentioned: bool) -> None:  # noqa: FBT001  # a table
+    assert mentions("log", code) is is_mentioned
+
+
+@pytest.mark.parametrize(
+    ("schema", "parameters"),
+    [
+        ({}, "self, **arguments: Any"),
+        ({"properties": {"a": {"type": "string"}}, "required": ["a"]}, "self, *, a: str"),
+        ({"properties": {"a": {"type": "integer"}}}, "self, *, a: int = ..."),
+        ({"properties": {"a": {"type": ["number", "null"]}}}, "self, *, a: float | None = ..."),
+        ({"properties": {"a": {"enum": ["x", "y'"]}}}, "self, *, a: Literal['x', \"y'\"] = ..."),
+        ({"properties": {"a": {"enum": [1]}}}, "self, *, a: Any = ..."),
+        ({"properties": {"a": {"enum": []}}}, "self, *, a: Any = ..."),
+        ({"properties": {"a": {"$ref": "#"}, "b": True}}, "self, *, a: Any = ..., b: Any = ..."),
+        ({"properties": {"a-b": {"type": "string"}}}, "self, **arguments: Any"),
+        ({"properties": {"a": {"type": "array"}}, "additionalProperties": True},
+         "self, *, a: list[Any] | tuple[Any, ...] = ..., **arguments: Any"),
+    ],
+)  # fmt: skip
+def test_the_types_of_a_tool_are_those_of_its_schema(schema: dict[str, Any], parameters: str) -> None:
+    assert f"    async def a({parameters}) -> Any: ..." in write_stubs({"a": tool("a", **schema)}, ("x",))
+
+
+def test_a_tool_cannot_put_code_into_the_stubs_or_the_prelude() -> None:
+    evil = tool("a", "b): ...\nimport os\ndef c(", properties={"x: int): ...\nimport os": {"enum": ["'\n\"]"]}})
+    named = name_tools([evil])
+    assert "\nimport os" not in write_stubs(named, ())
+    assert "\nimport os" not in write_prelude(named, ("x",), has_tools=True)
+
+
+def diagnostic(code: str, message: str, row: int = 1, column: int = 1) -> dict[str, Any]:
+    return {"code": code, "message": message, "location": {"row": row, "column": column}}
+
+
+@pytest.mark.parametrize(
+    ("found", "is_mistake"),
+    [
+        (diagnostic("missing-argument", "No argument for bound method `Tools.a`"), True),
+        (diagnostic("missing-argument", "No argument for `f`"), False),
+        (diagnostic("invalid-argument-type", "Argument to bound method `Tools.a`", 2, 3), False),
+        (diagnostic("unresolved-reference", "Name `nothing` used when not defined"), True),
+        (diagnostic("unresolved-reference", "Name `getattr` used when not defined"), False),
+        (diagnostic("unsupported-operator", "Operator `+` on `CoroutineType[Any]`"), True),
+        (diagnostic("invalid-syntax", "Expected an expression", 9), True),
+        (diagnostic("invalid-syntax", "`return` statement outside of a function"), False),
+        (diagnostic("unresolved-attribute", "Attribute `group` is not defined on `None`"), False),
+    ],
+)
+def test_only_certain_mistakes_are_reported(found: dict[str, Any], is_mistake: bool) -> None:  # noqa: FBT001  # a table
+    mistakes = find_mistakes(json.dumps([found, found]), "tools.a()\nf(**x)")
+    assert len(mistakes) == is_mistake
+    assert all(one.startswith(f"line {found['location']['row']}: ") for one in mistakes)
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_read_only", "is_admitted"),
+    [
+        (CodePolicy(), True, True),
+        (CodePolicy(), False, False),
+        (CodePolicy(tools="listed", allow=("read_*",)), False, True),
+        (CodePolicy(tools="listed", allow=("write_*",)), True, False),
+        (CodePolicy(tools="all"), False, True),
+        (CodePolicy(tools="none"), True, False),
+    ],
+)
+def test_the_policy_admits_tools(policy: CodePolicy, is_read_only: bool, is_admitted: bool) -> None:  # noqa: FBT001  # a table
+    assert policy.admits("read_rows", is_read_only=is_read_only) is is_admitted
+
+
+def test_a_returned_value_is_bounded_before_it_is_written() -> None:
+    assert encode_returned({"a": [1, "x"]}, 1000) == b'{"a":[1,"x"]}'
+    row: list[object] = [0] * 1000
+    for _ in range(10):
+        row = [row] * 1000
+    for large in (row, ["x" * 2000], [0] * 100, {n: n for n in range(100)}):
+        with pytest.raises(ToolError, match=r"`code\.values`"):
+            encode_returned(large, 1000)
