@@ -233,7 +233,7 @@ async def open_application(
             aclosing(FrameScanner(child_watchdog)) as scanner,
             aclosing(QueryRunner(child_watchdog)) as queries,
             aclosing(SchemaWorkers(child_watchdog)) as schema_workers,
-            aclosing(Sandbox()) as sandbox,
+            aclosing(Sandbox(config.limits.traffic)) as sandbox,
             _open_usage_counter(store) as usage_counter,
             anyio.create_task_group() as tasks,
         ):

@@ -6,13 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, format_record
+from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, format_record
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.settings.policies import AuditPolicy
 
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 SHORT = PathHasher(b"k" * 32)
 TIME = "2026-01-02T03:04:05.678Z"
+
+
+def test_a_trace_takes_over_the_result_of_another_call() -> None:
+    begun = CallTrace(path="p-1", labels={"a": "b"}, detail={"script": "x"}, hidden_tokens=3, upstream="crm")
+    trace = CallTrace(sent=5)
+    trace.take_result(begun)
+    assert trace == CallTrace(path="p-1", labels={"a": "b"}, detail={"script": "x"}, hidden_tokens=3, sent=5)
 
 
 def line(record: AuditRecord) -> str:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from flow_user import path_in, upstream
@@ -18,6 +19,7 @@ from mcp_mirror import Mirror, SyncMirror
 from mcp_mirror.app import open_application
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
+from mcp_mirror.types import Provenance
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,6 +176,8 @@ async def test_scripts_that_run_are_not_rejected_for_their_types(code: str) -> N
 
 async def test_a_failed_tool_raises_in_the_script() -> None:
     async with with_tools() as mirror:
+        parsed = await mirror.run("import json\njson.loads(await tools.list_users())")
+        assert "use them without json.loads" in parsed.text
         caught = await mirror.run(
             "try:\n    await tools.fail(reason='no')\nexcept RuntimeError as e:\n    r = str(e)\nr"
         )
@@ -203,6 +207,47 @@ async def test_each_limit_ends_the_script_and_names_its_key(limits: dict[str, An
         assert reply.is_error
         assert f"`{key}`" in reply.text
         assert (await mirror.run("1 + 1")).value == 2
+
+
+async def test_a_principal_with_many_scripts_does_not_delay_another() -> None:
+    async with with_tools(code={"seconds": 50}) as mirror:
+        await mirror.run("1")
+        busy = [asyncio.create_task(mirror.run("while True: pass", namespace="ann")) for _ in range(30)]
+        await asyncio.wait(busy, timeout=0.2)
+        async with asyncio.timeout(BOUND):
+            assert (await mirror.run("2", namespace="bob")).value == 2
+        assert not any(task.done() for task in busy)
+        for task in busy:
+            task.cancel()
+        await asyncio.wait(busy, timeout=BOUND)
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "expected"),
+    [
+        ("a\ud800b", "len(x) > 2", True),
+        (["a\ud800b"], "len(open('/memory/x').read())", 12),
+        (12345678901234567890123, "x + 1", 12345678901234567890124),
+    ],
+)
+async def test_unusual_values_are_inputs(value: Any, code: str, expected: Any) -> None:
+    async with with_tools() as mirror:
+        memory = mirror._application.gateway.memory  # noqa: SLF001  # a value that clients cannot write
+        base, origin = f"memory_put-{uuid4()}", Provenance("mcp-mirror", "test", "")
+        await memory.writer.store_values("local", origin, {base: json.dumps(value).encode()}, memory.estimate)
+        assert (await mirror.run(code, {"x": base})).value == expected
+
+
+async def test_an_input_that_cannot_be_parsed_is_named_with_a_way_to_read_it() -> None:
+    async with with_tools() as mirror:
+        deep: list[Any] = []
+        for _ in range(300):
+            deep = [deep]
+        path = await mirror.put(deep)
+        reply = await mirror.run("len(x)", {"x": path})
+        assert "An input cannot be parsed" in reply.text
+        assert "open(" in reply.text
+        assert (await mirror.run("open('/memory/x').read(3)", {"x": path})).value == "[[["
 
 
 async def test_printed_text_is_cut_at_its_limit() -> None:
@@ -392,7 +437,8 @@ WRITE = "await tools.hear(x='to be written')"
 
 
 def asking(tmp_path: Path, configured: Configured, **code: Any) -> Path:
-    return configured({"mail": upstream("mail", tmp_path)}, code=code)
+    audit = {"path": str(tmp_path / "audit.jsonl")}
+    return configured({"mail": upstream("mail", tmp_path)}, code=code, audit=audit)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -413,6 +459,9 @@ async def test_the_user_decides_on_a_tool_that_is_not_read_only(
     assert "mail" in asked[0] or "hear" in asked[0]
     assert '{"x": "to be written"}' in asked[0]
     calls = (tmp_path / "mail.log").read_text().count(" tools/call\n")
+    records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    last = [one for one in records if one["tool"] == "memory_run"][-1]
+    assert (len(last["script"]), last["calls"], last["outcome"]) == (64, "1", "ok" if is_allowed else "error")
     text = result.content[0].text  # type: ignore[union-attr]
     if is_allowed:
         assert (text, calls) == ("sent", 1)

@@ -26,6 +26,7 @@ from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.tools.tool import MemoryTool
+from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
@@ -54,6 +55,14 @@ class _Inputs:
     values: Values
     labels: Labels
     """The joined flow labels of the values."""
+
+
+class _TracedReply(dict[str, Buffer]):
+    """The reply of a script, with the trace of the call that began it: a later call of the client returns it."""
+
+    def __init__(self, trace: CallTrace, reply: Reply) -> None:
+        super().__init__({key: join(part) if isinstance(part, tuple) else part for key, part in reply.items()})
+        self.trace = trace
 
 
 class Dispatcher:
@@ -99,7 +108,7 @@ class Dispatcher:
             except MirrorError as error:
                 call.trace.reason = error.reason
                 reply = build_error_reply(str(error))
-            return {key: join(part) if isinstance(part, tuple) else part for key, part in reply.items()}
+            return _TracedReply(call.trace, reply)
 
         if call.input_round is None:
             outcome = await suspended.begin(call.channel, run)
@@ -107,7 +116,8 @@ class Dispatcher:
             outcome = await suspended.resume(call.input_round, call.channel)
         if isinstance(outcome, InputRequired):
             return _require_input(call, outcome)
-        assert isinstance(outcome, Mapping)  # noqa: S101  # `run` returns no spooled frame
+        assert isinstance(outcome, _TracedReply)  # noqa: S101  # `run` returns nothing else
+        call.trace.take_result(outcome.trace)
         return outcome
 
     async def _run_own_tool(self, call: Call, tool: MemoryTool, channel: ClientChannel | None = None) -> Reply:

@@ -128,6 +128,11 @@ class CallTrace:
     printed: str = field(default="", repr=False)
     """The text that a script printed, for the program that runs the gateway."""
 
+    def take_result(self, other: "CallTrace") -> None:
+        """Take over the facts about the result from the trace of the call that began the work."""
+        self.path, self.labels, self.reason, self.detail = other.path, other.labels, other.reason, other.detail
+        self.hidden_tokens, self.envelope = other.hidden_tokens, other.envelope
+
 
 def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:
     """A record as a line of ASCII with bounded length.

@@ -1,5 +1,6 @@
 """The inputs of a script: resolves memory paths in them, and reads their texts when the script needs them."""
 
+import json
 import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -56,7 +57,13 @@ class Input:
 
     def read_text(self) -> str:
         """Return a text itself, any other value as JSON text."""
-        return msgspec.json.decode(self.blob, type=str) if self.is_text else str(self.blob, "utf-8", "replace")
+        if not self.is_text:
+            return str(self.blob, "utf-8", "replace")
+        try:
+            return msgspec.json.decode(self.blob, type=str)
+        except (msgspec.DecodeError, UnicodeDecodeError):  # half of a surrogate pair, which UTF-8 cannot contain
+            text: str = json.loads(bytes(self.blob))
+            return text.encode("utf-8", "replace").decode()
 
 
 @dataclass(frozen=True, slots=True)

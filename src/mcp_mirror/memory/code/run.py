@@ -16,7 +16,7 @@ import msgspec
 from mcp_mirror.core.capture import PASS_THROUGH_TOKENS
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import Inputs, ValueBudget, read_inputs
-from mcp_mirror.memory.code.sandbox import RESULT, TYPE_CHECK, Failure, Limits, Outcome, Script, Settled
+from mcp_mirror.memory.code.sandbox import INPUT, RESULT, TYPE_CHECK, Failure, Limits, Outcome, Script, Settled
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
 from mcp_mirror.memory.tools.save import NewValue, save_value
@@ -38,6 +38,9 @@ _INLINE_BYTES: Final = 1 << 16
 """Bytes of a result up to which it becomes a text on the event loop."""
 _CHARACTERS_PER_TOKEN: Final = 3
 """Printed characters that are shown for each token of the read budget."""
+_NOT_TEXT: Final = "the JSON object must be str"
+"""A part of the error of `json.loads` for a value that is not a text."""
+_PARSED: Final = "Inputs and results of tools are parsed values already: use them without json.loads."
 _NO_VALUE: Final = "The script returned nothing. Let its last line be the value to return, or print text."
 
 
@@ -92,7 +95,7 @@ async def run(call: ToolInput) -> Content:
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
     progress = _Progress(inputs.labels, inputs.preview, memory.flows.join, ValueBudget(policy.values), most_printed)
     try:
-        outcome = await _execute(scripts, code, inputs, progress, is_hidden=not memory.flows.may_show(inputs.labels))
+        outcome = await _execute(call, scripts, inputs, progress)
     finally:
         memory.trace.detail = {
             "script": hashlib.sha256(code.encode("utf-8", "replace")).hexdigest(),
@@ -110,9 +113,10 @@ async def run(call: ToolInput) -> Content:
     return await _reply(call, inputs, progress, outcome.value)
 
 
-async def _execute(scripts: Scripts, code: str, inputs: Inputs, progress: _Progress, *, is_hidden: bool) -> Outcome:
+async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: _Progress) -> Outcome:
     """Run a script. If the model may not see its inputs, the check before the run is the only place for mistakes."""
-    policy = scripts.policy
+    policy, code = scripts.policy, call.arguments.text("code")
+    is_hidden = not call.memory.flows.may_show(inputs.labels)
     uses_tools = mentions("tools", code)
     tools = name_tools(await scripts.tools.list_tools()) if uses_tools else {}
     used = [one for one in inputs.inputs if mentions(one.name, code)]
@@ -143,7 +147,7 @@ async def _execute(scripts: Scripts, code: str, inputs: Inputs, progress: _Progr
         result = await _call_tool(scripts, tools, progress, name, arguments)
         return await _settle(result, progress)
 
-    outcome = await scripts.sandbox.run(script, call_tool)
+    outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
     if outcome.failure and outcome.failure.kind == TYPE_CHECK:
         return Outcome(failure=_name_similar_tools(outcome.failure, tools))
     return outcome
@@ -239,26 +243,33 @@ async def _reply_hidden(call: ToolInput, inputs: Inputs, progress: _Progress, ou
 
 
 def _build_error(failure: Failure, policy: CodePolicy, progress: _Progress) -> ToolError:
-    """Return the error of a failed script: the line, the exception, the printed text and the stored values."""
-    where = f" in line {failure.line}" if failure.line else ""
-    if failure.limit:
-        parts = [f"The script was ended{where}: {_describe_limit(failure.limit, policy)}"]
-    elif failure.kind == RESULT:
-        parts = [failure.message]
-    elif failure.kind == TYPE_CHECK:
-        parts = [f"The script was not run. Correct it and call again.\n{failure.message}"]
-    elif progress.preview:
-        source = f"\n    {failure.source[:200]}" if failure.source else ""
-        parts = [f"The script failed{where}:{source}\n{failure.message}"]
-    else:
-        hidden = "The message is not shown, because a value that the script read has no preview."
-        parts = [f"The script failed{where} with {failure.kind}. {hidden}"]
+    """Return the error of a failed script: what failed, the printed text and the stored values."""
+    parts = [_describe_failure(failure, policy, may_quote=progress.preview)]
     if progress.text and progress.preview:
         parts.append(f"printed:\n{progress.text}")
     if progress.stored:
         listed = "\n".join(f'{tool}: "{path}"' for tool, path in progress.stored[-_MAX_STORED:])
         parts.append(f"The results of its calls stay stored:\n{listed}")
     return ToolError("\n".join(parts))
+
+
+def _describe_failure(failure: Failure, policy: CodePolicy, *, may_quote: bool) -> str:
+    """Return the line and the exception; without quotes, only the class of the exception."""
+    where = f" in line {failure.line}" if failure.line else ""
+    if failure.limit:
+        return f"The script was ended{where}: {_describe_limit(failure.limit, policy)}"
+    if failure.kind == RESULT:
+        return failure.message
+    if failure.kind == TYPE_CHECK:
+        return f"The script was not run. Correct it and call again.\n{failure.message}"
+    if not may_quote:
+        hidden = "The message is not shown, because a value that the script read has no preview."
+        return f"The script failed{where} with {failure.kind}. {hidden}"
+    if failure.kind == INPUT:
+        return f'An input cannot be parsed: {failure.message}. Read it as text with open("/memory/name").read().'
+    source = f"\n    {failure.source[:200]}" if failure.source else ""
+    advice = f"\n{_PARSED}" if _NOT_TEXT in failure.message else ""
+    return f"The script failed{where}:{source}\n{failure.message}{advice}"
 
 
 def _describe_limit(limit: str, policy: CodePolicy) -> str:

@@ -22,6 +22,8 @@ import anyio.to_thread
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.code.mistakes import find_mistakes
 from mcp_mirror.memory.code.returned import encode_returned
+from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, Queue
+from mcp_mirror.settings.limits import QueuePolicy
 
 if TYPE_CHECKING:
     from pydantic_monty import FunctionSnapshot, Monty, MontyError, MontySession, NameLookupSnapshot
@@ -38,8 +40,11 @@ TYPE_CHECK: Final = "type check"
 RESULT: Final = "result"
 """The kind of failure of a script whose returned value cannot be used."""
 
+INPUT: Final = "input"
+"""The kind of failure of a script with an input that cannot be parsed: it did not run."""
+
 _MAX_SCRIPTS: Final = 16
-"""Scripts that run at once; others wait."""
+"""Scripts that run at once, of which one principal gets half; others wait."""
 _SUSPENSIONS: Final = 10_000
 """Times that a script may ask the gateway for anything but a tool call, such as a file."""
 _GRACE: Final = 1.0
@@ -105,21 +110,44 @@ CallTool = Callable[[str, str], Awaitable[Settled]]
 """Calls a tool with JSON arguments; returns `{"return_value": JSON text}`, or an exception by its name."""
 
 
+class _FixedLimit(Limit):
+    """A limit that is not in the configuration."""
+
+    def __str__(self) -> str:
+        return f"{self.most:,}"
+
+
 class Sandbox:
     """The pool of worker processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: QueuePolicy) -> None:
+        """Start nothing.
+
+        Args:
+            policy: The limits of waiting scripts.
+        """
+        queue = Queue(Limit("queued_calls", policy.queued_calls), policy.queue_timeout)
+        self._places = ConcurrencyLimiter(_FixedLimit("scripts", _MAX_SCRIPTS), queue, "The sandbox of scripts")
         self._pool: Monty | None = None
         self._opening = anyio.Lock()
         self._threads = anyio.CapacityLimiter(_MAX_SCRIPTS)
 
-    async def run(self, script: Script, call_tool: CallTool) -> Outcome:
+    async def run(self, principal: str, script: Script, call_tool: CallTool) -> Outcome:
         """Run a script; cancellation ends its worker process.
 
         Args:
+            principal: The caller. Principals share the worker processes fairly.
             script: The script.
             call_tool: Calls a tool for the script. Calls that the script does not await are cancelled at its end.
+
+        Raises:
+            BusyError: Too many scripts wait, or this one has waited too long.
+            MirrorError: The sandbox cannot start.
         """
+        async with self._places.acquire(principal, is_shared=True):
+            return await self._run(script, call_tool)
+
+    async def _run(self, script: Script, call_tool: CallTool) -> Outcome:
         pool = await self._open()
         execution = _Execution(pool, script)
 
@@ -355,6 +383,8 @@ def _explain(error: "MontyError", *, has_prelude: bool) -> Failure:
     own = [one for one in error.traceback() if one.filename != "<python-input-0>" or not has_prelude]
     message = error.display("type-msg")
     kind = message.partition(":")[0]
+    if not own and has_prelude and "memory limit" not in message and "time limit" not in message:
+        return Failure(message, INPUT)
     line, source = (own[-1].line, (own[-1].source_line or "").strip()) if own else (None, "")
     limit = next((key for text, key in _LIMITS.items() if text in message), None)
     return Failure(message, kind, line, source, limit)
