@@ -234,8 +234,8 @@ async def test_unusual_values_are_inputs(value: Any, code: str, expected: Any) -
     async with with_tools() as mirror:
         memory = mirror._application.gateway.memory  # noqa: SLF001  # a value that clients cannot write
         base, origin = f"memory_put-{uuid4()}", Provenance("mcp-mirror", "test", "")
-        await memory.writer.store_values("local", origin, {base: json.dumps(value).encode()}, memory.estimate)
-        assert (await mirror.run(code, {"x": base})).value == expected
+        await memory.writer.store_values("local", origin, {base: json.dumps({"part": value}).encode()}, memory.estimate)
+        assert (await mirror.run(code, {"x": f"{base}/part"})).value == expected
 
 
 async def test_an_input_that_cannot_be_parsed_is_named_with_a_way_to_read_it() -> None:
