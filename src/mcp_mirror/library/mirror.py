@@ -37,8 +37,8 @@ from mcp_mirror.memory.tools.lookup import CONTENTS, find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.observability.audit import CallTrace
+from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.security.flows import format_labels
