@@ -1,15 +1,17 @@
 """Lines over pipes: messages that are taken on arrival, and messages that a task receives."""
 
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
-from mcp_mirror.payload.pipes import LineSource
+from mcp_mirror.payload.pipes import LineSink, LineSource
 from mcp_mirror.payload.spool import Frame, Spool
 from mcp_mirror.settings.policies import WirePolicy
 
@@ -115,3 +117,68 @@ async def test_an_error_of_the_callback_reaches_the_waiting_task(pipe: Pipe) -> 
 async def _write_when_waiting(pipe: Pipe, lines: list[bytes] | tuple[bytes, ...]) -> None:
     await anyio.wait_all_tasks_blocked()
     pipe.write(*lines)
+
+
+@pytest.fixture(params=["pipe", "socket"])
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
+    """The reading and the writing end of a pipe, or of a pair of sockets, as some clients use."""
+    if request.param == "pipe":
+        yield os.pipe()
+        return
+    reading, writing = socket.socketpair()
+    yield reading.detach(), writing.detach()
+
+
+async def test_a_line_that_fits_into_an_empty_pipe_is_written_at_once(ends: tuple[int, int]) -> None:
+    reading, writing = ends
+    sink = LineSink(writing)  # without `run`, so no thread can write
+    with anyio.fail_after(BOUND):
+        for size in (10, 4096, 20_000, 50_000):
+            await sink.send((b"x" * size, b"\n y"))
+            received = b""
+            while not received.endswith(b"\n"):
+                received += os.read(reading, 1 << 20)
+            assert received == b"x" * size + b"  y\n"
+    sink.close()
+    os.close(reading)
+
+
+@pytest.mark.parametrize("size", [3000, 50_000, 200_000])
+async def test_lines_for_a_slow_reader_wait_and_arrive_whole(ends: tuple[int, int], size: int) -> None:
+    reading, writing = ends
+    sink = LineSink(writing)
+    lines = [b"%d" % (number % 10) * size for number in range(40)]
+    sent: list[bytes] = []
+
+    async def send() -> None:
+        for line in lines:
+            await sink.send((line,))
+            sent.append(line)
+
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(sink.run)
+            tasks.start_soon(send)
+            for _ in range(3 if size < 4096 else 200):
+                await anyio.lowlevel.checkpoint()
+            if size > 4096:
+                assert len(sent) < len(lines)  # and the event loop was not blocked
+            received = b""
+            while received.count(b"\n") < len(lines):
+                received += await anyio.to_thread.run_sync(os.read, reading, 1 << 20)
+            tasks.cancel_scope.cancel()
+    assert received.splitlines() == lines
+    sink.close()
+    os.close(reading)
+
+
+async def test_a_long_line_to_a_file_is_written_by_the_thread(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    sink = LineSink(descriptor)
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(sink.run)
+            await sink.send((b"x" * 50_000,))
+            tasks.cancel_scope.cancel()
+    assert (tmp_path / "file").read_bytes() == b"x" * 50_000 + b"\n"
+    sink.close()

@@ -1,14 +1,17 @@
 """Lines over file descriptors, for both sides of stdio: clients and upstreams.
 
-The event loop reads when the descriptor is readable. A short line is written to the pipe directly; a thread writes a
-long one, and finishes it even if the sending task is cancelled, because half a line would break the connection. The
-descriptors stay blocking, since other processes may share them.
+The event loop reads when the descriptor is readable. It also writes a line that cannot block: a short one, or one that
+fits into an empty pipe or socket. A thread writes the others, and finishes them even if the sending task is cancelled,
+because half a line would break the connection. The descriptors stay blocking, since other processes may share them.
 """
 
 import asyncio
 import os
 import select
+import socket
+import stat
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +37,10 @@ _TAKEN_AT_ONCE: Final = 4
 """Messages that are taken on arrival from one read; a task receives the others, so that they cannot block the loop."""
 _SHORT: Final = 4096
 """PIPE_BUF of Linux: a write up to this size does not block once the pipe is writable."""
+_WRITTEN_AT_ONCE: Final = 1 << 17
+"""Bytes that the event loop writes at once."""
+_SOCKET_OVERHEAD: Final = 4
+"""Bytes of a socket's buffer that a byte may take, with the system's own data about packets."""
 
 
 class LineSource:
@@ -195,6 +202,8 @@ class LineSink:
         self._failure: OSError | None = None
         self._poll: select.poll | None = None
         """Tells whether the descriptor is writable; made at the first use, because Windows has none."""
+        self._capacity: int | None = None
+        """Bytes that the empty pipe or socket takes without blocking; None before the first use."""
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Write long lines, until cancelled."""
@@ -220,7 +229,7 @@ class LineSink:
         """
         if self._failure:
             raise self._failure
-        if not self._writing and sum(map(len, segments)) < _SHORT and self._is_writable():
+        if not self._writing and self._has_room(sum(map(len, segments)) + 1):
             self._write_all(b"".join(segments).replace(b"\n", b" ") + b"\n")  # as `line_of`, in one piece
             return
         assert self._queue is not None  # noqa: S101  # run() opens it
@@ -233,6 +242,14 @@ class LineSink:
     def close(self) -> None:
         """Close the descriptor, so that the other end reads the end of the stream."""
         os.close(self._descriptor)
+
+    def _has_room(self, size: int) -> bool:
+        """Whether a line of this size can be written without blocking."""
+        if size <= _SHORT:
+            return self._is_writable()
+        if self._capacity is None:
+            self._capacity = _measure_capacity(self._descriptor)
+        return size <= min(self._capacity, _WRITTEN_AT_ONCE) and not _count_unread(self._descriptor)
 
     def _is_writable(self) -> bool:
         if sys.platform == "win32":
@@ -250,6 +267,32 @@ class LineSink:
         view = memoryview(data)
         while view:
             view = view[os.write(self._descriptor, view) :]
+
+
+def _measure_capacity(descriptor: int) -> int:
+    """Return the bytes that a pipe or a socket takes without blocking while it is empty; 0 if that is not known."""
+    if sys.platform != "linux":
+        return 0
+    import fcntl  # noqa: PLC0415  # missing on Windows
+
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(mode):
+        return fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ)
+    if not stat.S_ISSOCK(mode):
+        return 0
+    with socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        return duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // _SOCKET_OVERHEAD
+
+
+def _count_unread(descriptor: int) -> int:
+    """Return the bytes in a pipe or a socket that the other side has not read, on Linux."""
+    import fcntl  # noqa: PLC0415  # missing on Windows
+    import termios  # noqa: PLC0415  # as above
+
+    unread = array("i", [0])
+    is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    fcntl.ioctl(descriptor, termios.FIONREAD if is_pipe else termios.TIOCOUTQ, unread)
+    return unread[0]
 
 
 class MessageStream:
