@@ -45,6 +45,8 @@ _MAX_OTHER_BYTES: Final = 1 << 13
 """Bytes of other blocks, which models read as text, beside a notice."""
 _MAX_TOKEN_BYTES: Final = 64
 """Bytes per token above which a text is over a budget, whatever the estimate."""
+_MAX_REMEMBERED: Final = 1 << 17
+"""Bytes of a text whose tokens are remembered during a capture."""
 _MAX_DECODED_BYTES: Final = 1 << 20
 """Bytes up to which a string is decoded for the estimate; the escaped form of a longer one costs little more."""
 _PEEK_BYTES: Final = 1 << 12
@@ -193,6 +195,7 @@ def capture(
         decode: Decodes a string that is JSON text itself; decides where the decoded text is kept.
         scans: The scans of texts of this result; None: none yet.
     """
+    estimate = _remember(estimate)
     reader = _Reader(estimate, decode, scans or Scans())
     rules = (
         rules
@@ -213,7 +216,7 @@ def capture(
     whole = shown = None
     if not is_error:
         whole = _choose_text(parsed, value, rules, estimate, beside=tuple(parsed.texts) if differs else ())
-        shown = whole if whole is not None else _choose_text(parsed, value, rules, estimate)
+        shown = _choose_text(parsed, value, rules, estimate) if whole is None and differs else whole
     passed = (
         tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown is not None)) if rules.passes_unchanged else ()
     )
@@ -233,6 +236,21 @@ def capture(
         is_error=is_error,
         error=_excerpt_error(value) if is_error and rules.preview else None,
     )
+
+
+def _remember(estimate: Estimate) -> Estimate:
+    """Return an estimate that measures each small text once: the steps of a capture ask for the same texts."""
+    known: dict[bytes, int] = {}
+
+    def measure(text: Buffer) -> int:
+        if len(text) > _MAX_REMEMBERED:
+            return estimate(text)
+        key = bytes(text)
+        if key not in known:
+            known[key] = estimate(key)
+        return known[key]
+
+    return measure
 
 
 def _parse_result(result: Mapping[str, Buffer], rules: CaptureRules, scans: Scans) -> _ParsedResult:

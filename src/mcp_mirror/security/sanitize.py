@@ -29,13 +29,13 @@ def strip_invisible(text: str, limit: int) -> str:
 
 def sanitize(text: str) -> str:
     """Escape invisible characters and line breaks as JSON escapes."""
-    return "".join(_escape_character(character) if _is_hidden(character) else character for character in text)
+    return text.translate({ord(one): _escape_character(one) for one in _find_hidden(text)})
 
 
 def sanitize_lines(text: str, limit: int) -> str:
     """Escape invisible characters, but keep line breaks and tabs; at most `limit` bytes."""
-    shown = (_escape_character(c) if c not in "\n\t" and _is_hidden(c) else c for c in text[: limit + 1])
-    return cut("".join(shown), limit)
+    text = text[: limit + 1]
+    return cut(text.translate({ord(one): _escape_character(one) for one in _find_hidden(text, "\n\t")}), limit)
 
 
 def sanitize_ends(text: str, limit: int) -> str:
@@ -47,6 +47,11 @@ def sanitize_ends(text: str, limit: int) -> str:
     half = limit // 2 - len(_OMITTED)
     end = sanitize_lines(text[-half:], _LONGEST_ESCAPE * half).encode()[-half:].decode(errors="ignore")
     return f"{sanitize_lines(text, half)}{_OMITTED}{end}"
+
+
+def _find_hidden(text: str, kept: str = "") -> list[str]:
+    """The different invisible characters of a text, without those that are kept."""
+    return [one for one in set(text).difference(kept) if _is_hidden(one)]
 
 
 def _is_hidden(character: str) -> bool:
@@ -63,14 +68,14 @@ def _escape_character(character: str) -> str:
 
 def cut(text: str, limit: int) -> str:
     """At most `limit` bytes of a text, with `...` for the rest. Escapes are never split."""
-    if len(text.encode()) <= limit:
+    if len(text) <= limit and len(text.encode()) <= limit:
         return text
-    units: list[str] = _UNIT.findall(text)
+    units: list[str] = _UNIT.findall(text[: limit + _LONGEST_ESCAPE])
     sizes = accumulate(len(unit.encode()) for unit in units)
     return "".join(unit for unit, size in zip(units, sizes, strict=True) if size <= limit - 3) + "..."
 
 
 def sanitize_to_lines(text: str) -> str:
     """Remove invisible characters from a text and keep its line breaks."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join("".join(c for c in line if c == "\t" or not _is_hidden(c)) for line in lines)
+    text = text.replace("\r\n", "\n")
+    return text.translate(dict.fromkeys(map(ord, _find_hidden(text, "\n\t"))))
