@@ -3,6 +3,7 @@
 import re
 import string
 from collections.abc import Iterable
+from functools import cache
 from itertools import pairwise
 from typing import Final
 
@@ -35,12 +36,17 @@ def _compile_pattern(cased: str, scripts: Iterable[str], signs: str = "") -> re.
 
 
 _ASCII_PIECE: Final = _compile_pattern("A-Za-z", ())
-_PIECE: Final = _compile_pattern(_CASED, (_HAN, _OTHER), _EMOJI + _SIGNS)
+
+
+@cache
+def _piece() -> re.Pattern[str]:
+    """The pattern of a piece of any text. It is compiled at its first use, which takes a hundredth of a start."""
+    return _compile_pattern(_CASED, (_HAN, _OTHER), _EMOJI + _SIGNS)
 
 
 def split(text: str) -> list[str]:
     """The pieces of a text, in order and complete."""
-    return (_ASCII_PIECE if text.isascii() else _PIECE).findall(text)
+    return (_ASCII_PIECE if text.isascii() else _piece()).findall(text)
 
 
 _CAMEL_CASE_WORD: Final = re.compile("[^A-Za-z]?(?:[a-z]+|[A-Z]+[a-z]*)|[^A-Za-z]+")
@@ -69,7 +75,7 @@ _TOKEN_MARKUP: Final = re.compile(
 """Markup that is a single token for Gemma in any context; the group shows whether markup follows."""
 
 
-_WIDE_EDGE: Final = re.compile(
+_WIDE_EDGE: Final = (
     "[\u2190-\u2bff\u3001-\u303f\u3400-\u9fff\uac00-\ud7a3\ufe0f\uff00-\uffef\U0001f000-\U0001faff] (?=[!-~])"
 )
 """A space between a sign, an emoji or an ideograph and ASCII, which Claude's tokenizers merge with neither."""
@@ -79,7 +85,7 @@ def count_joints(text: str) -> list[int]:
     """Count each of `JOINTS`, then single-token markup, such markup before other markup, and `_WIDE_EDGE`."""
     shape = text.encode(errors="surrogatepass").translate(_SHAPE)
     tags = _TOKEN_MARKUP.findall(text) if "<" in text else []
-    wide = 0 if text.isascii() else len(_WIDE_EDGE.findall(text))
+    wide = 0 if text.isascii() else len(re.findall(_WIDE_EDGE, text))
     return [*map(shape.count, JOINTS), len(tags), tags.count("<"), wide]
 
 
