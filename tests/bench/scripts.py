@@ -2,17 +2,21 @@
 
 import json
 import statistics
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from measures import show
 from rich.console import Console
+from setups import HERE, PROXY_PYTHON
 
 from mcp_mirror import Mirror
 
 _CALLS: Final = 200
 _ROWS: Final = 60_000
+_TIMEOUT: Final = 120.0
+"""Seconds that the measurement of CodeMode may take."""
 _RATIO: Final = "ratio of the two"
 _GROUP_BY: Final = (
     "totals = {}\n"
@@ -24,10 +28,33 @@ _GROUP_BY: Final = (
 
 async def scripts(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001  # a table of one signature
     """Each duration is a median; small calls and scripts alternate, and so do both interpreters."""
-    measured = [await _measure() for _ in range(runs)]
+    measured = [{**await _measure(), **_measure_code_mode()} for _ in range(runs)]
     medians = {name: statistics.median(one[name] for one in measured) for name in measured[0]}
-    rows = [(name, f"{value:.1f} x" if name == _RATIO else f"{1e3 * value:.2f} ms") for name, value in medians.items()]
+    rows = [(name, _show(name, value)) for name, value in medians.items()]
     show(console, "Scripts in the sandbox", ("", "median"), rows)
+
+
+def _show(name: str, value: float) -> str:
+    if not value:
+        return "over its memory limit"
+    return f"{value:.1f} x" if name == _RATIO else f"{1e3 * value:.2f} ms"
+
+
+def _measure_code_mode() -> dict[str, float]:
+    """Return the durations of FastMCP's CodeMode; none if it is not installed."""
+    if not PROXY_PYTHON:
+        return {}
+    argv = [PROXY_PYTHON, str(HERE / "code_mode.py")]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+    if ended.returncode:
+        return {}
+    found = json.loads(ended.stdout)
+    return {
+        "FastMCP CodeMode: small call": found["small"],
+        "FastMCP CodeMode: script `1 + 1`": found["script"],
+        "FastMCP CodeMode: added to a small call": found["script"] - found["small"],
+        "FastMCP CodeMode: the same group-by over the result of a tool": found["group"],
+    }
 
 
 async def _measure() -> dict[str, float]:
