@@ -25,14 +25,14 @@ def build_server(*transforms: Any) -> FastMCP:
     """Return a server with two tools."""
     server = FastMCP("bench", transforms=list(transforms))
 
-    @server.tool
     def echo(text: str) -> str:
         return text
 
-    @server.tool
     def rows() -> list[dict[str, Any]]:
         return [{"id": n, "user": f"user {n % 977}", "cents": n * 7 % 1999, "note": "x" * 40} for n in range(_ROWS)]
 
+    server.tool(echo)
+    server.tool(rows)
     return server
 
 

@@ -470,6 +470,33 @@ async def test_the_user_decides_on_a_tool_that_is_not_read_only(
         assert calls == 0
 
 
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_user_decides_on_a_refused_flow_of_a_script(
+    configured: Configured, connect: Connect, tmp_path: Path, mode: str
+) -> None:
+    asked: list[str] = []
+
+    async def answer(_context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"allow": len(asked) == 1})
+
+    upstreams = {
+        "crm": upstream("crm", tmp_path, labels={"confidentiality": "private"}),
+        "mail": upstream("mail", tmp_path, accepts={"confidentiality": "internal"}),
+    }
+    config = configured(upstreams, flows={"on_refusal": "ask"}, code={"tools": "all"})
+    value = json.dumps({"content": [], "structuredContent": {"a": "private text"}})
+    send = "for n in range(2): await tools.mail_hear_mirrored(x=x['a'])"
+    code = f"x = await tools.crm_say_mirrored(result={value!r})\n{send}"
+    async with connect(config, elicitation_callback=answer, mode=mode) as client:
+        result = await client.call_tool("memory_run", {"code": code})
+    assert len(asked) == 2
+    assert "values of the script" in asked[0]
+    assert "private text" not in "".join(asked)
+    assert "The user was asked, and does not allow it" in result.content[0].text  # type: ignore[union-attr]
+    assert (tmp_path / "mail.log").read_text().count(" tools/call\n") == 1
+
+
 @pytest.mark.parametrize(
     ("code", "is_called", "expected"),
     [
