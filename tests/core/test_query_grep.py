@@ -176,9 +176,11 @@ def _cut(text: str) -> list[bytes]:
 
 ATOMS = st.sampled_from(["needle", "ne", "edle", " ", '"', "\\", "\n", "/", "é", "\x01", ":", "}", "x" * 300])
 STRINGS = st.lists(ATOMS, max_size=8).map("".join)
+KEYS = STRINGS.filter(lambda key: "\n" not in key)
+"""Keys that leave a path on one line, since the test counts lines."""
 VALUES = st.recursive(
     STRINGS | st.integers() | st.none(),
-    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(STRINGS, inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=30,
 )
 PATTERNS = st.sampled_from(
@@ -225,7 +227,7 @@ def test_a_search_of_json_equals_a_search_of_each_string(
         for line in (string.removesuffix("\n").split("\n") if string else [])
     )
     shown = Search(pattern, 0, 0, 10**6, Budget(10**9, 10**9, len))(blob, never)
-    assert sum(line.startswith("/") for line in shown.splitlines()) == wanted
+    assert sum(line.startswith("/") for line in shown.split("\n")) == wanted
 
 
 @pytest.mark.parametrize("text", ["needle", "\u00e9 needle", "a/needle", 'say "needle"', "line\nneedle"])
