@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -74,6 +75,14 @@ async def test_the_results_of_two_tools_are_joined_by_their_paths() -> None:
         assert nested.value == 7
         part = await mirror.run("first", {"first": f"{orders.path}/0/user"})
         assert part.value == 0
+
+
+async def test_large_values_of_concurrent_scripts_leave_the_garbage_collector_on() -> None:
+    async with with_tools() as mirror:
+        codes = ("[[n] for n in range(50000)]", "[print]", "[[0]] * 10 ** 7", "{'a': 1}")
+        replies = await asyncio.gather(*(mirror.run(code) for code in codes * 3))
+        assert [one.is_error for one in replies[:4]] == [False, True, True, False]
+        assert gc.isenabled()
 
 
 async def test_a_returned_value_is_an_input_of_the_next_script() -> None:

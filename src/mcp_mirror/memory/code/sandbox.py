@@ -5,6 +5,7 @@ process while the interpreter exits, and cannot end a script that computes. A sc
 worker process, which the pool replaces. This module must not know memory, tools and flows.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -201,6 +202,34 @@ class _RejectedError(Exception):
         self.failure = failure
 
 
+class _PausedCollector:
+    """Pauses the garbage collector while values are converted, which have no cycles.
+
+    The conversion holds the interpreter, and the collector would visit the values again and again in that time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._was_enabled = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._was_enabled:
+                gc.enable()
+
+
+_PAUSED_COLLECTOR: Final = _PausedCollector()
+
+
 class _Execution:
     """One script in a worker process. `run` blocks a thread; the event loop calls `answer` and stops it."""
 
@@ -285,7 +314,8 @@ class _Execution:
             else:
                 resume = _resume_name(snapshot)
             snapshot = self._compute(pid, resume)
-        return encode_returned(snapshot.output, script.limits.values)
+        with _PAUSED_COLLECTOR:
+            return encode_returned(snapshot.output, script.limits.values)
 
     def _start(self, session: "MontySession", pid: int | None) -> Any:
         """Check the script's types and start it."""
