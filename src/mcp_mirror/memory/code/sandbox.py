@@ -205,7 +205,7 @@ class _RejectedError(Exception):
 class _PausedCollector:
     """Pauses the garbage collector while values are converted, which have no cycles.
 
-    The conversion holds the interpreter, and the collector would visit the values again and again in that time.
+    No other thread runs during a conversion, and the collector would visit the values again and again in that time.
     """
 
     def __init__(self) -> None:
