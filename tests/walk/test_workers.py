@@ -14,15 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from mcp import Client
+from mcp_types import ElicitResult
 from notices import path_in
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
+    from redis_process import RedisProcess
+    from s3_process import S3Process
     from tests.walk.conftest import Configured, Run, Serve, Served
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}}
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+EVERYTHING = [str(Path(__file__).parents[1] / "conformance" / "everything.py"), "stdio", "--era", "2025-11-25"]
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
@@ -123,6 +128,22 @@ async def test_clients_of_2026_07_28_are_served_by_all_workers(serve: Serve, sha
         assert all(result_of(answer)["tools"] for answer in answers)
 
 
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_servers_can_request_input_from_clients_of_each_worker(
+    mode: str, serve: Serve, configured: Configured
+) -> None:
+    async def accept(_context: Any, _params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"name": "Ada", "user_name": "Ada"})
+
+    config = configured({"everything": {"command": sys.executable, "args": EVERYTHING}}, store={"kind": "disk"})
+    async with serve(config, "--workers", "2") as served, asyncio.timeout(BOUND):
+        for _ in range(6):
+            async with Client(served.url, mode=mode, elicitation_callback=accept) as client:
+                result = await client.call_tool("test_streaming_elicitation_mirrored", {})
+                assert not result.is_error, result.content
+                assert "Ada" in result.content[0].text  # type: ignore[union-attr]
+
+
 async def test_a_killed_worker_is_replaced_and_others_continue(serve: Serve, shared: Path) -> None:
     async with serve(shared, "--workers", "2") as served:
         sessions = await open_sessions_of_all_workers(served.url, 2)
@@ -159,6 +180,24 @@ async def test_workers_write_one_audit_log_with_an_id_for_each_call(
     records = [json.loads(line) for line in log.read_text().splitlines()]
     calls = [record["correlation"] for record in records if record["event"] == "call"]
     assert len(set(calls)) == len(calls) == 10
+
+
+async def test_workers_share_redis_and_a_bucket_and_end_cleanly(
+    serve: Serve, configured: Configured, raw: Any, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    store = {"kind": "redis", "url": redis_server.url, "prefix": f"{tmp_path}:", "blobs": bucket.url, "path": None}
+    async with serve(configured({"raw": raw()}, store=store), "--workers", "2") as served:
+        sessions = await open_sessions_of_all_workers(served.url, 2)
+        for session, other in (sessions.values(), [*sessions.values()][::-1]):
+            put = await call(served.url, session, "memory_put", {"value": "word " * 100_000})
+            path = path_in(put["content"][0]["text"])
+            found = await call(served.url, other, "memory_read", {"memory_path": path})
+            assert "word" in found["content"][0]["text"]
+        processes = workers_of(served)
+        served.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(served.process.wait(), BOUND) == 0
+        assert not any(map(is_running, processes))
+    assert b"ended" not in b"".join(served.stderr)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
