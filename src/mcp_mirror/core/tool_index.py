@@ -6,7 +6,7 @@ Words are split at case changes and punctuation, and stemmed. A word of the sear
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any, Final, Protocol
@@ -24,33 +24,30 @@ _MAX_PARAMETERS: Final = 500
 _MAX_CHARACTERS: Final = 4_000
 """Characters of a text that count."""
 _MAX_QUERY_WORDS: Final = 40
+_MAX_LONGER: Final = 5
+"""Longer words that a word finds that no tool contains, such as *mongodb* for *mongo*."""
 _SHORTEST_STEM: Final = 3
 _LONGEST_WORD: Final = 32
 _PLURAL: Final = re.compile(r"[^siu]s$")
 _ES: Final = re.compile(r"(?:ch|sh|x|ss|z)es$")
 _VERB_FORM: Final = re.compile(r"(\w*[aeiouy]\w*\w)(?:ing|ed)")
+_NOUN: Final = re.compile(r"(\w{4,})(?:ment|ation|ion)")
 _DOUBLED: Final = re.compile(r"([^lsz])\1$")
-_SATURATION: Final = 1.6
+_SATURATION: Final = 4.0
 """`k1` of BM25: how much a repeated word adds."""
-_LENGTH: Final = 0.25
-"""`b` of BM25: how much long texts are discounted."""
 _RELATED_WEIGHT: Final = 0.7
 """The weight of a related word, where a word of the search has 1."""
-_NAME_LENGTH: Final = 0.3
-"""How much the words of a long name are discounted: the power of their number."""
-_COVERAGE: Final = 0.5
-"""How much more a tool counts that matches several words of a search: the power of their number."""
-_WEIGHTS: Final[Mapping[str, float]] = {
-    "name": 3.0,
-    "upstream": 1.0,
-    "title": 1.0,
-    "summary": 1.0,
-    "description": 0.5,
-    "parameter": 1.0,
-    "parameter description": 0.2,
-    "parameter value": 0.4,
+_PARTS: Final[Mapping[str, tuple[float, float]]] = {
+    "name": (6.0, 1.0),
+    "upstream": (2.0, 0.4),
+    "title": (0.25, 0.8),
+    "summary": (2.0, 0.4),
+    "description": (0.25, 0.4),
+    "parameter": (0.7, 0.7),
+    "parameter description": (0.4, 0.8),
+    "parameter value": (0.7, 0.2),
 }
-"""How much a word counts by the part of the definition that contains it."""
+"""By the part of a definition, the weight of its words, and `b` of BM25: how much its length is discounted."""
 
 
 class IndexedTool(Protocol):
@@ -108,7 +105,7 @@ class ToolIndex:
                 scores[tool] += score
                 matches[tool] += 1
         for tool, count in matches.items():
-            scores[tool] *= count**_COVERAGE
+            scores[tool] *= count  # tools that match several words of the search come first
         ranked = sorted(scores, key=lambda tool: (-scores[tool], tool))
         return [self._names[tool] for tool in ranked[:limit]]
 
@@ -116,45 +113,60 @@ class ToolIndex:
         """Each word of a search, and each pair of words written as one, with the related stems and their weights."""
         words = split_words(query)[:_MAX_QUERY_WORDS]
         for stem in dict.fromkeys(stem_word(word) for word in words if word not in STOP_WORDS):
-            yield {**dict.fromkeys(_RELATED.get(stem, ()), _RELATED_WEIGHT), stem: 1.0}
+            yield self._find_variants(stem)
         for joined in dict.fromkeys(stem_word(f"{one}{other}") for one, other in pairwise(words)):
-            if joined in self._postings:
-                yield {joined: 1.0}
+            if joined in self._postings or joined in _RELATED:
+                yield self._find_variants(joined)
+
+    def _find_variants(self, stem: str) -> Mapping[str, float]:
+        """A stem, its related stems, and for an unknown stem those that begin with it, with their weights."""
+        variants = dict.fromkeys(_RELATED.get(stem, ()), _RELATED_WEIGHT)
+        if stem not in self._postings and len(stem) > _SHORTEST_STEM:
+            longer = (other for other in self._postings if other.startswith(stem))
+            variants |= dict.fromkeys(islice(longer, _MAX_LONGER), _RELATED_WEIGHT)
+        return {**variants, stem: 1.0}
 
 
 def build_index(tools: Iterable[IndexedTool]) -> Steps[ToolIndex]:
     """Build the index in steps of one tool."""
     names: list[str] = []
-    counts: list[Mapping[str, float]] = []
+    counts: list[Mapping[str, Counter[str]]] = []
     for tool in tools:
         yield
         names.append(tool.name)
         counts.append(_count_stems(tool))
-    lengths = [sum(each.values()) for each in counts]
-    average = sum(lengths) / len(lengths) if lengths else 1.0
-    containing: dict[str, int] = defaultdict(int)
+    lengths = {part: sum(each[part].total() for each in counts) / max(len(counts), 1) for part in _PARTS}
+    frequencies: list[Mapping[str, float]] = []
     for each in counts:
-        for stem in each:
-            containing[stem] += 1
-    postings: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for number, each in enumerate(counts):
         yield
-        norm = _SATURATION * (1 - _LENGTH + _LENGTH * lengths[number] / average)
-        for stem, count in each.items():
-            rarity = math.log(1 + (len(counts) - containing[stem] + 0.5) / (containing[stem] + 0.5))
-            postings[stem].append((number, rarity * count * (_SATURATION + 1) / (count + norm)))
+        frequencies.append(_weigh_stems(each, lengths))
+    containing = Counter(stem for each in frequencies for stem in each)
+    postings: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for number, each_frequency in enumerate(frequencies):
+        yield
+        for stem, frequency in each_frequency.items():
+            rarity = math.log(1 + (len(names) - containing[stem] + 0.5) / (containing[stem] + 0.5))
+            postings[stem].append((number, rarity * frequency * (_SATURATION + 1) / (frequency + _SATURATION)))
     return ToolIndex(names, postings)
 
 
-def _count_stems(tool: IndexedTool) -> Mapping[str, float]:
-    counts: dict[str, float] = defaultdict(float)
+def _count_stems(tool: IndexedTool) -> Mapping[str, Counter[str]]:
+    """Count the stems of each part of a definition."""
+    counts: dict[str, Counter[str]] = {part: Counter() for part in _PARTS}
     for part, text in _list_texts(tool):
-        words = split_words(text)
-        weight = _WEIGHTS[part] / (max(len(words), 1) ** _NAME_LENGTH if part == "name" else 1)
-        for word in words:
-            if word not in STOP_WORDS:
-                counts[stem_word(word)] += weight
+        counts[part].update(stem_word(word) for word in split_words(text) if word not in STOP_WORDS)
     return counts
+
+
+def _weigh_stems(counts: Mapping[str, Counter[str]], lengths: Mapping[str, float]) -> Mapping[str, float]:
+    """Return how much each stem counts in a definition, by the weights and the average lengths of the parts."""
+    weights: dict[str, float] = defaultdict(float)
+    for part, stems in counts.items():
+        weight, discount = _PARTS[part]
+        scale = weight / (1 - discount + discount * stems.total() / lengths[part]) if stems else 0.0
+        for stem, count in stems.items():
+            weights[stem] += scale * count
+    return weights
 
 
 def _list_texts(tool: IndexedTool) -> Iterable[tuple[str, str]]:
@@ -206,6 +218,8 @@ def stem_word(word: str) -> str:
         word = word[: -2 if word.endswith("es") and _ES.search(word) else -1]
     if (verb := _VERB_FORM.fullmatch(word)) is not None:
         word = verb[1][:-1] if _DOUBLED.search(verb[1]) else verb[1]
+    if (noun := _NOUN.fullmatch(word)) is not None:
+        return noun[1]
     return word.removesuffix("e") if len(word) > _SHORTEST_STEM else word
 
 
