@@ -58,6 +58,20 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayIndex:
+    """The large array of a value, with the places of some of its items, so that a late item is found at once."""
+
+    span: Span
+    """The array in the value."""
+    length: int
+    """The number of its items."""
+    indices: tuple[int, ...]
+    """The indices of some items, beginning with 0."""
+    offsets: tuple[int, ...]
+    """The offsets of these items from the beginning of the array."""
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """The call that produced a value."""
 
@@ -85,6 +99,8 @@ class Draft:
     """A file that contains the blob too; a store may link the file instead of writing a second one."""
     preview: bool = True
     """Notices and listings may show parts of the value to a model."""
+    array: ArrayIndex | None = None
+    """The index of its large array; None if it has none or was not scanned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +124,8 @@ class Descriptor:
     """The remaining members of the result, a JSON object. Value, companion and envelope rebuild the result."""
     preview: bool = True
     """Notices and listings may show parts of the value to a model."""
+    array: ArrayIndex | None = None
+    """The index of its large array; None if it has none or was not scanned."""
 
 
 @dataclass(frozen=True, slots=True)

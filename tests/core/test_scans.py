@@ -169,9 +169,11 @@ class PlainParses(Scans):
 
 
 def freeze(result: ProcessedResult) -> ProcessedResult:
-    """The same result with bytes in place of views."""
+    """The same result with bytes in place of views, and without the index, which only a scan has."""
     captured = result.captured
-    drafts = [draft and replace(draft, blob=bytes(draft.blob)) for draft in (captured.value, captured.companion)]
+    drafts = [
+        draft and replace(draft, blob=bytes(draft.blob), array=None) for draft in (captured.value, captured.companion)
+    ]
     captured = replace(captured, value=drafts[0], companion=drafts[1], passed=tuple(map(bytes, captured.passed)))
     return replace(result, members={key: bytes(raw) for key, raw in result.members.items()}, captured=captured)
 
@@ -182,6 +184,41 @@ def test_a_scanned_frame_has_the_result_of_a_parsed_one(name: str) -> None:
     scanned = process_frame(memoryview(frame), ORDER, estimate_tokens)
     assert isinstance(scanned, ProcessedResult)
     assert freeze(scanned) == freeze(process_plainly(frame))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("rows", "rows"),
+        ("JSON in a text", "rows"),
+        ("a wrapped array", "result"),
+        ("an array in a text", ""),
+        ("an error", None),
+    ],
+)
+def test_a_captured_value_has_the_index_of_its_large_array(name: str, key: str | None) -> None:
+    processed = process_frame(frame_of(name), ORDER, estimate_tokens)
+    assert isinstance(processed, ProcessedResult)
+    value = processed.captured.value
+    assert value is not None
+    if key is None:
+        assert value.array is None
+        return
+    assert value.array is not None
+    assert value.array.length == len(rows())
+    spans = {one.key: one.span for one in value.members} | {"": trim(value.blob)}
+    assert value.array.span == spans[key]
+    for index, offset in zip(value.array.indices, value.array.offsets, strict=True):
+        start = value.array.span.start + offset
+        assert bytes(value.blob[start : start + 20]).startswith(f'{{"id": {index},'.encode())
+
+
+def test_a_stored_index_has_at_most_a_thousand_marks() -> None:
+    scan = scan_array(b"[" + b",".join([b'"%b"' % (b"x" * 1000)] * 300_000) + b"]", 0)
+    assert scan is not None
+    stored = scan.as_index()
+    assert len(stored.indices) == len(stored.offsets) <= 1024 < len(scan.offsets)
+    assert stored.indices[0] == 0
 
 
 FRAME, TEXT = frame_of("rows"), frame_of("an error")

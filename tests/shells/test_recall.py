@@ -10,10 +10,13 @@ from uuid import UUID
 
 import pytest
 
+from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.memory.value_lookup import find_nearest, look_up, sort_by_similarity, unknown_path_error
 from mcp_mirror.paths import MemoryPath, new_base
+from mcp_mirror.payload.json_spans import members, trim
+from mcp_mirror.payload.scans import scan_array
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -142,3 +145,91 @@ async def test_a_value_deleted_during_its_search_is_searched_to_the_end(
             found = await look_up(store, scanner, "me", MemoryPath(GRID, ("rows", "5000000", "last")))
     assert found is not None
     assert bytes(found.blob) == b"7"
+
+
+class Recording(MemoryStore):
+    """A store that records the spans that are read."""
+
+    spans: list[Span | None]
+
+    async def read(self, namespace: str, base: str, span: Span | None = None) -> Any:
+        self.spans.append(span)
+        return await super().read(namespace, base, span)
+
+
+async def recording_store(key: str, kind: type[Recording] = Recording) -> tuple[Recording, bytes]:
+    """A store with an indexed array of 100,000 rows, which is a value or the member `key` of one."""
+    rows = b",".join(b'{"id": %d, "tags": ["a", "b"]}' % at for at in range(100_000))
+    blob = b'{"total": 1, "%b": [%b], "last": 2}' % (key.encode(), rows) if key else b" [%b] " % rows
+    scan = scan_array(blob, blob.index(b"["))
+    assert scan is not None
+    known = members(blob, trim(blob)) if key else ()
+    described = replace(descriptor(GRID), size=len(blob), members=known, array=scan.as_index())
+    store = kind(StorePolicy(), lambda: 1e9, lambda: Path("/nonexistent"))
+    store.spans = []
+    await store.put("me", replace(described, kind="object" if key else "array"), (blob,))
+    return store, blob
+
+
+@pytest.mark.parametrize("key", ["rows", ""])
+@pytest.mark.parametrize("index", [0, 1, 50_000, 99_998, 99_999])
+async def test_only_a_part_of_an_indexed_array_is_read_for_an_item(key: str, index: int) -> None:
+    store, _ = await recording_store(key)
+    nowhere: Any = None  # nothing here is scanned by another process
+    prefix = (key,) if key else ()
+    row = await look_up(store, nowhere, "me", MemoryPath(GRID, (*prefix, str(index))))
+    tag = await look_up(store, nowhere, "me", MemoryPath(GRID, (*prefix, str(index), "tags", "1")))
+    assert row is not None
+    assert tag is not None
+    assert (bytes(row.blob), row.kind) == (b'{"id": %d, "tags": ["a", "b"]}' % index, "object")
+    assert (bytes(tag.blob), tag.kind) == (b'"b"', "text")
+    assert all(span is not None and span.length < 1 << 19 for span in store.spans)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        (("rows", "100000"), "It is an array whose items are 0 to 99999."),
+        (("rows", "01"), "has no key"),
+        (("rows", "5", "none"), "Its keys are"),
+        (("rows", "5", "tags", "2"), "It is an array whose items are 0 to 1."),
+        (("none",), "Its keys are"),
+    ],
+)
+async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(tokens: Any, reason: str) -> None:
+    store, blob = await recording_store("rows")
+    plain, _ = await recording_store("rows")
+    await plain.put("me", replace(descriptor(GRID), size=len(blob), members=members(blob, trim(blob))), (blob,))
+    errors = []
+    with ChildWatchdog() as child_watchdog:
+        async with aclosing(FrameScanner(child_watchdog)) as scanner:
+            for one in (store, plain):
+                with pytest.raises(ToolError, match=reason) as caught:
+                    await look_up(one, scanner, "me", MemoryPath(GRID, tokens))
+                errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
+async def test_the_whole_indexed_array_and_other_members_are_found() -> None:
+    store, blob = await recording_store("rows")
+    nowhere: Any = None
+    rows, last = [await look_up(store, nowhere, "me", MemoryPath(GRID, (key,))) for key in ("rows", "last")]
+    assert rows is not None
+    assert last is not None
+    assert bytes(rows.blob) == blob[blob.index(b"[") : blob.rindex(b"]") + 1]
+    assert bytes(last.blob) == b"2"
+
+
+class Deleting(Recording):
+    """A store that deletes a value right before it is read."""
+
+    async def read(self, namespace: str, base: str, span: Span | None = None) -> Any:
+        await self.delete(namespace, base)
+        return await super().read(namespace, base, span)
+
+
+async def test_an_indexed_value_that_is_deleted_during_the_call_is_reported() -> None:
+    store, _ = await recording_store("rows", Deleting)
+    nowhere: Any = None
+    with pytest.raises(ToolError, match="deleted during this call"):
+        await look_up(store, nowhere, "me", MemoryPath(GRID, ("rows", "5")))

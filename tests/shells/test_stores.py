@@ -22,7 +22,7 @@ from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.stores.s3 import S3Blobs
 from mcp_mirror.stores.sorted_items import SortedItems
-from mcp_mirror.types import Descriptor, FileSpan, Kind, Member, Provenance, Span, StoreStats, Traffic
+from mcp_mirror.types import ArrayIndex, Descriptor, FileSpan, Kind, Member, Provenance, Span, StoreStats, Traffic
 
 TTL = 100.0
 ROOM = 1000
@@ -285,7 +285,8 @@ async def test_a_value_of_any_size_and_every_range_of_it_comes_back(roomy: Store
 
 async def test_all_that_is_known_about_a_value_comes_back(roomy: Store, clock: Clock) -> None:
     members = tuple(Member(f'key {number} "\u00e9\u2603"', Span(number, 2)) for number in range(5000))
-    told = {"media_type": "image/png", "companion": "t-9", "envelope": b'{"_meta":{"a":1.0}}'}
+    index = ArrayIndex(Span(5, 1 << 33), 1 << 32, tuple(range(1024)), tuple(range(1, 1025)))
+    told = {"media_type": "image/png", "companion": "t-9", "envelope": b'{"_meta":{"a":1.0}}', "array": index}
     provenance = Provenance("up", "t\u00f6\u00f6l", "0" * 64, ("a-1", "b-2/c"))
     known = Descriptor("t-1", "binary", 9, 1 << 40, members, clock.now, clock.now + TTL, provenance, **told)  # type: ignore[arg-type]
     await roomy.put("me", known, (b'{"a":[1]}',))

@@ -365,6 +365,7 @@ def _build_draft(blob: Buffer, kind: Kind | None, reader: _Reader) -> Draft:
         _count_tokens(blob, reader.estimate),
         reader.scans.members(blob, whole) if kind in ("object", "binary") else (),
         _read_media_type(blob) if kind == "binary" else None,
+        array=reader.scans.index_array(blob),
     )
 
 

@@ -1,5 +1,6 @@
 """Looks up the value of a memory path; errors name the nearest paths or keys."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from mcp_mirror.core.media import read_media
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import MemoryPath, find_notice_bases, label_of, label_of_near_miss, position_token, unescape_token
 from mcp_mirror.payload.json_rpc import MAX_VALUES, has_more_values
-from mcp_mirror.payload.json_spans import Miss, kind_at, locate
+from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
@@ -91,6 +92,8 @@ async def look_up(
         raise ToolError(_explain_tombstone(path, described))
     path = _strip_wrapper_key(described, path)
     member = _find_member(described, path)
+    if (found := await _look_up_indexed(store, namespace, path, described, member)) is not None:
+        return found
     blob = await store.read(namespace, path.base, member.span if member else None)
     if blob is None:
         raise ToolError(
@@ -110,6 +113,42 @@ async def look_up(
         return found
     start = file.span.start + (0 if found.blob is blob else span.start)
     return replace(found, file=FileSpan(file.path, Span(start, len(found.blob))))
+
+
+async def _look_up_indexed(
+    store: Store, namespace: str, path: MemoryPath, described: Descriptor, member: Member | None
+) -> FoundValue | None:
+    """Return the value of a path in the indexed array of a value, of which only a part is read.
+
+    Returns None if the path is not in that array, if it does not exist, or if the part is large.
+    """
+    known, depth = described.array, 1 if member else 0
+    is_array = known is not None and (member.span == known.span if member else described.kind == "array")
+    if known is None or not is_array or len(path.tokens) <= depth:
+        return None
+    token = str(path.tokens[depth])
+    if not INDEX.fullmatch(token) or int(token) >= known.length:
+        return None
+    at = bisect_right(known.indices, int(token)) - 1
+    start = known.offsets[at]
+    stop = known.offsets[at + 1] if at + 1 < len(known.offsets) else known.span.length
+    if stop - start > _WORKER_BYTES:
+        return None
+    part = await store.read(namespace, path.base, Span(known.span.start + start, stop - start))
+    if part is None:
+        return None
+    found = await anyio.to_thread.run_sync(
+        _locate_below, part, int(token) - known.indices[at], path.tokens[depth + 1 :]
+    )
+    if isinstance(found, Miss):
+        return None
+    return _build_found_value(path, described, part, found)
+
+
+def _locate_below(part: Buffer, index: int, tokens: Location) -> Span | Miss:
+    """Follow tokens from the item at `index` of a part of an array, which begins with an item."""
+    found = item(part, Span(-1, len(part) + 1), index)
+    return locate(part, tokens, found) if isinstance(found, Span) else Miss(0, "array")
 
 
 def _is_costly(blob: Buffer) -> bool:

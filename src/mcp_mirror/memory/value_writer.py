@@ -113,4 +113,5 @@ class ValueWriter:
             media_type=draft.media_type,
             preview=draft.preview,
             labels=labels,
+            array=draft.array,
         )

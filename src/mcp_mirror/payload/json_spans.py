@@ -60,7 +60,8 @@ _ALL: Final = 1 << 62
 """More items than an array can have."""
 _SAFE_CUT: Final = re.compile(rb"[^\\]{6}[\x80-\xbf]*")
 """Six bytes without a backslash, then the rest of a character. No escape extends beyond, so a string can be cut."""
-_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
+INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
+"""A token that names an item of an array."""
 _FAST: Final = 1 << 16
 """Bytes above which the C scanner measures an object's values. It does not detect repeated keys."""
 
@@ -321,7 +322,7 @@ def _locate_child(blob: Buffer, span: Span, kind: Kind, token: JsonToken, find_i
         )
         return found or Miss(0, kind, keys=tuple(member.key for member in known))
     if kind == "array":
-        reached = find_item(blob, span, int(token)) if _INDEX.fullmatch(str(token)) else count_items(blob, span)
+        reached = find_item(blob, span, int(token)) if INDEX.fullmatch(str(token)) else count_items(blob, span)
         return reached if isinstance(reached, Span) else Miss(0, kind, length=reached)
     return Miss(0, kind)
 

@@ -18,12 +18,13 @@ import msgspec
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import check_encoding, open_array, open_object
 from mcp_mirror.payload.json_spans import count_items, item, items, members, skip_space, trim, value_stop
-from mcp_mirror.types import Buffer, Member, Span
+from mcp_mirror.types import ArrayIndex, Buffer, Member, Span
 
 T = TypeVar("T")
 
 _PIECES: Final = (1 << 17, 1 << 19, 1 << 22)
 """Bytes of an array that are scanned at once: more for larger items."""
+_MAX_STORED_MARKS: Final = 1024
 _TAIL: Final = 1 << 12
 """Bytes at the end of a text in which a large string may end."""
 _EMPTY: Final = 2
@@ -74,6 +75,11 @@ class ArrayScan:
         at = bisect_right(self.indices, index) - 1
         start = self.span.start + self.offsets[at]
         return item(blob, Span(start - 1, self.span.stop - start + 1), index - self.indices[at])
+
+    def as_index(self) -> ArrayIndex:
+        """The scan with at most 1,024 marks, to be stored with the value."""
+        step = -(-len(self.offsets) // _MAX_STORED_MARKS) or 1
+        return ArrayIndex(self.span, self.length, tuple(self.indices[::step]), tuple(self.offsets[::step]))
 
     def shift(self, by: int) -> "ArrayScan":
         """The same array in a text that begins `by` bytes earlier."""
@@ -336,6 +342,11 @@ class Scans:
         scanned = self._known.get(id(blob))
         known = scanned.array if scanned else None
         return known.length if known and known.span == span else count_items(blob, span)
+
+    def index_array(self, blob: Buffer) -> ArrayIndex | None:
+        """The index of the large array of a text; None if it has none or was not scanned."""
+        scanned = self._known.get(id(blob))
+        return scanned.array.as_index() if scanned and scanned.array else None
 
     def _slice(self, scanned: ScannedText, span: Span) -> Buffer:
         if not scanned.contains_hidden(span):

@@ -141,4 +141,4 @@ def refuse_oversized(size: int, policy: StorePolicy) -> None:
 
 def make_tombstone(descriptor: Descriptor, reason: Reason, at: float) -> Tombstone:
     """The tombstone of a removed value, which describes only its origin."""
-    return Tombstone(replace(descriptor, members=(), envelope=b"{}"), reason, at)
+    return Tombstone(replace(descriptor, members=(), envelope=b"{}", array=None), reason, at)

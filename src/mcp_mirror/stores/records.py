@@ -11,15 +11,19 @@ import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.encryption import Encryptor, Envelope
-from mcp_mirror.types import Descriptor, Kind, Member, Provenance
+from mcp_mirror.types import ArrayIndex, Descriptor, Kind, Member, Provenance, Span
 
 T = TypeVar("T")
 
+_SHORT_ARRAY: Final = 0x90
+"""First byte of an array of up to 15 members in MessagePack; the last four bits count them."""
+_ARRAY: Final = 0xDC
+"""First byte of an array of up to 65,535 members."""
 _DIGEST_CHARACTERS: Final = 64
 _NO_ENVELOPE: Final = b"{}"
 _KINDS: Final[tuple[Kind, ...]] = ("object", "array", "text", "number", "boolean", "null", "binary")
 """Records contain the places of kinds: add new kinds at the end."""
-_DEFAULTS: Final[tuple[Any, ...]] = (None, None, True, {}, _NO_ENVELOPE, (), ())
+_DEFAULTS: Final[tuple[Any, ...]] = (None, None, None, True, {}, _NO_ENVELOPE, (), ())
 """The defaults at the end of a compact descriptor, the last first."""
 
 
@@ -79,6 +83,8 @@ class _CompactDescriptor(msgspec.Struct, array_like=True):
     preview: bool = True
     media_type: str | None = None
     companion: str | None = None
+    array: tuple[int, int, int, tuple[int, ...], tuple[int, ...]] | None = None
+    """Start, bytes and items of the large array, and the indices and offsets of some of its items."""
 
 
 _compact_decoder: Final = msgspec.msgpack.Decoder(_CompactDescriptor)
@@ -104,6 +110,7 @@ def pack_descriptor(known: Descriptor) -> bytes:
         known.preview,
         known.media_type,
         known.companion,
+        known.array and (*known.array.span, known.array.length, known.array.indices, known.array.offsets),
     ]
     for default in _DEFAULTS:
         if compact[-1] != default:
@@ -134,12 +141,13 @@ def unpack_descriptor(base: str, encoded: bytes) -> Descriptor:
         companion=compact.companion,
         envelope=compact.envelope,
         preview=compact.preview,
+        array=compact.array and ArrayIndex(Span(*compact.array[:2]), *compact.array[2:]),
     )
 
 
 def _is_array(encoded: bytes) -> bool:
-    """Whether a MessagePack value is an array; no descriptor has more members than its shortest form has room for."""
-    return encoded[0] & 0xF0 == 0x90  # noqa: PLR2004  # fixarray
+    """Whether a MessagePack value is an array of a few members."""
+    return encoded[0] & 0xF0 == _SHORT_ARRAY or encoded[0] == _ARRAY
 
 
 def _pack_digest(digest: str) -> bytes | str:
