@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog, join_cache_hints
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.settings.policies import MirrorPolicy, StdioEndpoint, ToolPolicy, UpstreamPolicy
@@ -22,6 +23,14 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 def build(*listings: tuple[UpstreamPolicy, list[dict[str, Any]]], **mirror: Any) -> Catalog:
     return finish(build_catalog(listings, CatalogRules(MirrorPolicy(**mirror), OWN)))
+
+
+def test_clients_that_see_the_same_tools_share_a_view() -> None:
+    catalog = build((policy("a", required_scopes=("x",)), [tool("m")]), (policy("b"), [tool("n")]))
+    views = [catalog.visible_to(Caller("me", scopes=frozenset(scopes))) for scopes in ("x", "xy", "y", "z", "")]
+    assert [list(view.entries) for view in views] == [["m_mirrored", "n_mirrored"]] * 2 + [["n_mirrored"]] * 3
+    assert views[0] is views[1]
+    assert views[2] is views[3] is views[4]
 
 
 def test_tools_are_listed_in_configuration_and_upstream_order() -> None:

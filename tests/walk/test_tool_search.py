@@ -271,6 +271,22 @@ async def test_a_changed_list_is_searched(configured: Configured, speak: Speak, 
         await until_found(client, "weather", "weather_mirrored")
 
 
+async def test_denied_and_quarantined_tools_are_not_found(
+    configured: Configured, connect: Connect, run: Run, files: Any, tmp_path: Path
+) -> None:
+    config = configured({"files": files(tools={"deny": ["delete_*"]})}, mirror=SEARCH)
+    assert (await run("lock", "--config", str(config))).code == 0
+    tools = json.loads((tmp_path / "tools.json").read_text())
+    (tmp_path / "tools.json").write_text(json.dumps([{**tool, "description": "Other."} for tool in tools]))
+    async with connect(config) as client:
+        assert "delete_folder" not in await search(client, query="delete a folder")
+        async with asyncio.timeout(BOUND):  # the last listing is served until the upstream has listed its tools
+            while "none" not in await search(client, query="say"):  # noqa: ASYNC110  # another process changes it
+                await asyncio.sleep(0.05)
+        assert "quarantined" in await call(client, "say_mirrored")
+        assert (await client.call_tool("find_tools", {"name": "say_mirrored"})).is_error
+
+
 @pytest.mark.parametrize("modern", [False, True])
 async def test_principals_find_only_their_tools(configured: Configured, files: Any, *, modern: bool) -> None:
     auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["files.delete"]}, "bob": HASHES["bob"]}}

@@ -142,9 +142,10 @@ class Catalog:
         if (view := self._views.get(caller.scopes)) is None:
             if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
-            view = self._views[caller.scopes] = self._without(
-                frozenset(name for name, scopes in self.required.items() if not caller.has_scopes(scopes))
-            )
+            hidden = frozenset(name for name, scopes in self.required.items() if not caller.has_scopes(scopes))
+            # Equal views share their encoded definitions and their index.
+            equal = (known for known in (self, *self._views.values()) if known.hidden_names == hidden)
+            view = self._views[caller.scopes] = next(equal, None) or self._without(hidden)
         return view
 
     def _without(self, hidden: frozenset[str]) -> "Catalog":

@@ -62,7 +62,7 @@ class Call:
     channel: ClientChannel
     """Sends notifications and requests to the client."""
     name: str
-    """The name of the tool, as the client wrote it."""
+    """The name of the tool, as the client wrote it; for a `call_tool` call the one in its arguments."""
     arguments: Buffer
     """A JSON object."""
     meta: Mapping[str, Any] = field(default_factory=dict)
