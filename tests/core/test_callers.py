@@ -25,6 +25,19 @@ def test_a_caller_can_be_asked_what_it_has_declared(capabilities: dict[str, Any]
     assert not caller.can_answer("tools/list")
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "shows_views"),
+    [
+        ({}, False),
+        ({"extensions": None}, False),
+        ({"extensions": {"io.modelcontextprotocol/other": {}}}, False),
+        ({"extensions": {"io.modelcontextprotocol/ui": {}}}, True),
+    ],
+)
+def test_a_client_declares_that_it_shows_views(capabilities: dict[str, Any], shows_views: bool) -> None:  # noqa: FBT001
+    assert Caller("me", capabilities=capabilities).shows_views is shows_views
+
+
 def test_two_callers_are_one_if_they_share_memory_and_connection() -> None:
     one = Caller("me", is_stateless=False, session="a")
     assert one.identity == Caller("me", is_stateless=False, session="a", capabilities={"roots": {}}).identity

@@ -132,7 +132,7 @@ async def test_clients_of_2026_07_28_are_served_by_all_workers(serve: Serve, sha
 async def test_servers_can_request_input_from_clients_of_each_worker(
     mode: str, serve: Serve, configured: Configured
 ) -> None:
-    async def accept(_context: Any, _params: Any) -> ElicitResult:
+    async def accept(context: Any, params: Any) -> ElicitResult:  # noqa: ARG001  # names of the SDK
         return ElicitResult(action="accept", content={"name": "Ada", "user_name": "Ada"})
 
     config = configured({"everything": {"command": sys.executable, "args": EVERYTHING}}, store={"kind": "disk"})

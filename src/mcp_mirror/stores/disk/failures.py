@@ -50,6 +50,11 @@ def is_damage(error: sqlite3.Error) -> bool:
     return _explain(error) == _DAMAGED
 
 
+def is_full(error: sqlite3.Error) -> bool:
+    """Whether an error means that the disk is full."""
+    return _explain(error) == _FULL
+
+
 @contextmanager
 def as_store_errors(subject: str = "The store") -> Iterator[None]:
     """Raise errors of the system and of SQLite as `StoreError`, with the failed subject and the fix."""

@@ -228,9 +228,9 @@ class Index:
         size, part, digest, start, record = row
         return ValueLocation(size, part or b"" if digest is None else b"", digest, start or 0, record)
 
-    def delete(self, namespace: str, base: str) -> bool:
-        """Remove a value without a tombstone."""
-        with self._change() as change:
+    def delete(self, namespace: str, base: str, *, writes_uses: bool = True) -> bool:
+        """Remove a value without a tombstone; without the pending uses of other values, this takes little space."""
+        with self._change(writes_uses=writes_uses) as change:
             query = "DELETE FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
             gone = change.execute(query, (namespace, base, self._clock())).rowcount
         self._remove_doomed_files()
@@ -359,7 +359,7 @@ class Index:
             return self._connection.execute(query, parameters).fetchall()
 
     @contextmanager
-    def _change(self, *, is_durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def _change(self, *, is_durable: bool = True, writes_uses: bool = True) -> Iterator[sqlite3.Connection]:
         """An atomic change. A durable change is on the disk afterwards, if `store.fsync` is set.
 
         A change that is not durable can also be made later, so it fails soon if another process has the write lock.
@@ -370,10 +370,12 @@ class Index:
             connection.execute(f"PRAGMA busy_timeout = {_LOCK_TIMEOUT if is_durable else _SHORT_LOCK_TIMEOUT}")
             connection.execute("BEGIN IMMEDIATE")
             try:
-                self._write_uses(connection)
+                if writes_uses:
+                    self._write_uses(connection)
                 yield connection
                 connection.execute("COMMIT")
-                self._pending_uses.clear()
+                if writes_uses:
+                    self._pending_uses.clear()
             finally:
                 if connection.in_transaction:
                     with suppress(sqlite3.Error):

@@ -11,6 +11,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -23,13 +24,14 @@ from mcp_mirror.payload.spool import map_file
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
-from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
+from mcp_mirror.stores.disk.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.disk.index import Index, ValueLocation
 from mcp_mirror.stores.encryption import CHANGED, Encryptor, clamp_span, sealed_span
 from mcp_mirror.stores.expiry import ExpirySweeper
 from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
 from mcp_mirror.stores.quotas import refuse_oversized
 from mcp_mirror.stores.records import RecordCodec, pack_descriptor, unpack_descriptor
+from mcp_mirror.system.atomic_write import atomic_write
 from mcp_mirror.system.private_files import UnsafePathError, open_folder
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
@@ -44,7 +46,10 @@ _DAMAGED: Final = "damaged"
 """A file that marks the index as damaged for the next start."""
 LISTINGS: Final = "listings"
 """The folder with the cached listings of upstreams."""
-OWN_NAMES: Final = (f"{_INDEX}*", f"{_BLOBS}*", _DAMAGED, LISTINGS, *PROCESS_DIR_NAMES)
+_RESERVE: Final = "reserve"
+_RESERVE_BYTES: Final = 256 << 10
+"""Space for a deletion on a full disk: it changes the index, whose log grows."""
+OWN_NAMES: Final = (f"{_INDEX}*", f"{_BLOBS}*", _DAMAGED, LISTINGS, _RESERVE, *PROCESS_DIR_NAMES)
 """Globs of all names in the folder of a store."""
 
 T = TypeVar("T")
@@ -118,7 +123,7 @@ class DiskStore:
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Remove a value without a tombstone."""
-        return await self._run(self._index.delete, namespace, base)
+        return await self._run(self._delete, namespace, base)
 
     async def list(
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
@@ -166,7 +171,27 @@ class DiskStore:
         """Remove a batch of expired values, and write the index's log. Returns the number of removed values."""
         removed = self._index.remove_expired()
         self._index.checkpoint()
+        self._reserve_space()
         return removed
+
+    def _delete(self, namespace: str, base: str) -> bool:
+        """Remove a value; on a full disk in the space that is reserved for it."""
+        try:
+            return self._index.delete(namespace, base)
+        except sqlite3.Error as error:
+            if not is_full(error):
+                raise
+        (self._folder / _RESERVE).unlink(missing_ok=True)
+        removed = self._index.delete(namespace, base, writes_uses=False)
+        self._reserve_space()
+        return removed
+
+    def _reserve_space(self) -> None:
+        """Create the file that takes the space for a deletion, unless it exists or there is no space."""
+        reserve = self._folder / _RESERVE
+        with suppress(OSError):
+            if not reserve.exists():
+                atomic_write(reserve, (bytes(_RESERVE_BYTES),))
 
     def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
         size = sum(len(segment) for segment in blob)
@@ -241,6 +266,7 @@ class DiskStore:
                 raise StoreError(str(error)) from None
             lost = self._open_locked()
             self._refuse_foreign()
+            self._reserve_space()
         if lost:
             _logger.warning("%d values in %s have lost their files and were removed.", lost, self._folder)
 
