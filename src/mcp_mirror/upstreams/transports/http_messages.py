@@ -39,6 +39,7 @@ _EVENT_SLICE: Final = 1 << 13
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
 _OK: Final = 200
+_NO_CONTENT: Final = 204
 _NOT_FOUND: Final = 404
 _TOO_LARGE: Final = 413
 _UNKNOWN_SESSION: Final = frozenset({400, _NOT_FOUND})
@@ -144,6 +145,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
 
         A failed request gets a JSON-RPC error as its response, so that the session continues.
         """
+        if request.method == "DELETE" and not self.session:
+            return httpx2.Response(_NO_CONTENT)  # the SDK ends a session that has been ended
         body = await request.aread() if request.method == "POST" else b""
         identity = _read_request_id(body)
         if identity is not None and self._bypass.has_ended(identity):
