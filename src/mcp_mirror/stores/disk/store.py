@@ -187,7 +187,7 @@ class DiskStore:
         return removed
 
     def _reserve_space(self) -> None:
-        """Create the file that takes the space for a deletion, unless it exists or there is no space."""
+        """Create the file that takes the space for a deletion, if it does not exist and there is space."""
         reserve = self._folder / _RESERVE
         with suppress(OSError):
             if not reserve.exists():
