@@ -76,7 +76,8 @@ def plant_blob(folder: Path, elsewhere: Path) -> None:
 
 
 PLANTED = {"the folder": plant_folder, "a blob": plant_blob} | {
-    name: plant_within(name) for name in ("blobs", "index.sqlite", "index.sqlite-wal", "lock", "live-1", "damaged")
+    name: plant_within(name)
+    for name in ("blobs", "index.sqlite", "index.sqlite-wal", "lock", "live-1", "damaged", "reserve")
 }
 
 

@@ -65,7 +65,13 @@ async def test_a_killed_gateway_loses_no_acknowledged_value(
         await client.greet()
         for path in paths:
             assert await client.text(RETRIEVE, {"memory_path": f"{path}/name"}) == "yesterday's"
-    assert {path.name for path in (tmp_path / "store").iterdir()} == {"blobs", "index.sqlite", "listings", "lock"}
+    assert {path.name for path in (tmp_path / "store").iterdir()} == {
+        "blobs",
+        "index.sqlite",
+        "listings",
+        "lock",
+        "reserve",
+    }
 
 
 async def test_a_memory_store_reports_old_paths_as_unknown_after_a_restart(
