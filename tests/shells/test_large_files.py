@@ -1,5 +1,6 @@
 """Large files are removed at once, and their space is freed a moment later."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -38,6 +39,17 @@ def test_a_large_file_is_gone_at_once_and_its_descriptor_soon(tmp_path: Path) ->
     while descriptors_of(path) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert descriptors_of(path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
+def test_many_large_files_at_once_need_few_descriptors(tmp_path: Path) -> None:
+    paths = [tmp_path / str(number) for number in range(300)]
+    for path in paths:
+        path.touch()
+        os.truncate(path, LARGE)
+    for path in paths:
+        unlink_large(path)
+    assert len(descriptors_of(tmp_path)) < 100
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")

@@ -17,6 +17,8 @@ _LARGE: Final = 1 << 22
 """Bytes from which a file is large."""
 _DELAY: Final = 0.2
 """Seconds in which the program drops its maps of a removed file."""
+_MOST: Final = 64
+"""Descriptors that wait; further ones are closed at once, so that they do not use up the handles of the process."""
 _IDLE: Final = 5.0
 """Seconds without a removed file after which the thread ends."""
 
@@ -31,6 +33,9 @@ class _Closer:
 
     def add(self, descriptor: int) -> None:
         """Close a descriptor soon."""
+        if self._queue.qsize() >= _MOST:
+            os.close(descriptor)
+            return
         with self._lock:
             self._queue.put((time.monotonic() + _DELAY, descriptor))
             if not self._is_running:
