@@ -116,7 +116,9 @@ def _transcript(case: Case, outcome: Outcome, run_folder: RunFolder) -> Transcri
         end=outcome["end"],
         answer=answer,
         detail=outcome.get("detail", ""),
-        usage=Usage(outcome.get("prompt_tokens", 0), outcome.get("completion_tokens", 0)),
+        usage=Usage(
+            outcome.get("prompt_tokens", 0), outcome.get("completion_tokens", 0), steps=outcome.get("steps", 0)
+        ),
         seconds=outcome.get("seconds", 0.0),
     )
 

@@ -2,7 +2,7 @@
 
 The agent is an MCP client of the real gateway. Standard input is a job: JSON with the members of `Job`. Standard output
 is the outcome: JSON with `calls` (each with tool, arguments, text, is_error, seconds, and `lines`: the lines of the
-witness file after it), `answer`, `end`, `detail`, `prompt_tokens`, `completion_tokens` and `seconds`.
+witness file after it), `answer`, `end`, `detail`, `prompt_tokens`, `completion_tokens`, `steps` and `seconds`.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ async def make_agent(job: Job, session: ClientSession, instructions: str) -> Req
 
 async def run_agent(agent: RequirementAgent, job: Job) -> dict[str, Any]:
     """Return the agent's answer, or the reason of its end without an answer."""
-    outcome = {"answer": "", "end": "answered", "detail": "", "prompt_tokens": 0, "completion_tokens": 0}
+    outcome = {"answer": "", "end": "answered", "detail": "", "prompt_tokens": 0, "completion_tokens": 0, "steps": 0}
     try:
         done = await asyncio.wait_for(agent.run(job.prompt, max_iterations=job.max_calls), job.max_seconds)
     except TimeoutError:
@@ -119,7 +119,7 @@ async def run_agent(agent: RequirementAgent, job: Job) -> dict[str, Any]:
         return outcome | {"end": end, "detail": error.explain()[:500]}
     usage = done.state.usage
     tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-    return outcome | {"answer": done.last_message.text} | tokens
+    return outcome | {"answer": done.last_message.text, "steps": done.state.iteration} | tokens
 
 
 def _end_of(error: BaseException | None) -> str:

@@ -96,7 +96,8 @@ def record(**keys: Any) -> dict[str, Any]:
     return {
         "key": "k", "case": "a", "model": "m", "notice": "compact", "variant": "-", "few_shot": False, "gateway": True,
         "end": "answered", "success": True, "exact": True, "received": None, "prompt_tokens": 1000,
-        "completion_tokens": 234, "estimated_tokens": {"conversation": 99}, "seconds": 1.5, "calls": 2,
+        "cached_tokens": 400, "completion_tokens": 234, "steps": 3,
+        "estimated_tokens": {"conversation": 99}, "seconds": 1.5, "calls": 2,
         "failed_calls": 0, **keys,
     }  # fmt: skip
 
@@ -130,8 +131,10 @@ def test_runs_are_grouped_and_void_runs_are_not_counted() -> None:
     ]
     assert rows[0].means == {
         "tokens": 1234,
+        "billed": 600 + 0.1 * 400 + 5 * 234,
         "conversation": 99,
         "seconds": 2.0,
+        "steps": 3,
         "calls": 2,
         "failed_calls": 0,
     }
@@ -142,14 +145,23 @@ def test_runs_are_grouped_and_void_runs_are_not_counted() -> None:
 def test_the_table_leaves_out_columns_with_one_value() -> None:
     rows = rows_of(RECORDS[:3], "case")
     assert as_markdown(rows).splitlines() == [
-        "| case | success | 95 % | copied exactly | received | tokens | conversation | seconds | calls | failed |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| a | 1/2 | 9% to 91% | 1/2 | - | 1,234 | 99 | 2.0 | 2.0 | 0.0 |",
-        "| b | 1/1 | 21% to 100% | - | 1/1 | 1,234 | 99 | 1.5 | 2.0 | 0.0 |",
+        (
+            "| case | success | 95 % | copied exactly | received | tokens | billed | conversation | seconds | steps "
+            "| calls | failed |"
+        ),
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| a | 1/2 | 9% to 91% | 1/2 | - | 1,234 | 1,810 | 99 | 2.0 | 3.0 | 2.0 | 0.0 |",
+        "| b | 1/1 | 21% to 100% | - | 1/1 | 1,234 | 1,810 | 99 | 1.5 | 3.0 | 2.0 | 0.0 |",
     ]
     table = as_table(rows_of(RECORDS, "both"))
     assert [column.header for column in table.columns][:4] == ["case", "notice", "gateway", "success"]
     assert table.row_count == 5
+
+
+def test_runs_of_earlier_versions_are_billed_without_cached_tokens() -> None:
+    old = {key: value for key, value in record().items() if key not in {"cached_tokens", "steps"}}
+    (row,) = rows_of([old], "case")
+    assert (row.means["billed"], row.means["steps"]) == (1000 + 5 * 234, 0)
 
 
 def test_rows_as_json_have_counts_and_intervals() -> None:

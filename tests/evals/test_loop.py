@@ -69,6 +69,22 @@ async def test_a_conversation_ends_with_an_answer_or_at_a_limit(
     assert transcript.usage.total >= 15 * len(transcript.made_calls)
 
 
+async def test_the_tokens_of_the_previous_request_count_as_cached() -> None:
+    prompts = iter((100, 180, 150))
+
+    async def complete(messages: Sequence[Message], _body: Any) -> Completion:
+        await anyio.lowlevel.checkpoint()
+        content = "One." if messages[-1]["content"].endswith("2") else called(a=len(messages))
+        return Completion({"content": content}, Usage(next(prompts), 5))
+
+    async def make_call(call: Call) -> MadeCall:
+        await anyio.lowlevel.checkpoint()
+        return MadeCall(Result(call, "2" if call.arguments["a"] > 2 else "1"))
+
+    transcript = await run_conversation(setup(), complete, make_call)
+    assert transcript.usage == Usage(prompt=430, completion=15, cached=100 + 150, steps=3)
+
+
 async def test_an_invalid_call_is_reported_to_the_model_and_not_made() -> None:
     transcript = await run(setup(), '{"name": "count", "arguments": 7}', "One.")
     assert "no JSON object" in transcript.made_calls[0].result.text

@@ -65,9 +65,18 @@ class Usage:
 
     prompt: int = 0
     completion: int = 0
+    cached: int = 0
+    """Prompt tokens that an earlier request of the same run had too. Providers bill them at a lower price."""
+    steps: int = 0
+    """Requests."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(self.prompt + other.prompt, self.completion + other.completion)
+        return Usage(
+            self.prompt + other.prompt,
+            self.completion + other.completion,
+            self.cached + other.cached,
+            self.steps + other.steps,
+        )
 
     @property
     def total(self) -> int:

@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio
@@ -52,6 +52,8 @@ class _Conversation:
     entries: list[Entry]
     made_calls: list[MadeCall] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    last_prompt: int = 0
+    """Prompt tokens of the last request."""
     malformed: int = 0
     failures: Counter[str] = field(default_factory=Counter)
 
@@ -71,10 +73,15 @@ class _Conversation:
         system = "\n\n".join(part for part in (setup.system, setup.dialect.instructions(setup.tools)) if part)
         messages = write_messages(setup.dialect, system, self.entries)
         completion = await self.complete(messages, {**setup.dialect.body(setup.tools), **setup.sampling})
-        self.usage += completion.usage
+        self._count(completion.usage)
         reply = setup.dialect.read(completion.message)
         self.entries.append(reply)
         return reply
+
+    def _count(self, usage: Usage) -> None:
+        """Add the usage of a request. Each request begins with the whole previous one, so that part is cached."""
+        self.usage += replace(usage, cached=min(self.last_prompt, usage.prompt), steps=1)
+        self.last_prompt = usage.prompt
 
     def _report_problem(self, reply: Reply) -> End | None:
         if not reply.problem:

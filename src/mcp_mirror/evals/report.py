@@ -17,6 +17,11 @@ By = Literal["case", "setting", "both"]
 
 _Z: Final = 1.959964
 """The quantile for a two-sided interval of 95 %."""
+CACHED_PRICE: Final = 0.1
+"""The price of a cached input token, in that of an input token. These are the ratios of Anthropic's price list for
+Claude Sonnet: 3, 0.30 and 15 USD per million tokens of input, cached input and output."""
+OUTPUT_PRICE: Final = 5.0
+"""The price of an output token, in that of an input token."""
 _SETTING: Final = ("model", "notice", "variant", "few_shot", "gateway")
 _ALL: Final = "all"
 
@@ -35,8 +40,8 @@ class Row:
     """Runs with only exact paths, and runs that this was checked for."""
     received: tuple[int, int]
     means: Mapping[str, float]
-    """Means per run: tokens (read and written, as the endpoint counts), conversation (each message once, estimated),
-    seconds, calls, failed_calls."""
+    """Means per run: tokens (read and written, as the endpoint counts), billed (in the price of an input token),
+    conversation (each message once, estimated), seconds, steps, calls, failed_calls."""
 
 
 def rows_of(records: Iterable[Record], by: By) -> list[Row]:
@@ -69,10 +74,19 @@ def _count(records: Iterable[Record], name: str) -> tuple[int, int]:
     return sum(values), len(values)
 
 
+def billed(record: Record) -> float:
+    """The cost of a run in the price of an input token. Runs in logs of earlier versions have no cached tokens."""
+    cached = record.get("cached_tokens", 0)
+    read = record["prompt_tokens"] - cached + CACHED_PRICE * cached
+    return float(read + OUTPUT_PRICE * record["completion_tokens"])
+
+
 _MEANS: Final[Mapping[str, Callable[[Record], float]]] = {
     "tokens": lambda record: float(record["prompt_tokens"] + record["completion_tokens"]),
+    "billed": billed,
     "conversation": lambda record: float(record["estimated_tokens"].get("conversation", 0)),
     "seconds": lambda record: float(record["seconds"]),
+    "steps": lambda record: float(record.get("steps", 0)),
     "calls": lambda record: float(record["calls"]),
     "failed_calls": lambda record: float(record["failed_calls"]),
 }
@@ -103,8 +117,10 @@ _COLUMNS: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
     ("copied exactly", lambda row: _share(*row.exact)),
     ("received", lambda row: _share(*row.received)),
     ("tokens", lambda row: f"{row.means['tokens']:,.0f}"),
+    ("billed", lambda row: f"{row.means['billed']:,.0f}"),
     ("conversation", lambda row: f"{row.means['conversation']:,.0f}"),
     ("seconds", lambda row: f"{row.means['seconds']:.1f}"),
+    ("steps", lambda row: f"{row.means['steps']:.1f}"),
     ("calls", lambda row: f"{row.means['calls']:.1f}"),
     ("failed", lambda row: f"{row.means['failed_calls']:.1f}"),
     ("void", lambda row: str(row.void or "")),
