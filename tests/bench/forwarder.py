@@ -16,54 +16,67 @@ from typing import Any, Final
 
 _SUFFIX: Final = "_mirrored"
 
+Message = dict[str, Any]
 
-async def forward(child: "subprocess.Popen[bytes]") -> None:
-    """Forward until standard input ends."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    requests, responses = child.stdin.fileno(), child.stdout.fileno()
-    loop = asyncio.get_running_loop()
-    waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-    tasks: set[asyncio.Task[None]] = set()
-    ended = asyncio.Event()
 
-    def write(descriptor: int, message: dict[str, Any]) -> None:
-        os.write(descriptor, json.dumps(message).encode() + b"\n")
+class Forwarder:
+    """Forwards between standard input and output and the streams of a child process."""
 
-    async def answer(request: dict[str, Any], new_id: int) -> None:
-        own_id = request["id"]
-        if request["method"] == "tools/call":
-            request["params"]["name"] = request["params"]["name"].removesuffix(_SUFFIX)
-        future = waiting[new_id] = loop.create_future()
-        write(requests, {**request, "id": new_id})
-        response = await future
-        for tool in response.get("result", {}).get("tools", ()):
-            tool["name"] += _SUFFIX
-        write(1, {**response, "id": own_id})
+    def __init__(self, requests: int, responses: int) -> None:
+        self._requests, self._responses = requests, responses
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_id = 0
+        self._ended = asyncio.Event()
 
-    def take_request(request: dict[str, Any]) -> None:
-        nonlocal last_id
-        if "id" not in request:
-            write(requests, request)
-            return
-        last_id += 1
-        tasks.add(task := loop.create_task(answer(request, last_id)))
-        task.add_done_callback(tasks.discard)
+    async def run(self) -> None:
+        """Forward until standard input ends."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(0, self._read_lines, 0, self._take_request)
+        loop.add_reader(self._responses, self._read_lines, self._responses, self._take_response)
+        await self._ended.wait()
 
-    def read_lines(descriptor: int, take: Callable[[dict[str, Any]], None]) -> None:
+    def _read_lines(self, descriptor: int, take: Callable[[Message], None]) -> None:
         data = os.read(descriptor, 1 << 16)  # a small message comes in one piece
         if not data:
-            loop.remove_reader(descriptor)
-            ended.set()
+            asyncio.get_running_loop().remove_reader(descriptor)
+            self._ended.set()
         for line in data.splitlines():
             take(json.loads(line))
 
-    last_id = 0
-    loop.add_reader(0, read_lines, 0, take_request)
-    loop.add_reader(responses, read_lines, responses, lambda response: waiting.pop(response["id"]).set_result(response))
-    await ended.wait()
+    def _take_request(self, request: Message) -> None:
+        if "id" not in request:
+            _write(self._requests, request)
+            return
+        self._tasks.add(task := asyncio.get_running_loop().create_task(self._answer(request)))
+        task.add_done_callback(self._tasks.discard)
+
+    def _take_response(self, response: Message) -> None:
+        self._waiting.pop(response["id"]).set_result(response)
+
+    async def _answer(self, request: Message) -> None:
+        self._last_id += 1
+        future = self._waiting[self._last_id] = asyncio.get_running_loop().create_future()
+        if request["method"] == "tools/call":
+            request["params"]["name"] = request["params"]["name"].removesuffix(_SUFFIX)
+        _write(self._requests, {**request, "id": self._last_id})
+        response = await future
+        for tool in response.get("result", {}).get("tools", ()):
+            tool["name"] += _SUFFIX
+        _write(1, {**response, "id": request["id"]})
+
+
+def _write(descriptor: int, message: Message) -> None:
+    os.write(descriptor, json.dumps(message).encode() + b"\n")
+
+
+async def main(command: list[str]) -> None:
+    """Start the child process and forward."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:  # noqa: ASYNC220
+        assert child.stdin is not None
+        assert child.stdout is not None
+        await Forwarder(child.stdin.fileno(), child.stdout.fileno()).run()
 
 
 if __name__ == "__main__":
-    with subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        asyncio.run(forward(process))
+    asyncio.run(main(sys.argv[1:]))

@@ -125,11 +125,12 @@ async def small(console: Console, runs: int, large: bool) -> None:  # noqa: ARG0
                 (
                     run_calls(direct, "echo"),
                     run_calls(ours, "echo_mirrored", gateway),
-                    forwarder and run_calls(forwarder, "echo_mirrored", forwarder.pid),
+                    run_calls(forwarder, "echo_mirrored", forwarder.pid) if forwarder else None,
                 )
                 for _ in range(runs)
             ]
-        before, after = (statistics.median(one[column].p50 for one in sets) for column in (0, 1))
+        before = statistics.median(its.p50 for its, _, _ in sets)
+        after = statistics.median(mine.p50 for _, mine, _ in sets)
         added = statistics.median(mine.p50 / its.p50 - 1 for its, mine, _ in sets)
         cpu = statistics.median(mine.cpu for _, mine, _ in sets)
         p99 = quantile([second for _, mine, _ in sets for second in mine.seconds], 0.99)
