@@ -22,7 +22,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.evals.log import Log, Record
 from mcp_mirror.evals.matrix import Matrix
 from mcp_mirror.evals.options import Options, read_matrix
-from mcp_mirror.evals.report import as_markdown, as_table, rows_of
+from mcp_mirror.evals.report import as_markdown, as_table, rows_of, skipped_rows
 from mcp_mirror.evals.runs import check_matrix, run_all
 
 _HERE: Final = Path(__file__).parent
@@ -112,7 +112,7 @@ def main() -> None:
         sys.exit(f"make eval: {error}")
     except KeyboardInterrupt:
         sys.exit("Interrupted. Continue with the same command.")
-    rows = rows_of(records, "case")
+    rows = [*rows_of(records, "case"), *skipped_rows(matrix_of(given, ""))]
     Console(width=_WIDTH).print(as_markdown(rows) if given.markdown else as_table(rows), markup=False)
 
 

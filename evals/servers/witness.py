@@ -17,17 +17,18 @@ Answer = str | dict[str, Any] | types.CallToolResult
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool: name, description, arguments (JSON Schemas by name, all required) and function."""
+    """A tool: name, description, arguments (JSON Schemas by name, all required), function and annotations."""
 
     name: str
     description: str
     arguments: Mapping[str, Any]
     run: Callable[..., Answer]
+    hints: types.ToolAnnotations | None = None
 
     @property
     def advert(self) -> types.Tool:
         schema = {"type": "object", "properties": dict(self.arguments), "required": list(self.arguments)}
-        return types.Tool(name=self.name, description=self.description, input_schema=schema)
+        return types.Tool(name=self.name, description=self.description, input_schema=schema, annotations=self.hints)
 
 
 def serve(name: str, tools: tuple[Tool, ...]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jsonschema_rs import validator_for
 
-from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, Tool, Usage, User
+from mcp_mirror.evals.conversation import Call, Entry, Image, Reply, Result, Tool, Usage, User
 from mcp_mirror.evals.dialects import DIALECTS, ToolsMode, write_messages
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -50,6 +50,21 @@ def test_adjacent_user_messages_are_joined(mode: ToolsMode) -> None:
         {"role": "user", "content": "count answered:\n1\n\nWell?"},
         {"role": "assistant", "content": '{"name": "final_answer", "arguments": {"answer": "One."}}'},
     ]
+
+
+def test_models_that_see_get_the_images_after_all_results() -> None:
+    image = Image("image/png", "aGk=")
+    other = Call("c2", "count", {"text": "b"})
+    talk = (User("Go."), Reply(calls=(CALL, other)), Result(CALL, "one", images=(image,)), Result(other, "two"))
+    url = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    seen = {"role": "user", "content": [{"type": "text", "text": "Images of count:"}, url]}
+    native = write_messages(DIALECTS["native"], "", talk, with_images=True)
+    assert [message["role"] for message in native] == ["user", "assistant", "tool", "tool", "user"]
+    assert native[-1] == seen
+    assert write_messages(DIALECTS["native"], "", talk) == native[:-1]
+    (*_, joined) = write_messages(DIALECTS["json_text"], "", talk, with_images=True)
+    answered = [{"type": "text", "text": f"count answered:\n{text}"} for text in ("one", "two")]
+    assert joined == {"role": "user", "content": [*answered, *seen["content"]]}
 
 
 def test_text_of_the_model_is_sent_back_unchanged() -> None:

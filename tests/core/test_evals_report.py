@@ -9,7 +9,7 @@ import pytest
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Case, Turn
 from mcp_mirror.evals.matrix import Matrix, Model, check_style, merge
-from mcp_mirror.evals.report import as_json, as_markdown, as_table, rows_of, wilson
+from mcp_mirror.evals.report import as_json, as_markdown, as_table, rows_of, skipped_rows, wilson
 
 PLAIN = Case(title="P", servers={"mirror": {"suffix": "_m"}}, name="plain", prompt="P", digest="1")
 WITH_EXAMPLE = PLAIN.model_copy(update={"name": "example", "digest": "2", "few_shot": (Turn(user="Go."),)})
@@ -43,6 +43,25 @@ def test_settings_combine_everything_except_impossible_combinations() -> None:
     assert len({one.key for one in settings}) == len(settings) == 38
 
 
+SEEN = PLAIN.model_copy(update={"name": "seen", "digest": "4", "requires": ("vision",)})
+
+
+def test_cases_that_a_model_cannot_do_are_skipped_and_listed() -> None:
+    seeing = Model("two", "http://b/v1", vision=True)
+    matrix = Matrix((PLAIN, SEEN), (MODEL, seeing))
+    assert [(one.model.name, one.case.name) for one in matrix.settings()] == [
+        ("one", "plain"),
+        ("two", "plain"),
+        ("two", "seen"),
+    ]
+    rows = skipped_rows(matrix)
+    assert [(row.labels["model"], row.labels["case"], row.requires) for row in rows] == [("one", "seen", "vision")]
+    table = as_markdown([*rows_of([record()], "case"), *rows])
+    assert "| seen | one | skipped, requires vision |  |" in table
+    assert "gateway" not in table
+    assert json.loads(as_json(rows))[0]["requires"] == "vision"
+
+
 def test_a_configuration_combines_case_style_and_variant() -> None:
     matrix = Matrix((PLAIN,), (MODEL,), ("json",), {"v": {"mirror": {"suffix": ""}}}, gateway=(True, False))
     ours, direct = matrix.settings()
@@ -57,6 +76,7 @@ def test_a_configuration_combines_case_style_and_variant() -> None:
         {"model": replace(MODEL, temperature=0.1)},
         {"model": replace(MODEL, extra={"top_k": 1})},
         {"model": replace(MODEL, harness="another")},
+        {"model": replace(MODEL, vision=True)},
         {"model": replace(MODEL, name="of eight bits", base_url="http://b/v1")},
         {"style": "json"},
         {"changes": {"server": {"name": "a"}}},

@@ -1,15 +1,15 @@
 """A scripted model: a real OpenAI-compatible server with replies from a script.
 
-The script is named by the request's `model`, as CASE/KIND of `scripts.yaml`: calls (`tool: arguments`) and an answer.
-In it `${PATH_1}` is the first path in the conversation, `${LAST}` the last result. `status` and `body` are the response
-itself.
+The script is named by the request's `model`, as CASE/KIND of `scripts.yaml`: calls (`tool: arguments`, or a list of
+them) and an answer. In it `${PATH_1}` is the first path in the conversation, `${LAST}` the last result. `status` and
+`body` are the response itself. A step may be a function of all messages.
 """
 
 import json
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +34,8 @@ class ScriptedServer(ThreadingHTTPServer):
         """Set when a request is delayed; requests with seeds from `hold` on are delayed until `release`."""
         self.hold: int | None = None
         self.release = threading.Event()
+        self.count_tokens: Callable[[str], int] | None = None
+        """Counts the tokens of a text; None: each request has the same usage."""
 
     @property
     def url(self) -> str:
@@ -51,8 +53,17 @@ class ScriptedServer(ThreadingHTTPServer):
             self.positions[key] += 1
         if isinstance(step, dict) and "status" in step:
             return step["status"], str(step.get("body", "")).encode()
-        usage = {"prompt_tokens": 100, "completion_tokens": 10}
-        return 200, json.dumps({"choices": [{"message": _message(step, body)}], "usage": usage}).encode()
+        message = _message(step, body)
+        return 200, json.dumps({"choices": [{"message": message}], "usage": self._usage(message, body)}).encode()
+
+    def _usage(self, message: dict[str, Any], body: dict[str, Any]) -> dict[str, int]:
+        if self.count_tokens is None:
+            return {"prompt_tokens": 100, "completion_tokens": 10}
+        read = [*map(_text_of, body["messages"]), json.dumps(body.get("tools", []))]
+        return {
+            "prompt_tokens": self.count_tokens("\n".join(read)),
+            "completion_tokens": self.count_tokens(_text_of(message)),
+        }
 
     def _from_file(self, name: str) -> list[Any]:
         case, _, kind = name.partition("/")
@@ -88,11 +99,22 @@ def scripted_server() -> Iterator[ScriptedServer]:
         server.server_close()
 
 
+def _text_of(message: dict[str, Any]) -> str:
+    """The text of a message and of its calls."""
+    calls = (call["function"] for call in message.get("tool_calls") or ())
+    content = message.get("content")
+    texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content or ()]
+    return "\n".join((*texts, *(f"{call['name']} {call['arguments']}" for call in calls)))
+
+
 def _message(step: Any, body: dict[str, Any]) -> dict[str, Any]:
     said = [str(message.get("content") or "") for message in body["messages"][1:]]
+    if callable(step):
+        step = step(body["messages"])
     paths = list(dict.fromkeys(BASE.findall("\n".join(said))))
     filled = _filled(step, paths, said[-1] if said else "")
-    calls = [(name, arguments) for name, arguments in filled.items()] if isinstance(filled, dict) else []
+    listed = filled if isinstance(filled, list) else [filled]
+    calls = [call for one in listed if isinstance(one, dict) for call in one.items()]
     calls = [(_listed(name, body), arguments) for name, arguments in calls]
     if "tools" in body:
         return {"role": "assistant", "content": None if calls else filled, "tool_calls": _native(calls)}

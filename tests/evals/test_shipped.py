@@ -18,14 +18,16 @@ CASES = [load_case(path) for path in find_cases([str(EVALS / "cases")])]
 
 
 def test_every_case_has_a_valid_configuration_in_every_style() -> None:
-    matrix = Matrix(CASES, (Model("m", "http://a/v1"),), STYLES, few_shot=(False, True), gateway=(True, False))
+    matrix = Matrix(
+        CASES, (Model("m", "http://a/v1", vision=True),), STYLES, few_shot=(False, True), gateway=(True, False)
+    )
     settings = check_matrix(matrix)
     assert {setting.case.name for setting in settings} == {case.name for case in CASES}
     assert len(CASES) >= 16
 
 
 def test_runs_in_beeai_have_keys_of_their_own() -> None:
-    matrix = Matrix(CASES, (Model("m", "http://a/v1"),))
+    matrix = Matrix(CASES, (Model("m", "http://a/v1", vision=True),))
     ours, theirs = ({setting.key for setting in one.settings()} for one in (matrix, in_beeai(matrix)))
     assert len(theirs) == len(CASES)
     assert not ours & theirs

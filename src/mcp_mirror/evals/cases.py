@@ -26,6 +26,8 @@ def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+Elicitation = Literal["none", "accept", "decline"]
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
@@ -139,6 +141,10 @@ class Case(_Part):
     limits: Limits = Limits()
     gateway: Literal["any", "required"] = "any"
     """`required`: the case is skipped without the gateway."""
+    requires: Annotated[tuple[Literal["vision"], ...], BeforeValidator(_as_tuple)] = ()
+    """What the model must be capable of; the case is skipped with other models."""
+    elicitation: Elicitation = "none"
+    """The user's answer to each elicitation request; `none`: the client accepts no such requests."""
     name: str = ""
     file: str = ""
     prompt: str = ""

@@ -48,12 +48,23 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """An image for the model."""
+
+    media_type: str
+    data: str
+    """Base64."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The result of a call as the model reads it."""
 
     call: Call
     text: str
     is_error: bool = False
+    images: tuple[Image, ...] = ()
+    """Only models that see get images; the text names them."""
 
 
 Entry = User | Reply | Result

@@ -51,18 +51,46 @@ class Dialect:
     """Converts a message of the model."""
 
 
-def write_messages(dialect: Dialect, system: str, entries: Iterable[Entry]) -> list[Message]:
-    """Convert a conversation to messages. Adjacent user messages are joined, because many chat templates require it."""
-    written = [{"role": "system", "content": system}] if system else []
-    written += [_write(dialect, entry) for entry in entries]
+def write_messages(
+    dialect: Dialect, system: str, entries: Iterable[Entry], *, with_images: bool = False
+) -> list[Message]:
+    """Convert a conversation to messages. Adjacent user messages are joined, because many chat templates require it.
+
+    Images of results are in a user message after the results, because tool messages have only text.
+    """
+    written: list[Message] = [{"role": "system", "content": system}] if system else []
+    for is_result, group in groupby(entries, key=lambda entry: isinstance(entry, Result)):
+        grouped = list(group)
+        written += [_write(dialect, entry) for entry in grouped]
+        if is_result and with_images:
+            written += _write_images(grouped)
     joined: list[Message] = []
-    for role, group in groupby(written, key=lambda message: message["role"]):
-        messages = list(group)
+    for role, messages in groupby(written, key=lambda message: message["role"]):
         if role == "user":
-            joined.append({"role": role, "content": "\n\n".join(message["content"] for message in messages)})
+            joined.append({"role": role, "content": _join_contents([message["content"] for message in messages])})
         else:
             joined += messages
     return joined
+
+
+def _write_images(entries: Iterable[Entry]) -> Iterator[Message]:
+    for entry in entries:
+        if isinstance(entry, Result) and entry.images:
+            urls = (f"data:{image.media_type};base64,{image.data}" for image in entry.images)
+            parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+            yield {"role": "user", "content": [_text_part(f"Images of {entry.call.name}:"), *parts]}
+
+
+def _text_part(text: str) -> Message:
+    return {"type": "text", "text": text}
+
+
+def _join_contents(contents: Sequence[str | list[Message]]) -> str | list[Message]:
+    """Join texts to a text; with images, a list of all parts."""
+    texts = [content for content in contents if isinstance(content, str)]
+    if len(texts) == len(contents):
+        return "\n\n".join(texts)
+    return [part for content in contents for part in ([_text_part(content)] if isinstance(content, str) else content)]
 
 
 def _write(dialect: Dialect, entry: Entry) -> Message:

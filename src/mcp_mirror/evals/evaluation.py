@@ -14,7 +14,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.evals.log import VOID, Log, Record
 from mcp_mirror.evals.matrix import Setting
 from mcp_mirror.evals.options import Options, read_matrix
-from mcp_mirror.evals.report import By, Format, as_json, as_markdown, as_table, rows_of
+from mcp_mirror.evals.report import By, Format, Row, as_json, as_markdown, as_table, rows_of, skipped_rows
 from mcp_mirror.evals.runs import MAX_CONSECUTIVE_FAILURES, check_matrix, run_all
 
 _FAILED: Final = 1
@@ -37,12 +37,14 @@ class Output:
 def run_evaluation(options: Options, log: Path | None, jobs: int, output: Output) -> int:
     """Perform the runs, print the table, and return the exit code."""
     try:
-        settings = check_matrix(read_matrix(options))
+        matrix = read_matrix(options)
+        settings = check_matrix(matrix)
         records = _run_missing(settings, Log(log), jobs)
     except MirrorError as error:
         _print_error(f"mcp-mirror: {error}")
         return _INVALID
-    _print(records, output)
+    skipped = [] if output.by == "setting" else skipped_rows(matrix)
+    _print([*rows_of(records, output.by), *skipped], output)
     has_void = any(record["end"] == VOID for record in records)
     if len(records) < len(settings):
         return _FAILED if has_void else _INTERRUPTED
@@ -80,8 +82,7 @@ def _run_missing(settings: Sequence[Setting], log: Log, jobs: int) -> list[Recor
     return log.of(keys)
 
 
-def _print(records: Sequence[Record], output: Output) -> None:
-    rows = rows_of(records, output.by)
+def _print(rows: Sequence[Row], output: Output) -> None:
     if output.form == "table":
         console = Console()
         (console if console.is_terminal else Console(width=_FILE_WIDTH)).print(as_table(rows))

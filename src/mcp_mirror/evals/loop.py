@@ -40,6 +40,8 @@ class ConversationSetup:
     sampling: Mapping[str, Any]
     """Members of each request: temperature, seed and the like."""
     limits: Limits
+    with_images: bool = False
+    """The model sees the images of results."""
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ class _Conversation:
     async def _next_reply(self) -> Reply:
         setup = self.setup
         system = "\n\n".join(part for part in (setup.system, setup.dialect.instructions(setup.tools)) if part)
-        messages = write_messages(setup.dialect, system, self.entries)
+        messages = write_messages(setup.dialect, system, self.entries, with_images=setup.with_images)
         completion = await self.complete(messages, {**setup.dialect.body(setup.tools), **setup.sampling})
         self._count(completion.usage)
         reply = setup.dialect.read(completion.message)

@@ -41,8 +41,14 @@ class Model:
     """The environment variable with the API key."""
     timeout: float = 600.0
     """Seconds that one reply may take."""
+    vision: bool = False
+    """It sees images."""
     harness: str = ""
     """The agent framework that calls the tools; empty: our own loop."""
+
+    def can_do(self, case: Case) -> bool:
+        """Whether the model has everything that a case requires."""
+        return self.vision or "vision" not in case.requires
 
     @property
     def measured_settings(self) -> dict[str, Any]:
@@ -59,6 +65,7 @@ class Model:
             "system": self.system,
             "extra": dict(self.extra),
             "harness": self.harness,
+            **({"vision": True} if self.vision else {}),
         }
 
 
@@ -123,17 +130,23 @@ class Matrix:
     repeats: int = 1
     seed: int = 1
 
+    def skipped(self) -> Iterator[tuple[Case, Model]]:
+        """Yield the cases that are skipped with a model, because it has not everything that they require."""
+        return ((case, model) for model, case in product(self.models, self.cases) if not model.can_do(case))
+
     def settings(self) -> Iterator[Setting]:
         """Yield the settings of every run: all combinations once, then the repeats, so that partial logs are balanced.
 
         Without the gateway, styles and variants do not apply, and cases that require the gateway are left out. With
-        examples, cases without examples are left out.
+        examples, cases without examples are left out. Cases that a model cannot do are left out; see `skipped`.
         """
         for repeat, model, gateway in product(range(self.repeats), self.models, self.gateway):
             styles = self.styles if gateway else (PLAIN,)
             variants = self.variants if gateway else {PLAIN: {}}
             for style, variant, few_shot, case in product(styles, variants, self.few_shot, self.cases):
                 if (case.gateway == "required" and not gateway) or (few_shot and not case.few_shot):
+                    continue
+                if not model.can_do(case):
                     continue
                 seed = self.seed + repeat
                 yield Setting(case, model, style, variant, variants[variant], few_shot, gateway, repeat, seed)

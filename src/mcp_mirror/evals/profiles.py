@@ -31,6 +31,7 @@ class ModelProfile(_Part):
     extra: Mapping[str, Any] = {}
     api_key_env: str = ""
     timeout: float = Field(default=600.0, gt=0)
+    vision: bool = False
 
 
 class MatrixProfile(_Part):

@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from mcp_mirror.evals.log import VOID, Record
+from mcp_mirror.evals.matrix import Matrix
 
 Format = Literal["table", "markdown", "json"]
 By = Literal["case", "setting", "both"]
@@ -42,6 +43,8 @@ class Row:
     means: Mapping[str, float]
     """Means per run: tokens (read and written, as the endpoint counts), billed (in the price of an input token),
     conversation (each message once, estimated), seconds, steps, calls, failed_calls."""
+    requires: str = ""
+    """What the model lacks, for a case that was skipped; empty: the case was run."""
 
 
 def rows_of(records: Iterable[Record], by: By) -> list[Row]:
@@ -54,6 +57,16 @@ def rows_of(records: Iterable[Record], by: By) -> list[Row]:
             groups.setdefault((*setting, case), []).append(record)
     ordered = sorted(groups.items(), key=lambda group: group[0][-1] == _ALL)
     return [_row(dict(zip((*_SETTING, "case"), key, strict=True)), group) for key, group in ordered]
+
+
+def skipped_rows(matrix: Matrix) -> list[Row]:
+    """A row for each case that the matrix skips with a model."""
+    means = dict.fromkeys(_MEANS, 0.0)
+    unset = dict.fromkeys(_SETTING, "")
+    return [
+        Row({**unset, "model": model.name, "case": case.name}, 0, 0, 0, (0, 0), (0, 0), means, ", ".join(case.requires))
+        for case, model in matrix.skipped()
+    ]
 
 
 def _row(labels: Mapping[str, Any], group: Sequence[Record]) -> Row:
@@ -105,13 +118,15 @@ def wilson(successes: int, runs: int) -> tuple[float, float]:
     return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
-_COLUMNS: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
+_LABELS: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
     ("case", lambda row: str(row.labels["case"])),
     ("model", lambda row: str(row.labels["model"])),
     ("notice", lambda row: str(row.labels["notice"])),
     ("variant", lambda row: str(row.labels["variant"])),
     ("few-shot", lambda row: _yes(row.labels["few_shot"])),
     ("gateway", lambda row: _yes(row.labels["gateway"])),
+)
+_FIGURES: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
     ("success", lambda row: _share(row.success, row.runs)),
     ("95 %", lambda row: "{:.0%} to {:.0%}".format(*wilson(row.success, row.runs))),
     ("copied exactly", lambda row: _share(*row.exact)),
@@ -127,10 +142,12 @@ _COLUMNS: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
 )
 _OPTIONAL: Final = frozenset({"model", "notice", "variant", "few-shot", "gateway"})
 """Columns that are left out if all rows have the same value. Empty columns are always left out."""
-_NUMBERS: Final = len(("case", *_SETTING))
 
 
 def _yes(flag: object) -> str:
+    """A flag as a word; empty for the rows of skipped cases, which have none."""
+    if flag == "":
+        return ""
     return "yes" if flag else "no"
 
 
@@ -140,8 +157,17 @@ def _share(count: int, runs: int) -> str:
 
 def _cells(rows: Sequence[Row]) -> list[tuple[str, list[str], bool]]:
     """The columns to show: name, cells, and whether they are numbers."""
-    columns = [(name, [write(row) for row in rows], at >= _NUMBERS) for at, (name, write) in enumerate(_COLUMNS)]
-    return [one for one in columns if any(one[1]) and (one[0] not in _OPTIONAL or len(set(one[1])) > 1)]
+    labels = [(name, [write(row) for row in rows], False) for name, write in _LABELS]
+    figures = [(name, [_cell(name, write, row) for row in rows], True) for name, write in _FIGURES]
+    columns = [*labels, *figures]
+    return [one for one in columns if any(one[1]) and (one[0] not in _OPTIONAL or len({*one[1]} - {""}) > 1)]
+
+
+def _cell(name: str, write: Callable[[Row], str], row: Row) -> str:
+    """The cell of a figure; the row of a skipped case has only what the model lacks."""
+    if row.requires:
+        return f"skipped, requires {row.requires}" if name == "success" else ""
+    return write(row)
 
 
 def as_table(rows: Sequence[Row]) -> Table:
@@ -173,6 +199,7 @@ def as_json(rows: Sequence[Row]) -> str:
             **row.labels,
             "runs": row.runs,
             "void": row.void,
+            **({"requires": row.requires} if row.requires else {}),
             "success": row.success,
             "success_interval": [round(bound, 4) for bound in wilson(row.success, row.runs)],
             "exact": list(row.exact),

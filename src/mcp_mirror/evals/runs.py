@@ -30,8 +30,8 @@ def check_matrix(matrix: Matrix) -> tuple[Setting, ...]:
     settings = tuple(matrix.settings())
     if not settings:
         raise ConfigError(
-            "The matrix has no run: each case needs the gateway or examples, which this matrix leaves out. Change "
-            "--gateway or --few-shot."
+            "The matrix has no run: each case needs the gateway, examples, or a model that sees (`requires: vision`), "
+            "which this matrix leaves out. Change --gateway, --few-shot, or `vision` in the model's profile."
         )
     for setting in {(one.case.file, one.style, one.variant, one.gateway): one for one in settings}.values():
         with TemporaryDirectory(prefix="mcp-mirror-eval-") as folder:

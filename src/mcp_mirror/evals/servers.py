@@ -17,13 +17,16 @@ import anyio
 import httpx2
 import mcp_types as types
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client import ClientRequestContext, Transport
+from mcp.client.session import ElicitationFnT
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import UpstreamError
-from mcp_mirror.evals.conversation import Call, MadeCall, ReceivedCall, Result, Tool
+from mcp_mirror.evals.cases import Elicitation
+from mcp_mirror.evals.conversation import Call, Image, MadeCall, ReceivedCall, Result, Tool
 from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
 WITNESS: Final = "EVAL_WITNESS"
@@ -106,6 +109,34 @@ def _with_witness(upstream: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
+class User:
+    """The user, who answers each elicitation request in the same way: `accept` ticks the boxes of the form."""
+
+    answer: Elicitation = "none"
+    requests: list[str] = field(default_factory=list)
+    """The messages of the requests."""
+
+    @property
+    def elicitation_callback(self) -> ElicitationFnT | None:
+        """The client's handler of elicitation requests; None if the client accepts none."""
+        return None if self.answer == "none" else self._reply
+
+    async def _reply(
+        self,
+        context: ClientRequestContext,  # noqa: ARG002  # the type of the callback has it
+        params: types.ElicitRequestParams,
+    ) -> types.ElicitResult:
+        self.requests.append(params.message)
+        if self.answer == "decline" or not isinstance(params, types.ElicitRequestFormParams):
+            return types.ElicitResult(action="decline")
+        fields = params.requested_schema.get("properties", {})
+        ticked: dict[str, str | int | float | bool | list[str] | None] = {
+            name: True for name, field in fields.items() if field.get("type") == "boolean"
+        }
+        return types.ElicitResult(action="accept", content=ticked)
+
+
+@dataclass(slots=True)
 class Servers:
     """Running servers with one list of tools."""
 
@@ -114,6 +145,7 @@ class Servers:
     instructions: str
     clients: Mapping[str, Client]
     """The client of each tool's server, by the name of the tool."""
+    user: User
     suffix: str = ""
     """The suffix of twins; empty without the gateway."""
     _read: int = field(default=0)
@@ -147,7 +179,7 @@ class Servers:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             raise UpstreamError(f"The connection to the server was lost in {call.name!r}.") from error
         else:
-            result = Result(call, text_of(answered), is_error=bool(answered.is_error))
+            result = Result(call, text_of(answered), is_error=bool(answered.is_error), images=images_of(answered))
         return MadeCall(result, self._received_calls(), time.perf_counter() - started)
 
     def _received_calls(self) -> tuple[ReceivedCall, ...]:
@@ -169,6 +201,12 @@ def text_of(result: types.CallToolResult) -> str:
     return "\n".join(map(_block_text, result.content))
 
 
+def images_of(result: types.CallToolResult) -> tuple[Image, ...]:
+    """The images of a result."""
+    blocks = (block for block in result.content if isinstance(block, types.ImageContent))
+    return tuple(Image(block.mime_type, block.data) for block in blocks)
+
+
 def _block_text(block: types.ContentBlock) -> str:
     if isinstance(block, types.TextContent):
         return block.text
@@ -178,8 +216,16 @@ def _block_text(block: types.ContentBlock) -> str:
 
 
 @asynccontextmanager
-async def start_servers(run_folder: RunFolder, config: Config, *, gateway: bool) -> AsyncIterator[Servers]:
+async def start_servers(
+    run_folder: RunFolder, config: Config, *, gateway: bool, elicitation: Elicitation = "none"
+) -> AsyncIterator[Servers]:
     """Start the servers of a configuration.
+
+    Args:
+        run_folder: The folder of the run.
+        config: The configuration.
+        gateway: Start the gateway with the servers as its upstreams, or only the servers.
+        elicitation: The user's answer to elicitation requests.
 
     Raises:
         UpstreamError: A server does not start or does not list its tools; the message quotes its standard error.
@@ -187,46 +233,67 @@ async def start_servers(run_folder: RunFolder, config: Config, *, gateway: bool)
     async with AsyncExitStack() as stack:
         log = stack.enter_context(run_folder.log.open("w"))
         try:
-            servers = await (_with_gateway if gateway else _without_gateway)(stack, run_folder, config, log)
+            start = _with_gateway if gateway else _without_gateway
+            servers = await start(stack, run_folder, config, log, User(elicitation))
         except (MCPError, OSError, BaseExceptionGroup, anyio.ClosedResourceError) as error:
             message = f"The servers do not start ({type(error).__name__}). {run_folder.server_output}"
             raise UpstreamError(message) from error
         yield servers
 
 
-async def _with_gateway(stack: AsyncExitStack, run_folder: RunFolder, config: Config, log: TextIO) -> Servers:
+async def _with_gateway(
+    stack: AsyncExitStack, run_folder: RunFolder, config: Config, log: TextIO, user: User
+) -> Servers:
     command = StdioServerParameters(
         command=sys.executable,
         args=["-m", "mcp_mirror", "serve", "--config", str(run_folder.config)],
         env=run_folder.environ,
         cwd=str(run_folder.files),
     )
-    client = await stack.enter_async_context(Client(stdio_client(command, errlog=log), read_timeout_seconds=_LONGEST))
+    transport = stdio_client(command, errlog=log)
+    client = await stack.enter_async_context(
+        Client(transport, read_timeout_seconds=_LONGEST, elicitation_callback=user.elicitation_callback)
+    )
     tools = await _tools_of(client)
     clients = {tool.name: client for tool in tools}
-    return Servers(run_folder, tools, client.instructions or "", clients, config.mirror.suffix)
+    return Servers(run_folder, tools, client.instructions or "", clients, user, config.mirror.suffix)
 
 
-async def _without_gateway(stack: AsyncExitStack, run_folder: RunFolder, config: Config, log: TextIO) -> Servers:
+async def _without_gateway(
+    stack: AsyncExitStack, run_folder: RunFolder, config: Config, log: TextIO, user: User
+) -> Servers:
     tools: dict[str, Tool] = {}
     clients: dict[str, Client] = {}
     instructions: list[str] = []
     for upstream in config.upstreams:
-        client = await stack.enter_async_context(await _connect(stack, upstream, run_folder, log))
+        client = await stack.enter_async_context(await _connect(stack, upstream, run_folder, log, user))
         instructions.append(client.instructions or "")
         for tool in await _tools_of(client):
             if upstream.admits(tool.name) and tool.name not in tools:
                 tools[tool.name], clients[tool.name] = tool, client
-    return Servers(run_folder, tuple(tools.values()), "\n\n".join(filter(None, instructions)), clients)
+    return Servers(run_folder, tuple(tools.values()), "\n\n".join(filter(None, instructions)), clients, user)
 
 
-async def _connect(stack: AsyncExitStack, upstream: UpstreamPolicy, run_folder: RunFolder, log: TextIO) -> Client:
-    endpoint, timeout = upstream.endpoint, upstream.timeout
+async def _connect(
+    stack: AsyncExitStack, upstream: UpstreamPolicy, run_folder: RunFolder, log: TextIO, user: User
+) -> Client:
+    return Client(
+        await _open_transport(stack, upstream, run_folder, log),
+        read_timeout_seconds=upstream.timeout,
+        elicitation_callback=user.elicitation_callback,
+    )
+
+
+async def _open_transport(
+    stack: AsyncExitStack, upstream: UpstreamPolicy, run_folder: RunFolder, log: TextIO
+) -> Transport:
+    endpoint = upstream.endpoint
     if isinstance(endpoint, HttpEndpoint):
+        headers = dict(endpoint.headers)
         if endpoint.legacy_sse:
-            return Client(sse_client(endpoint.url, headers=dict(endpoint.headers)), read_timeout_seconds=timeout)
-        http = await stack.enter_async_context(httpx2.AsyncClient(headers=dict(endpoint.headers), timeout=timeout))
-        return Client(streamable_http_client(endpoint.url, http_client=http), read_timeout_seconds=timeout)
+            return sse_client(endpoint.url, headers=headers)
+        http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=upstream.timeout))
+        return streamable_http_client(endpoint.url, http_client=http)
     assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # no configuration has local functions
     command = StdioServerParameters(
         command=endpoint.command,
@@ -234,7 +301,7 @@ async def _connect(stack: AsyncExitStack, upstream: UpstreamPolicy, run_folder: 
         env={**run_folder.environ, **endpoint.env},
         cwd=endpoint.cwd or str(run_folder.files),
     )
-    return Client(stdio_client(command, errlog=log), read_timeout_seconds=timeout)
+    return stdio_client(command, errlog=log)
 
 
 async def _tools_of(client: Client) -> tuple[Tool, ...]:

@@ -40,7 +40,9 @@ async def run_setting(setting: Setting, endpoint: Endpoint) -> Record:
         run_folder = RunFolder(Path(folder), Path(setting.case.file).parent)
         config = run_folder.prepare(setting.config, setting.case.files.given)
         try:
-            async with start_servers(run_folder, config, gateway=setting.gateway) as servers:
+            async with start_servers(
+                run_folder, config, gateway=setting.gateway, elicitation=setting.case.elicitation
+            ) as servers:
                 done.append(await _run_or_void(servers, setting, endpoint))
         except UpstreamError as error:
             done.append(_void(setting, error))
@@ -81,6 +83,7 @@ async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Reco
         dialect=dialect,
         sampling=_sampling(setting),
         limits=case.limits,
+        with_images=setting.model.vision,
     )
     transcript = await run_conversation(setup, endpoint.complete, servers.make_call)
     files = {name: _bytes_of(servers.run_folder.files / name) for name in case.files.expected}
@@ -89,7 +92,7 @@ async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Reco
         "definitions": estimate_tokens(json.dumps([function_of(tool) for tool in servers.tools]).encode()),
         "conversation": _estimate_conversation(setting.model, transcript),
     }
-    return record(setting, transcript, judge(case, run), costs)
+    return record(setting, transcript, judge(case, run), costs, len(servers.user.requests))
 
 
 def _check_listed(case: Case, servers: Servers) -> None:
@@ -159,7 +162,11 @@ def _bytes_of(path: Path) -> bytes | None:
 
 
 def record(
-    setting: Setting, transcript: Transcript, verdict: Verdict, costs: Mapping[str, int] | None = None
+    setting: Setting,
+    transcript: Transcript,
+    verdict: Verdict,
+    costs: Mapping[str, int] | None = None,
+    elicitations: int = 0,
 ) -> Record:
     """Build the record of a run for the log."""
     return {
@@ -176,6 +183,7 @@ def record(
         "completion_tokens": transcript.usage.completion,
         "steps": transcript.usage.steps,
         "estimated_tokens": dict(costs or {}),
+        "elicitations": elicitations,
         "seconds": round(transcript.seconds, 3),
         "checks": [asdict(check) for check in verdict.checks],
         "detail": transcript.detail,
