@@ -137,7 +137,7 @@ def fit_rules(ground: Ground, table: Table, factor: Mapping[str, Sequence[float]
         if len(pieces) < 40:
             rules[name] = (Rule((1.0, 0.0, 0.0, 0.0), 0.3, LEAST_DOUBT),) * len(TOKENIZERS)
             continue
-        sums = [(lanes(packed, range(len(TOKENIZERS))), count) for packed, count in map(table.sum_parts, pieces)]
+        sums = [(lanes(packed, len(TOKENIZERS)), count) for packed, count in map(table.sum_parts, pieces)]
         sizes = list(map(len, pieces))
         rules[name] = tuple(
             _rule(
@@ -211,7 +211,7 @@ def features_of(ground: Ground, table: Table, texts: Sequence[Text]) -> Features
                     single[row, column[piece]] = times
                 continue
             if piece not in guessed:
-                guessed[piece] = tuple(np.array(lanes(packed, range(width))) / UNIT for packed in table.guess(piece))
+                guessed[piece] = tuple(np.array(lanes(packed, width)) / UNIT for packed in table.guess(piece))
             cost, spread = guessed[piece]
             rare[row, named[piece]] += times * cost
             variance[row] += times * times * spread

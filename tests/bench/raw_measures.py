@@ -20,7 +20,6 @@ from setups import HERE, config_of, gateway_argv
 
 RAW_SERVER: Final = str(HERE / "raw_server.py")
 SDK_SERVER: Final = str(HERE / "sdk_server.py")
-_FORWARDER: Final = str(HERE / "forwarder.py")
 _CALLS: Final = 400
 _LONGEST_RUN: Final = 2.0
 """Seconds after which a run of calls ends, even if some of the calls are left."""
@@ -119,32 +118,17 @@ async def small(console: Console, runs: int, large: bool) -> None:  # noqa: ARG0
         with ExitStack() as stack:
             direct, settings = _direct(route, stack)
             ours, gateway = _through_gateway(route, settings, stack)
-            forwarder = _through_forwarder(route, settings, stack)
             run_calls(ours, "echo_mirrored")
-            sets = [
-                (
-                    run_calls(direct, "echo"),
-                    run_calls(ours, "echo_mirrored", gateway),
-                    run_calls(forwarder, "echo_mirrored", forwarder.pid) if forwarder else None,
-                )
-                for _ in range(runs)
-            ]
-        before = statistics.median(its.p50 for its, _, _ in sets)
-        after = statistics.median(mine.p50 for _, mine, _ in sets)
-        added = statistics.median(mine.p50 / its.p50 - 1 for its, mine, _ in sets)
-        cpu = statistics.median(mine.cpu for _, mine, _ in sets)
-        p99 = quantile([second for _, mine, _ in sets for second in mine.seconds], 0.99)
-        least = [run for _, _, run in sets if run is not None]
+            pairs = [(run_calls(direct, "echo"), run_calls(ours, "echo_mirrored", gateway)) for _ in range(runs)]
+        before, after = (statistics.median(run.p50 for run in column) for column in zip(*pairs, strict=True))
+        added = statistics.median(mine.p50 / its.p50 - 1 for its, mine in pairs)
+        cpu = statistics.median(mine.cpu for _, mine in pairs)
+        p99 = quantile([second for _, mine in pairs for second in mine.seconds], 0.99)
         rows.append((
             f"{route.client} to {route.upstream}, {route.version}", f"{before:.3f} ms", f"{after:.2f} ms",
             f"{1e3 * p99:.2f} ms", f"{added:.2f}", f"{1e6 * cpu:,.0f} µs",
-            f"{statistics.median(run.p50 for run in least):.2f} ms" if least else "",
-            f"{1e6 * statistics.median(run.cpu for run in least):,.0f} µs" if least else "",
         ))  # fmt: skip
-    header = (
-        "client to upstream", "direct p50", "ours p50", "ours p99", "added/direct", "CPU of gateway and upstream",
-        "a bare forwarder: p50", "its CPU, with the upstream",
-    )  # fmt: skip
+    header = ("client to upstream", "direct p50", "ours p50", "ours p99", "added/direct", "CPU of gateway and upstream")
     show(console, "Small calls; client and upstream without an SDK, except where named", header, rows)
 
 
@@ -156,14 +140,6 @@ def _direct(route: Route, stack: ExitStack) -> tuple[RawClient, dict[str, Any]]:
     argv = [SDK_SERVER] if route.upstream == "SDK server" else [RAW_SERVER, "--version", route.version]
     client = stack.enter_context(StdioClient([sys.executable, *argv], route.version))
     return client, {"command": sys.executable, "args": argv}
-
-
-def _through_forwarder(route: Route, upstream: dict[str, Any], stack: ExitStack) -> StdioClient | None:
-    """Start the forwarder and return a client that is connected to it; None for a route that is not all stdio."""
-    if (route.client, route.upstream) != ("stdio", "stdio"):
-        return None
-    argv = [sys.executable, _FORWARDER, upstream["command"], *upstream["args"]]
-    return stack.enter_context(StdioClient(argv, route.version))
 
 
 def _through_gateway(route: Route, upstream: dict[str, Any], stack: ExitStack) -> tuple[RawClient, int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from arms import ARMS
 from scripted import SCRIPTS, ScriptedServer, scripted_server
 
 from mcp_mirror.errors import UpstreamError
@@ -32,7 +33,7 @@ GROUPS = (OFFICE, PAPER, (SEPARATE,))
 
 
 def test_every_case_has_its_scripts() -> None:
-    assert sorted(SCRIPTS) == sorted(path.stem for path in CASES.glob("*.md"))
+    assert sorted([*SCRIPTS, *ARMS, "screenshot"]) == sorted(path.stem for path in CASES.glob("*.md"))
 
 
 def setting_of(case: Case, model: Model, **changes: Any) -> Setting:

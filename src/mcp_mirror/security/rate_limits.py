@@ -78,11 +78,7 @@ class ConcurrencyLimiter:
         return sum(map(len, self._waiting.values()))
 
     def acquire(self, key: str, *, is_shared: bool = False) -> "Place":
-        """Hold one place for the duration of the context; see `enter`."""
-        return Place(self, key, is_shared=is_shared)
-
-    async def enter(self, key: str, *, is_shared: bool = False) -> None:
-        """Take a place; `release` frees it.
+        """Hold one place for the duration of the context.
 
         Args:
             key: The caller. Callers are admitted round-robin.
@@ -92,7 +88,14 @@ class ConcurrencyLimiter:
         Raises:
             BusyError: The queue is full, or this call has waited too long.
         """
-        share = max(1, self._bound.most // 2) if is_shared else self._bound.most
+        return Place(self, key, max(1, self._bound.most // 2) if is_shared else self._bound.most)
+
+    async def enter(self, key: str, share: int) -> None:
+        """Take a place for a caller that gets at most `share` of them.
+
+        Raises:
+            BusyError: See `acquire`.
+        """
         if self._waiting.get(key) or not self._has_room(key, share):
             await self._wait(key, share)
         else:
@@ -155,13 +158,13 @@ class ConcurrencyLimiter:
 class Place:
     """A place that `ConcurrencyLimiter.acquire` returns. Every call takes some, so this is not a generator."""
 
-    __slots__ = ("_is_shared", "_key", "_limiter")
+    __slots__ = ("_key", "_limiter", "_share")
 
-    def __init__(self, limiter: ConcurrencyLimiter, key: str, *, is_shared: bool) -> None:
-        self._limiter, self._key, self._is_shared = limiter, key, is_shared
+    def __init__(self, limiter: ConcurrencyLimiter, key: str, share: int) -> None:
+        self._limiter, self._key, self._share = limiter, key, share
 
     async def __aenter__(self) -> None:
-        await self._limiter.enter(self._key, is_shared=self._is_shared)
+        await self._limiter.enter(self._key, self._share)
 
     async def __aexit__(self, *_: object) -> None:
         self._limiter.release(self._key)
@@ -230,41 +233,14 @@ class PerKeyLimiter:
             owner: The owner of the limits.
             key: The caller. Several callers share the places of an owner fairly.
             title: The owner in error messages.
-            is_shared: See `ConcurrencyLimiter.enter`.
+            is_shared: See `ConcurrencyLimiter.acquire`.
 
         Raises:
             BusyError: A limit is reached.
         """
         return OwnedPlace(self, owner, key, title, is_shared=is_shared)
 
-    def count(self, owner: str, title: str) -> None:
-        """Count a call by the rate limit of an owner, without a place.
-
-        Raises:
-            BusyError: The rate limit is reached.
-        """
-        self._drop_idle(owner, self._take(owner, title))
-
-    def release(self, owner: str, key: str, limiter: ConcurrencyLimiter) -> None:
-        """Free a place of an owner; forget the concurrency limit of an owner without calls."""
-        limiter.release(key)
-        self._drop_idle(owner, limiter)
-
-    async def enter(self, owner: str, key: str, title: str, *, is_shared: bool) -> ConcurrencyLimiter:
-        """Take a place of an owner, and return the limiter for `release`; see `acquire`.
-
-        Raises:
-            BusyError: A limit is reached.
-        """
-        limiter = self._take(owner, title)
-        try:
-            await limiter.enter(key, is_shared=is_shared)
-        except BaseException:
-            self._drop_idle(owner, limiter)
-            raise
-        return limiter
-
-    def _take(self, owner: str, title: str) -> ConcurrencyLimiter:
+    def take(self, owner: str, title: str) -> ConcurrencyLimiter:
         """Count a call by the rate limit of an owner, and return the owner's concurrency limit.
 
         Raises:
@@ -279,7 +255,16 @@ class PerKeyLimiter:
             limiter = self._limiters[owner] = ConcurrencyLimiter(self._bound, self._queue, title)
         return limiter
 
-    def _drop_idle(self, owner: str, limiter: ConcurrencyLimiter) -> None:
+    def count(self, owner: str, title: str) -> None:
+        """Count a call by the rate limit of an owner, without a place.
+
+        Raises:
+            BusyError: The rate limit is reached.
+        """
+        self.drop_idle(owner, self.take(owner, title))
+
+    def drop_idle(self, owner: str, limiter: ConcurrencyLimiter) -> None:
+        """Forget the concurrency limit of an owner without calls."""
         if limiter.is_idle and self._limiters.get(owner) is limiter:
             del self._limiters[owner]
 
@@ -294,13 +279,20 @@ class PerKeyLimiter:
 class OwnedPlace:
     """A place that `PerKeyLimiter.acquire` returns."""
 
-    __slots__ = ("_is_shared", "_key", "_limiter", "_limiters", "_owner", "_title")
+    __slots__ = ("_is_shared", "_key", "_limiter", "_limiters", "_owner", "_place", "_title")
 
     def __init__(self, limiters: PerKeyLimiter, owner: str, key: str, title: str, *, is_shared: bool) -> None:
         self._limiters, self._owner, self._key, self._title, self._is_shared = limiters, owner, key, title, is_shared
 
     async def __aenter__(self) -> None:
-        self._limiter = await self._limiters.enter(self._owner, self._key, self._title, is_shared=self._is_shared)
+        self._limiter = self._limiters.take(self._owner, self._title)
+        self._place = self._limiter.acquire(self._key, is_shared=self._is_shared)
+        try:
+            await self._place.__aenter__()
+        except BaseException:
+            self._limiters.drop_idle(self._owner, self._limiter)
+            raise
 
     async def __aexit__(self, *_: object) -> None:
-        self._limiters.release(self._owner, self._key, self._limiter)
+        await self._place.__aexit__()
+        self._limiters.drop_idle(self._owner, self._limiter)

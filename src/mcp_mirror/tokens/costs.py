@@ -141,9 +141,9 @@ def lane(packed: int, at: int) -> int:
     return packed >> LANE * at & (1 << LANE) - 1
 
 
-def lanes(packed: int, tokenizers: Iterable[int]) -> list[int]:
-    """The numbers of these tokenizers."""
-    return [packed >> LANE * at & (1 << LANE) - 1 for at in tokenizers]
+def lanes(packed: int, count: int) -> list[int]:
+    """The numbers of the first `count` tokenizers."""
+    return [lane(packed, at) for at in range(count)]
 
 
 def encode_table(table: Table) -> bytes:
@@ -163,7 +163,7 @@ def encode_table(table: Table) -> bytes:
         "rules": {
             name: [[*rule.weights, rule.spread, rule.doubt] for rule in rules] for name, rules in table.rules.items()
         },
-        "unknown": {name: lanes(packed, range(width)) for name, packed in table.unknown.items()},
+        "unknown": {name: lanes(packed, width) for name, packed in table.unknown.items()},
         "bytes": [len(each) for each in lexicons],
     }
     numbers = b"".join(packed.to_bytes(_compute_row_size(width), "little") for packed in rows)

@@ -15,7 +15,7 @@ from itertools import compress, pairwise
 from operator import mul, not_
 from typing import Final, NamedTuple
 
-from mcp_mirror.tokens.costs import UNIT, costs, guess, lane, lanes, table
+from mcp_mirror.tokens.costs import UNIT, costs, guess, lane, table
 from mcp_mirror.tokens.pieces import count_joints, split
 from mcp_mirror.types import Buffer
 
@@ -53,15 +53,7 @@ def estimate_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[int, .
 
     Bytes are UTF-8; invalid bytes cost as much as the replacement character.
     """
-    margins = table().margins
-    return tuple(
-        math.ceil(
-            expected.tokens * (1 + margins[at].share)
-            + margins[at].deviations * math.sqrt(expected.variance + expected.tokens * margins[at].noise)
-            + _SAMPLED_DEVIATIONS * expected.sampling
-        )
-        for expected, at in zip(_measure(text, tokenizers), tokenizers, strict=True)
-    )
+    return tuple(map(_add_margin, _measure(text, tokenizers), tokenizers))
 
 
 def expect_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[float, ...]:
@@ -123,11 +115,11 @@ def _count_units(text: str, rare: _RarePieces) -> int:
 def _measure_whole(text: str, tokenizers: Sequence[int]) -> list[Expected]:
     """Expected tokens, by tokenizer, of a text that is examined whole: pieces and joints."""
     rare = _RarePieces()
-    units = lanes(_count_units(text, rare), tokenizers)
+    units = _count_units(text, rare)
     joints = _joint_tokens(text, tokenizers)
     return [
-        Expected(max(own / UNIT + of_joints, 0.0), variance, 0.0)
-        for own, of_joints, variance in zip(units, joints, rare.variances(tokenizers), strict=True)
+        Expected(max(lane(units, at) / UNIT + of_joints, 0.0), variance, 0.0)
+        for at, of_joints, variance in zip(tokenizers, joints, rare.variances(tokenizers), strict=True)
     ]
 
 
@@ -161,6 +153,13 @@ def _compute_standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> fl
     beyond = [count - density * size for count, size in zip(tokens, sizes, strict=True)]
     differences = sum((one - other) ** 2 for one, other in pairwise(beyond)) / (2 * (len(tokens) - 1))
     return math.sqrt(len(tokens) * differences)
+
+
+def _add_margin(expected: Expected, at: int) -> int:
+    """Expected tokens plus margin."""
+    margin = table().margins[at]
+    deviation = margin.deviations * math.sqrt(expected.variance + expected.tokens * margin.noise)
+    return math.ceil(expected.tokens * (1 + margin.share) + deviation + _SAMPLED_DEVIATIONS * expected.sampling)
 
 
 def _measure_windows(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
