@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import http.client
 import importlib.util
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from redis_process import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BOUND = 60.0
 IS_INSTALLED = importlib.util.find_spec("moto") is not None
@@ -21,7 +26,10 @@ ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "hunter2", "
 
 
 class S3Process:
-    """The server keeps its objects in memory: they are lost when it is killed."""
+    """The server keeps its objects in memory: they are lost when it is killed. It accepts any credentials."""
+
+    unchecked_requests: int | None = None
+    """The number of requests after which the server checks credentials; None: it never does."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -38,7 +46,12 @@ class S3Process:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        checks = (
+            {} if self.unchecked_requests is None else {"INITIAL_NO_AUTH_ACTION_COUNT": str(self.unchecked_requests)}
+        )
+        self._process = subprocess.Popen(
+            command, env=os.environ | checks, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         deadline = time.monotonic() + BOUND
         while True:
             with contextlib.suppress(OSError):
@@ -77,3 +90,34 @@ class S3Process:
     def resume(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+
+class CheckingS3Process(S3Process):
+    """A server that checks signatures and permissions; it has one user, who has the permissions that are given."""
+
+    unchecked_requests = 4
+    """The bucket, and the three with which the user is made."""
+
+    def __init__(self, permissions: Sequence[str]) -> None:
+        super().__init__()
+        self._permissions = permissions
+        self._keys: dict[str, str] = {}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that a gateway needs, with the keys of the user."""
+        return super().environment | self._keys
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        import boto3  # type: ignore[import-untyped]  # noqa: PLC0415  # takes long to import
+
+        keys = {"aws_access_key_id": "none", "aws_secret_access_key": "none", "region_name": "us-east-1"}
+        iam = boto3.client("iam", endpoint_url=f"http://127.0.0.1:{self.port}", **keys)
+        iam.create_user(UserName="gateway")
+        made = iam.create_access_key(UserName="gateway")["AccessKey"]
+        statement = {"Effect": "Allow", "Action": list(self._permissions), "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_user_policy(UserName="gateway", PolicyName="values", PolicyDocument=policy)
+        self._keys = {"AWS_ACCESS_KEY_ID": made["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": made["SecretAccessKey"]}
+        return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis_process import RedisProcess
 from redis_values import descriptor
-from s3_process import BUCKET, S3Process
+from s3_process import BUCKET, IS_INSTALLED, MISSING, CheckingS3Process, S3Process
 from tests.load import slowness
 
 from mcp_mirror.errors import StoreError
@@ -99,6 +100,33 @@ async def test_large_values_are_objects_and_small_ones_are_not(
         assert (LARGE[:4096] in bucket.request("GET", f"/{BUCKET}/{name}")) == (encryption is None)
         assert sum(redis_server.keys(f"{tmp_path}").values()) > 0
         assert min(redis_server.keys(f"{tmp_path}").values()) > 0
+
+
+@pytest.mark.skipif(not IS_INSTALLED, reason=MISSING)
+async def test_a_server_that_checks_credentials_needs_the_documented_permissions(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/s3.md").read_text()
+    permissions = sorted(set(re.findall(r"`(s3:\w+)`", guide)))
+    assert permissions
+    with CheckingS3Process(permissions) as bucket:
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        async with opened(redis_server, bucket, tmp_path) as store:
+            await put(store, "t-large")
+            assert await read(store, "t-large") == LARGE
+            blobs, deadline = S3Blobs(bucket.url), time.monotonic() + REMOVED * slowness()
+            assert len([item async for page in blobs.list("") for item in page]) == 1
+            assert await store.delete("me", "t-large")
+            while [item async for page in blobs.list("") for item in page]:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        async with opened(redis_server, bucket, tmp_path) as store:
+            with pytest.raises(StoreError, match="refuses access"):
+                await put(store, "t-large")
+            await put(store, "t-small", b"1")
+            assert await read(store, "t-small") == b"1"
 
 
 async def test_a_value_over_16_mib_is_mapped_and_leaves_no_file(
