@@ -4,12 +4,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mcp_mirror.library.mirror import Call, Mirror, Next, Reply, ScriptReply, Stage, ToolResult
+    from mcp_mirror.library.mirror import OWN_TOOLS, Call, Mirror, Next, Reply, ScriptReply, Stage, ToolResult
     from mcp_mirror.library.sync_mirror import SyncMirror
 
     __version__: str
 
-__all__ = ["Call", "Mirror", "Next", "Reply", "ScriptReply", "Stage", "SyncMirror", "ToolResult", "__version__"]
+__all__ = [
+    "OWN_TOOLS",
+    "Call",
+    "Mirror",
+    "Next",
+    "Reply",
+    "ScriptReply",
+    "Stage",
+    "SyncMirror",
+    "ToolResult",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

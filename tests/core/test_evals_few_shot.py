@@ -7,10 +7,8 @@ import pytest
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Turn
 from mcp_mirror.evals.conversation import Reply, Result, User
-from mcp_mirror.evals.few_shot import with_paths, write_example
-from mcp_mirror.evals.matrix import STYLES
+from mcp_mirror.evals.few_shot import path_of, with_paths, write_example
 from mcp_mirror.paths import find_bases, parse_path
-from mcp_mirror.settings.policies import NoticeStyle
 
 TURNS = (
     Turn(user="Count."),
@@ -25,9 +23,9 @@ def twin(name: str) -> str:
     return f"{name}_mirrored"
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_with_the_gateway_examples_show_notices_and_pass_paths(style: NoticeStyle) -> None:
-    user, _, got, counts, counted, tells, notice, answer = write_example(TURNS, style, twin)
+def test_with_the_gateway_examples_show_notices_and_pass_paths() -> None:
+    notices = [f'"{path_of(turn, number)}" stands for it' for number, turn in enumerate((TURNS[1], TURNS[3]))]
+    user, _, got, counts, counted, tells, notice, answer = write_example(TURNS, notices, twin)
     assert (user, answer) == (User("Count."), Reply(answer="One."))
     assert isinstance(got, Result)
     (base,) = find_bases(got.text)

@@ -5,15 +5,22 @@ from pathlib import Path
 import pytest
 
 from beeai import in_beeai
+from mcp_mirror.config import NoticeStyle
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.evals.example_notices import write_notices
 from mcp_mirror.evals.few_shot import write_example
 from mcp_mirror.evals.log import Log
 from mcp_mirror.evals.matrix import STYLES, Matrix, Model
 from mcp_mirror.evals.options import Options, read_matrix
 from mcp_mirror.evals.profiles import find_cases, load_case, read_profiles
 from mcp_mirror.evals.runs import check_matrix
+from mcp_mirror.paths import find_bases, label_of
 
 EVALS = Path(__file__).parents[2] / "evals"
+WORDS: dict[NoticeStyle, str] = {
+    "compact": "This path stands for", "paper": "was stored in memory", "json": '"use": ', "opaque": "",
+}  # fmt: skip
+"""Words of the notices of each style."""
 CASES = [load_case(path) for path in find_cases([str(EVALS / "cases")])]
 
 
@@ -33,12 +40,27 @@ def test_runs_in_beeai_have_keys_of_their_own() -> None:
     assert not ours & theirs
 
 
-def test_every_example_can_be_written_in_every_style() -> None:
+async def test_every_example_can_be_written_in_every_style() -> None:
     examples = [
-        write_example(case.few_shot, style, str) for case in CASES for style in (*STYLES, None) if case.few_shot
+        write_example(case.few_shot, style and await write_notices(case.few_shot, style), str)
+        for case in CASES
+        for style in (*STYLES, None)
+        if case.few_shot
     ]
     assert all(examples)
     assert len(examples) >= len(CASES)
+
+
+@pytest.mark.parametrize("style", STYLES)
+async def test_examples_show_the_notices_of_the_gateway(style: NoticeStyle) -> None:
+    case = next(case for case in CASES if case.name == "pass_on")
+    notices = await write_notices(case.few_shot, style)
+    stored = [turn for turn in case.few_shot if turn.stored is not None]
+    assert len(notices) == len(stored) > 0
+    for turn, notice in zip(stored, notices, strict=True):
+        [base] = find_bases(notice)
+        assert label_of(base) == turn.tool
+        assert WORDS[style] in notice
 
 
 def test_every_matrix_and_model_of_the_profiles_can_be_used() -> None:

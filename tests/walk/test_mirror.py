@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from tests.walk.conftest import BOUND
 
-from mcp_mirror import Mirror, Reply
+from mcp_mirror import OWN_TOOLS, Mirror, Reply
 from mcp_mirror.app import open_application
 from mcp_mirror.errors import ConfigError, MirrorError, StoreError, ToolError
 from mcp_mirror.functions.signatures import read_function
@@ -538,6 +538,8 @@ async def test_clients_reach_the_same_memory_over_http() -> None:
         async with Client(await served.get()) as client:
             listed = [tool.name for tool in (await client.list_tools()).tools]
             assert listed == [tool["name"] for tool in mirror.tools("mcp")]
+            assert OWN_TOOLS.issuperset(name for name in listed if not name.endswith("_mirrored"))
+            assert OWN_TOOLS.isdisjoint(name for name in listed if name.endswith("_mirrored"))
             result = await client.call_tool("average_mirrored", {"values": f"{path}/hour"})
             assert result.content[0].text == "2499.5"  # type: ignore[union-attr]
         serving.cancel()

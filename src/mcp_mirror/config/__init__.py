@@ -10,5 +10,18 @@ lists (`reader`), and would need code that maps its errors to lines and keys, an
 
 from mcp_mirror.config.editors import config_json_schema
 from mcp_mirror.config.loading import CONFIG_NAME, find_config, load_config, parse_config, read_config
+from mcp_mirror.settings.policies import Config, HttpEndpoint, NoticeStyle, StdioEndpoint, UpstreamPolicy
 
-__all__ = ["CONFIG_NAME", "config_json_schema", "find_config", "load_config", "parse_config", "read_config"]
+__all__ = [
+    "CONFIG_NAME",
+    "Config",
+    "HttpEndpoint",
+    "NoticeStyle",
+    "StdioEndpoint",
+    "UpstreamPolicy",
+    "config_json_schema",
+    "find_config",
+    "load_config",
+    "parse_config",
+    "read_config",
+]

@@ -5,20 +5,16 @@ Pure. Paths in examples are well-formed but do not name stored values.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Turn
 from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, User
-from mcp_mirror.evals.matrix import Style
 from mcp_mirror.evals.pointers import value_at
 from mcp_mirror.paths import new_base, parse_path
-from mcp_mirror.payload.json_spans import kind_at, members, trim
-from mcp_mirror.tokens import expected_estimator
 
 _PATH_VARIABLE: Final = re.compile(r"\$\{PATH_(?P<number>[1-9][0-9]*)\}(?P<pointer>(?:/[^\s\"'`]*)?)")
 """A variable in a text: the path of the n-th stored result, and a pointer after it."""
@@ -30,7 +26,8 @@ _UUID: Final = "5f3a9c{:02x}-71d4-4e0b-8a26-{:012x}"
 class _ExampleWriter:
     """The part of an example that is written."""
 
-    style: Style | None
+    notices: Sequence[str] | None
+    """The notice of each stored result; None: results are the values themselves."""
     listed_as: Callable[[str], str]
     paths: list[str] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
@@ -41,51 +38,39 @@ class _ExampleWriter:
             self.entries.append(User(turn.user) if turn.user else Reply(answer=turn.answer))
             return
         call = Call(f"example_{index}", self.listed_as(turn.tool), self._replace_variables(turn.arguments))
-        text = turn.result if turn.stored is None else self._result_text(turn, call)
+        text = turn.result if turn.stored is None else self._result_text(turn)
         self.entries += [Reply(calls=(call,)), Result(call, text)]
 
     def _replace_variables(self, arguments: Any) -> Any:
-        if self.style:
-            return with_paths(arguments, self.paths)
-        return _with_values(arguments, self.values)
+        return with_values(arguments, self.values) if self.notices is None else with_paths(arguments, self.paths)
 
-    def _result_text(self, turn: Turn, call: Call) -> str:
-        """The notice of a stored result, or without the gateway the value itself."""
-        number = len(self.paths) + 1
-        path = new_base(turn.tool, UUID(_UUID.format(number, number * 7919)))
-        self.paths.append(path)
+    def _result_text(self, turn: Turn) -> str:
+        self.paths.append(path_of(turn, len(self.paths)))
         self.values.append(turn.stored)
-        if self.style is None:
-            return turn.stored if isinstance(turn.stored, str) else json.dumps(turn.stored, ensure_ascii=False)
-        return write_notice(_notice_input(path, turn, call), self.style)
+        if self.notices is not None:
+            return self.notices[len(self.paths) - 1]
+        return turn.stored if isinstance(turn.stored, str) else json.dumps(turn.stored, ensure_ascii=False)
 
 
-def write_example(turns: Iterable[Turn], style: Style | None, listed_as: Callable[[str], str]) -> tuple[Entry, ...]:
+def write_example(
+    turns: Iterable[Turn], notices: Sequence[str] | None, listed_as: Callable[[str], str]
+) -> tuple[Entry, ...]:
     """Write an example conversation.
 
     Args:
         turns: The example in the case.
-        style: The style of its notices; None: no gateway, so results are the values themselves.
+        notices: The notice of each stored result; None: no gateway, so results are the values themselves.
         listed_as: Returns the name under which a tool is listed.
     """
-    writer = _ExampleWriter(style, listed_as)
+    writer = _ExampleWriter(notices, listed_as)
     for index, turn in enumerate(turns):
         writer.add(turn, index)
     return tuple(writer.entries)
 
 
-def _notice_input(path: str, turn: Turn, call: Call) -> NoticeInput:
-    blob = json.dumps(turn.stored, ensure_ascii=False).encode()
-    kind = kind_at(blob, 0)
-    return NoticeInput(
-        path=path,
-        tool=turn.tool,
-        arguments=json.dumps(dict(call.arguments), ensure_ascii=False).encode(),
-        blob=blob,
-        kind=kind,
-        estimate=expected_estimator("default"),
-        members=members(blob, trim(blob)) if kind == "object" else (),
-    )
+def path_of(turn: Turn, number: int) -> str:
+    """The path of the stored result with this number, from 0: the same in every run."""
+    return new_base(turn.tool, UUID(_UUID.format(number + 1, (number + 1) * 7919)))
 
 
 def with_paths(value: Any, paths: list[str]) -> Any:
@@ -117,11 +102,12 @@ def _mangle(path: str) -> str:
     return head + (two + one if one != two else one + ("0" if two != "0" else "1"))
 
 
-def _with_values(value: Any, values: list[Any]) -> Any:
+def with_values(value: Any, values: list[Any]) -> Any:
+    """Replace each text of a JSON value that is `${PATH_1}`, with or without a pointer, with the value itself."""
     if isinstance(value, Mapping):
-        return {key: _with_values(part, values) for key, part in value.items()}
+        return {key: with_values(part, values) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_values(part, values) for part in value]
+        return [with_values(part, values) for part in value]
     if isinstance(value, str) and (match := _PATH_VARIABLE.fullmatch(value)):
         path = parse_path(_path([new_base("value", UUID(int=0, version=4))] * len(values), match) + match["pointer"])
         return value_at(values[int(match["number"]) - 1], map(str, path.tokens) if path else ())

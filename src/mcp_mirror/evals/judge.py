@@ -12,10 +12,10 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any, Final
 
+from mcp_mirror import OWN_TOOLS
 from mcp_mirror.evals.cases import Case, ExpectedCall, ResultOf
 from mcp_mirror.evals.conversation import MadeCall, Transcript
 from mcp_mirror.evals.pointers import JudgedPointer, bases_in_results, judge_pointer, value_at
-from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.paths import find_bases, label_of
 from mcp_mirror.tokens import estimate_tokens
 
@@ -122,7 +122,7 @@ def _is_applicable(expected: ExpectedCall, run: Run) -> bool:
 
 def is_own(tool: str) -> bool:
     """Whether a tool is the gateway's own."""
-    return tool in TOOLS
+    return tool in OWN_TOOLS
 
 
 def _match(expected: ExpectedCall, run: Run) -> _Match:

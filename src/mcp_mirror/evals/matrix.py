@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Final, get_args
 
+from mcp_mirror.config import NoticeStyle
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Case
 from mcp_mirror.evals.dialects import ToolsMode
-from mcp_mirror.settings.policies import NoticeStyle
 
 Style = NoticeStyle
 STYLES: Final[tuple[Style, ...]] = get_args(NoticeStyle)

@@ -23,11 +23,10 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from mcp_mirror.config import load_config
+from mcp_mirror.config import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy, load_config
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.evals.cases import Elicitation
 from mcp_mirror.evals.conversation import Call, Image, MadeCall, ReceivedCall, Result, Tool
-from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
 WITNESS: Final = "EVAL_WITNESS"
 """The environment variable with the file in which a server records the calls that it receives: one JSON line per call,

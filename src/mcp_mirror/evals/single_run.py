@@ -12,6 +12,7 @@ from mcp_mirror.evals.cases import Case
 from mcp_mirror.evals.conversation import Call, Entry, MadeCall, Reply, Transcript, User
 from mcp_mirror.evals.dialects import DIALECTS, function_of, write_messages
 from mcp_mirror.evals.endpoint import Endpoint
+from mcp_mirror.evals.example_notices import write_notices
 from mcp_mirror.evals.few_shot import with_paths, write_example
 from mcp_mirror.evals.judge import Run, Verdict, is_own, judge
 from mcp_mirror.evals.log import Record
@@ -74,8 +75,9 @@ async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Reco
     _check_listed(case, servers)
     earlier = await _make_earlier_calls(case, servers)
     paths = _first_paths(earlier.made_calls)
-    style = cast("Style", setting.style) if setting.gateway else None
-    example = write_example(case.few_shot, style, servers.listed_as) if setting.few_shot else ()
+    turns = case.few_shot if setting.few_shot else ()
+    notices = await write_notices(turns, cast("Style", setting.style)) if setting.gateway and turns else None
+    example = write_example(turns, notices, servers.listed_as)
     setup = ConversationSetup(
         system="\n\n".join(filter(None, (setting.model.system or SYSTEM, servers.instructions))),
         tools=servers.tools,

@@ -31,10 +31,12 @@ from mcp_mirror.functions.results import encode_media, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
+from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import CONTENTS, find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
+from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.observability.audit import CallTrace
@@ -47,7 +49,10 @@ from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.types import Buffer, Provenance
 from mcp_mirror.upstreams.local import LocalFunctions
 
-__all__ = ["Call", "Mirror", "Next", "Reply", "ScriptReply", "Stage", "ToolResult"]
+__all__ = ["OWN_TOOLS", "Call", "Mirror", "Next", "Reply", "ScriptReply", "Stage", "ToolResult"]
+
+OWN_TOOLS: Final[frozenset[str]] = frozenset({*TOOLS, RUN, FIND, CALL})
+"""The names of the mirror's own tools, which it can list beside the twins."""
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 T = TypeVar("T")
