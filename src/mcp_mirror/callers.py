@@ -15,6 +15,9 @@ from mcp_mirror.errors import RefusedError
 LOG_LEVELS: Final[tuple[str, ...]] = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """The severities of RFC 5424 in rising order."""
 
+OWN: Final = ""
+"""In place of an upstream: the gateway itself, with its own tools and resources."""
+
 LOCAL: Final = "local"
 """The namespace of the local user, for a gateway without authentication."""
 
@@ -44,6 +47,9 @@ class Caller:
     """The client's capabilities as the client declared them."""
     scopes: frozenset[str] | None = None
     """The scopes of the request's token. None: all scopes, because the gateway requires no token."""
+    upstream: str | None = None
+    """The only upstream that the endpoint of the caller serves, under the upstream's own names; `OWN`: the gateway's
+    own tools and resources. None: both, with all upstreams."""
 
     @property
     def identity(self) -> tuple[str, str | None]:

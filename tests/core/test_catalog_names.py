@@ -71,6 +71,40 @@ def test_tool_names_are_unique_and_never_reserved_names(mirror: MirrorPolicy, wo
         assert (len(served), set(served)) == (len(set(served)), origins(world))
 
 
+@pytest.mark.parametrize("is_transparent", [False, True])
+@pytest.mark.parametrize("mirror", MIRRORS)
+@settings(max_examples=30)
+@given(world=WORLD)
+def test_the_tools_of_one_upstream_alone_have_unique_names(
+    mirror: MirrorPolicy,
+    is_transparent: bool,  # noqa: FBT001  # a parameter of the test
+    world: World,
+) -> None:
+    reserved = "retrieve_final_answer_from_memory"
+    catalog = build(world, mirror, is_transparent=is_transparent)
+    for upstream in world:
+        alone = catalog.of_upstream(upstream, (reserved,))
+        assert {(one.upstream, one.tool) for one in alone.entries.values()} == origins({upstream: world[upstream]})
+        folded = [name.casefold() for name in alone.entries]
+        assert is_transparent or len({*folded, reserved}) == len(folded) + 1
+        assert all(entry.advert["name"] == entry.name == name for name, entry in alone.entries.items())
+        assert alone.origins == {name: (one.upstream, one.tool) for name, one in alone.entries.items()}
+        assert catalog.of_upstream(upstream, (reserved,)) is alone
+        plain = [name for name in world[upstream] if re.fullmatch("[a-z_]{1,64}", name) and name != reserved]
+        unique = [name for name in plain if [one.casefold() for one in world[upstream]].count(name) == 1]
+        assert is_transparent or all(alone.entries[name].tool == name for name in unique if name in alone.entries)
+
+
+def test_an_upstream_alone_keeps_the_names_of_its_tools() -> None:
+    world = {"a": ["read", "memory_read"], "b": ["read", "retrieve_final_answer_from_memory"]}
+    catalog = build(world, MirrorPolicy(expose_originals=True))
+    reserved = ("retrieve_final_answer_from_memory",)
+    assert [*catalog.of_upstream("a", reserved).entries] == ["read", "memory_read"]
+    assert all(entry.is_twin for entry in catalog.of_upstream("a", reserved).entries.values())
+    assert [*catalog.of_upstream("b", reserved).entries] == ["read", "b_retrieve_final_answer_from_memory"]
+    assert not catalog.of_upstream("", reserved).entries
+
+
 @given(world=WORLD)
 def test_a_transparent_catalog_gives_no_name_twice_either(world: World) -> None:
     listings = [(UpstreamPolicy(one, StdioEndpoint("x")), [tool(name) for name in world[one]]) for one in world]

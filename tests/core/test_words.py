@@ -116,6 +116,13 @@ def test_an_upstream_takes_what_is_configured_or_known_of_its_kind(
     assert UpstreamPolicy("up", endpoint, max_request_bytes=configured).request_limit == limit
 
 
+def test_only_servers_of_a_program_or_an_address_are_wrapped() -> None:
+    assert UpstreamPolicy("up", StdioEndpoint("x", is_wrapped=True)).is_wrapped
+    assert UpstreamPolicy("up", HttpEndpoint("http://127.0.0.1", is_wrapped=True)).is_wrapped
+    assert not UpstreamPolicy("up", StdioEndpoint("x")).is_wrapped
+    assert not UpstreamPolicy("up", LocalEndpoint()).is_wrapped
+
+
 @pytest.mark.parametrize(
     ("kind", "said", "media_type"),
     [

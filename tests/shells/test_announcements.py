@@ -6,7 +6,8 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from mcp_mirror.server.announcements import Announcements
+from mcp_mirror.callers import LOCAL, OWN, Caller
+from mcp_mirror.server.announcements import Announcements, ListChange
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.sessions import Sessions
 
@@ -41,3 +42,17 @@ async def test_updates_during_a_notification_are_sent_too_the_last_per_resource(
             await anyio.wait_all_tasks_blocked()
             announcements.resource_updated(session, "x://a", {"n": 100})
     assert slow.told == ["x://a 0", "x://b 99", "x://a 98", "x://a 100"]
+
+
+def test_a_change_concerns_the_endpoints_that_serve_its_upstream() -> None:
+    change = ListChange("tools", upstream="a")
+    assert [change.is_visible_to(Caller(LOCAL, upstream=one)) for one in (None, "a", "b", OWN)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    everything = ListChange("tools")
+    assert all(everything.is_visible_to(Caller(LOCAL, upstream=one)) for one in (None, "a", OWN))
+    own = ListChange("resources", upstream=OWN)
+    assert [own.is_visible_to(Caller(LOCAL, upstream=one)) for one in (None, "a", OWN)] == [True, False, True]

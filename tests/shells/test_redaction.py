@@ -37,6 +37,13 @@ def test_shortening_leaves_no_part_of_a_secret(before: int) -> None:
         assert 80 <= len(said) <= 130
 
 
+def test_of_a_whole_environment_only_values_with_secret_names_are_redacted() -> None:
+    env = {"HOME": "/home/anna", "LANG": "en_US.UTF-8", "GITHUB_TOKEN": "ghp_0123456789", "API_KEY": "short"}
+    redactor = Redactor(StdioEndpoint("x", env=env, is_wrapped=True))
+    text = "/home/anna en_US.UTF-8 short ghp_0123456789"
+    assert redactor.clean(text) == "/home/anna en_US.UTF-8 short ***"
+
+
 def test_each_line_of_a_key_is_a_secret() -> None:
     redactor = Redactor(StdioEndpoint("x", env={"KEY": "-----BEGIN-----\nfirstline\r\nsecondline\n"}))
     assert redactor.clean("error near secondline, after firstline") == "error near ***, after ***"

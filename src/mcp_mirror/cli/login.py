@@ -4,6 +4,7 @@ The authorization server redirects the browser to a loopback port (RFC 8252, sec
 """
 
 import json
+import os
 import sys
 import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -25,7 +26,7 @@ from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_un
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
-from mcp_mirror.settings.policies import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import Config, HttpEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, BrowserSignIn
 
 _PATH: Final = "/callback"
@@ -61,7 +62,12 @@ Show = Callable[[str], Awaitable[None]]
 
 
 def login(
-    upstream: Annotated[str, typer.Argument(help="The upstream's name in the configuration.")],
+    upstream: Annotated[
+        str, typer.Argument(help="The upstream's name in the configuration, or the name of a wrapped server.")
+    ],
+    url: Annotated[
+        str | None, typer.Option(help="The address of a server that `wrap` serves, which needs no configuration.")
+    ] = None,
     scope: Annotated[
         str, typer.Option(help="Scopes to request in addition to those that the server requires, space-separated.")
     ] = "",
@@ -75,7 +81,7 @@ def login(
 
     Example: mcp-mirror login search
     """
-    loaded = load_quietly(config, verbose)
+    loaded = _describe_wrapped(upstream, url) if url else load_quietly(config, verbose)
     policy = next((one for one in loaded.upstreams if one.name == upstream), None)
     if policy is None:
         names = ", ".join(one.name for one in loaded.upstreams) or "none"
@@ -91,6 +97,16 @@ def login(
         print_note(f"Signed in to {upstream}. The tokens are in {file}.")
 
     run_until_signal(run())
+
+
+def _describe_wrapped(name: str, url: str) -> Config:
+    """Return the configuration with which `wrap` serves a remote server; exit if it is unusable."""
+    from mcp_mirror.cli.wrap import build_wrap_config, describe_remote  # noqa: PLC0415  # it imports the gateway
+
+    try:
+        return build_wrap_config(name, describe_remote(url), {}, None, os.environ)
+    except MirrorError as error:
+        exit_with_error(error)
 
 
 async def sign_in(upstream: UpstreamPolicy, scopes: tuple[str, ...], show: Show) -> str:

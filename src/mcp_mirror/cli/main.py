@@ -11,6 +11,14 @@ from typer.main import get_command, get_group
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("mcp_mirror.cli.serve:serve", "Serve one client on standard input and output, or many over HTTP."),
+    "wrap": (
+        "mcp_mirror.cli.wrap:wrap",
+        "Serve one MCP server in its place: same names, but large results stay out of the model's context.",
+    ),
+    "memory": (
+        "mcp_mirror.cli.wrap:memory",
+        "Serve only the memory tools: they read, search and change the values that wrapped servers store.",
+    ),
     "check": ("mcp_mirror.cli.check:check", "Connect to every upstream and list tools, twins, costs and problems."),
     "call": ("mcp_mirror.cli.call:call", "Call one tool and print the result that a model would read."),
     "install": ("mcp_mirror.cli.install:install", "Put the gateway between a client and its MCP servers."),
@@ -62,7 +70,8 @@ def load_command(name: str) -> Any:
     if isinstance(found, typer.Typer):
         return get_group(found)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    single.command(name)(found)
+    # The options of the wrapped server's own command are not options of `wrap`, even without `--`.
+    single.command(name, context_settings={"allow_interspersed_args": name != "wrap"})(found)
     return get_command(single)
 
 

@@ -1,25 +1,16 @@
 """The command `mcp-mirror serve`."""
 
-import os
-import signal
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
-import anyio
 import typer
 
-from mcp_mirror.app import open_application
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.reload import Reloading
-from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_warnings, run_until_signal
-from mcp_mirror.cli.workers import Supervisor, WorkerStart, check_workers, share_state_keys
+from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_warnings
+from mcp_mirror.cli.serving import Serving
+from mcp_mirror.cli.workers import Supervisor, WorkerStart, check_workers
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging, print_status
-from mcp_mirror.settings.policies import Config
-from mcp_mirror.system.event_loop import measure_stalls
 from mcp_mirror.system.file_handles import raise_handle_limit
 from mcp_mirror.system.heap import keep_freed_memory
 
@@ -55,68 +46,14 @@ def serve(
     address = _read_address(http) if http else None
     raise_handle_limit()
     keep_freed_memory()
-    serving = _Serving(loaded, path, address, watch, verbose, print_line)
+    serving = Serving(loaded, path, address, watches=watch, verbosity=verbose, print_line=print_line)
     if workers == 1:
         serving.run(lambda url: print_line(f"mcp-mirror serves {url}"))
     else:
         _serve_workers(serving, workers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Serving:
-    """What the options and the configuration ask for."""
-
-    config: Config
-    path: Path
-    address: tuple[str, int] | None
-    watches: bool
-    verbosity: int
-    print_line: Callable[[str], None]
-
-    def run(self, announce: Callable[[str], None], start: WorkerStart | None = None) -> None:
-        """Serve in this process until a signal.
-
-        Args:
-            announce: Called with the URL once clients can connect.
-            start: The parent's preparations, if this process is one of several workers.
-
-        Raises:
-            typer.Exit: A signal or an error ended the gateway.
-        """
-        shutdown = anyio.Event()
-        config = share_state_keys(self.config) if start else self.config
-
-        async def serve_all() -> None:
-            async with (
-                open_application(config, awaits_client=not self.address) as application,
-                anyio.create_task_group() as tasks,
-            ):
-                measure_stalls()
-                reloading = Reloading(
-                    application,
-                    self.path,
-                    os.environ,
-                    self.print_line,
-                    partial(configure_logging, self.verbosity),
-                    share_state_keys if start else _keep,
-                )
-                tasks.start_soon(reloading.follow_signal)
-                if self.watches:
-                    tasks.start_soon(reloading.follow_file)
-                if start:
-                    tasks.start_soon(_follow_parent, start.parent)
-                    if start.is_replacement:
-                        reloading.reload()
-                if self.address:
-                    await application.serve_http(*self.address, announce, shutdown, start.worker if start else None)
-                else:
-                    await application.server.serve_stdio(shutdown)
-                tasks.cancel_scope.cancel()
-
-        run_until_signal(serve_all(), shutdown, config.server.drain)
-
-
-def _serve_workers(serving: _Serving, count: int) -> None:
+def _serve_workers(serving: Serving, count: int) -> None:
     """Serve in several processes."""
     from mcp_mirror.server.http_server import listen  # noqa: PLC0415  # not on stdio
 
@@ -137,16 +74,6 @@ def _serve_workers(serving: _Serving, count: int) -> None:
     except MirrorError as error:
         exit_with_error(error)
     raise typer.Exit(code)
-
-
-async def _follow_parent(parent: int) -> None:
-    """Stop as at SIGTERM when the parent process has ended."""
-    await anyio.wait_readable(parent)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _keep(config: Config) -> Config:
-    return config
 
 
 def _read_address(text: str) -> tuple[str, int]:

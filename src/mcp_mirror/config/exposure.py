@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 
 from mcp_mirror.config.clients import RENAMED
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation
+from mcp_mirror.security.redaction import SECRET_NAMES
 
-_NAMED: Final = re.compile(r"auth|token|secret|key|passw|pwd|credential|cookie|session|signature", re.IGNORECASE)
-"""Names of headers and variables whose values are secrets."""
 _SHORTEST: Final = 8
 """Characters; shorter values are switches and names."""
 _PATH: Final = re.compile(r"(?:~|\.{0,2})/\S*|[A-Za-z]:\\.*")
@@ -59,7 +58,7 @@ def _is_secret(scalar: Scalar) -> bool:
         return False
     section = RENAMED.get(keys[-2], keys[-2]) if len(keys) > 1 else ""
     if section in ("env", "headers"):
-        return bool(_NAMED.search(keys[-1]))
+        return bool(SECRET_NAMES.search(keys[-1]))
     return bool(_SECRET.fullmatch(".".join(keys))) or (bool(keys) and keys[-1] == "url" and _has_password(text))
 
 

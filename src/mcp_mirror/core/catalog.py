@@ -83,6 +83,8 @@ class Catalog:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """The upstream and tool behind each name, of served and blocked tools."""
     _views: dict[frozenset[str], "Catalog"] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _of_upstreams: dict[str, "Catalog"] = field(init=False, default_factory=dict, compare=False, repr=False)
+    """The results of `of_upstream` that are known."""
     _encoded: list[tuple[bytes, ...]] = field(init=False, default_factory=list, compare=False, repr=False)
     """The result of `encode_adverts` once it is known."""
     _always_listed: list["Catalog"] = field(init=False, default_factory=list, compare=False, repr=False)
@@ -147,6 +149,37 @@ class Catalog:
             equal = (known for known in (self, *self._views.values()) if known.hidden_names == hidden)
             view = self._views[caller.scopes] = next(equal, None) or self._without(hidden)
         return view
+
+    def of_upstream(self, upstream: str, reserved: Collection[str]) -> "Catalog":
+        """Only the tools of one upstream, under the upstream's own names where clients accept these.
+
+        Args:
+            upstream: The name of the upstream.
+            reserved: Names of the gateway's own tools, which no tool gets.
+        """
+        if upstream not in self._of_upstreams:
+            self._of_upstreams[upstream] = self._select_upstream(upstream, reserved)
+        return self._of_upstreams[upstream]
+
+    def _select_upstream(self, upstream: str, reserved: Collection[str]) -> "Catalog":
+        own = {name: origin for name, origin in self.origins.items() if origin[0] == upstream}
+        twins = {name for name in own if name in self.entries and self.entries[name].is_twin}
+        chosen = {own[name]: name for name in own if not twins or name in twins or name in self.quarantined}
+        allocator = NameAllocator(reserved)
+        kept = {} if twins else allocator.keep_original_names(chosen)
+        renamed = kept | dict(allocator.allocate([one for one in chosen if one not in kept], "", tuple(kept)))
+        names = {name: renamed[origin] for origin, name in chosen.items()}
+        return replace(
+            self,
+            entries={
+                names[name]: replace(entry, name=names[name], advert={**entry.advert, "name": names[name]})
+                for name, entry in self.entries.items()
+                if name in names
+            },
+            quarantined={names[name]: one for name, one in self.quarantined.items() if name in names},
+            required={names[name]: scopes for name, scopes in self.required.items() if name in names},
+            origins={names[name]: origin for origin, name in chosen.items()},
+        )
 
     def _without(self, hidden: frozenset[str]) -> "Catalog":
         """The catalog without these names and without the labels that only their tools have."""

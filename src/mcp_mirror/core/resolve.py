@@ -94,7 +94,7 @@ def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | E
     if len(offsets) > _MAX_CANDIDATES:
         raise ToolError(
             f"The arguments have {len(offsets):,} texts that look like memory paths; {_MAX_CANDIDATES:,} are accepted. "
-            "Store them with memory_put, or make several calls."
+            "Pass the path of one stored value that contains them, or make several calls."
         )
     strings = strings_at(arguments, offsets)
     found = (_classify_string(arguments, span, at, known) for span, at in strings)

@@ -8,11 +8,13 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, Final
 
-from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.callers import OWN, Caller, ClientChannel
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import UNLIMITED, Conversation, Reservation
+from mcp_mirror.gateway.tool_search import SEARCH_TOOLS
+from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.security.flows import Flows
@@ -132,7 +134,15 @@ class RuntimeState:
     def catalog_for(self, caller: Caller) -> Catalog:
         """Return the tools that this client sees."""
         catalog = self.catalogs.get(caller.connection_key or "", self.catalog) if self.catalogs else self.catalog
+        if caller.upstream is not None:
+            catalog = catalog.of_upstream(caller.upstream, self.own_tools_for(caller))
         return catalog if caller.scopes is None else catalog.visible_to(caller)
+
+    def own_tools_for(self, caller: Caller) -> Mapping[str, MemoryTool]:
+        """Return the gateway's own tools that this client sees: at the endpoint of one upstream, one memory tool."""
+        if caller.upstream in (None, OWN):
+            return self.own_tools
+        return {name: tool for name, tool in self.own_tools.items() if name == RETRIEVE or name in SEARCH_TOOLS}
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
+from mcp_mirror.paths import find_candidate_offsets
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
@@ -40,6 +41,8 @@ _logger = logging.getLogger(__name__)
 
 _MAX_EXPLAINED: Final = 1 << 20
 """Bytes of arguments that the log explains."""
+_MAX_NAMESPACES: Final = 1_000
+"""Namespaces whose labels of other processes are remembered."""
 
 Values = Mapping[Pointer, Resolved]
 """The stored values that pointers in the arguments name."""
@@ -74,6 +77,8 @@ class Dispatcher:
         self._router = Router(services.upstreams, read_state)
         self._finder = ToolFinder(self._router, read_state)
         self._results = ResultProcessor(services, read_state)
+        self._foreign_labels: dict[str, frozenset[str]] = {}
+        """Labels of paths that other processes with the same store made, by namespace."""
 
     async def __call__(self, call: Call) -> Reply:
         """Answer a call.
@@ -157,9 +162,7 @@ class Dispatcher:
         if not entry.is_twin:
             return _Inputs((), _NO_VALUES, made)
         services = self._services
-        found = await services.scanner.find(call.arguments, catalog.labels, services.limits.traffic.max_pointers)
-        if _logger.isEnabledFor(logging.DEBUG):
-            self._log_strings(call, entry, catalog)
+        found = await self._find_pointers(call, entry, catalog)
         if not found:
             return _Inputs((), _NO_VALUES, made)
         guard = self._build_guard(call)
@@ -167,6 +170,30 @@ class Dispatcher:
         known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
         return _Inputs(found, await loader.load(found, known), flows.join(made, labels))
+
+    async def _find_pointers(
+        self, call: Call, entry: CatalogEntry, catalog: Catalog
+    ) -> tuple[Pointer | EscapedPath, ...]:
+        """Find the pointers in the arguments, also those to values that other processes with the same store made."""
+        services, most = self._services, self._services.limits.traffic.max_pointers
+        known = catalog.labels | self._foreign_labels.get(call.namespace, frozenset())
+        found = await services.scanner.find(call.arguments, known, most)
+        if _may_have_foreign_path(call, found) and (labels := await self._read_labels(call.namespace) - known):
+            if len(self._foreign_labels) >= _MAX_NAMESPACES:
+                self._foreign_labels.clear()
+            known |= labels
+            self._foreign_labels[call.namespace] = known - catalog.labels
+            found = await services.scanner.find(call.arguments, known, most)
+        if _logger.isEnabledFor(logging.DEBUG):
+            self._log_strings(call, entry, known)
+        return found
+
+    async def _read_labels(self, namespace: str) -> frozenset[str]:
+        """Return the labels of the values in the store; none if the store fails, as every use of a path will report."""
+        try:
+            return await self._services.writer.store.labels(namespace)
+        except StoreError:
+            return frozenset()
 
     def _build_guard(self, call: Call) -> FlowGuard:
         audit = self._services.audit.with_correlation(call.id)
@@ -212,12 +239,12 @@ class Dispatcher:
         channel = filter_content(call.channel, may_show=visibility is Visibility.FULL) or call.channel
         return await upstream.request(request, channel, call.input_round)
 
-    def _log_strings(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> None:
+    def _log_strings(self, call: Call, entry: CatalogEntry, labels: frozenset[str]) -> None:
         """Log why each string of the arguments is or is not a memory path; name only arguments of the schema."""
         if len(call.arguments) > _MAX_EXPLAINED:
             _logger.debug("arguments of tool=%s are too large to explain", entry.name)
             return
-        explained = explain_strings(call.arguments, catalog.labels)
+        explained = explain_strings(call.arguments, labels)
         for location, path, reason in explained:
             is_declared = location and location[0] in entry.schema.get("properties", {})
             name = location[0] if is_declared else "(unnamed)"
@@ -225,6 +252,13 @@ class Dispatcher:
             _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
         if not explained:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
+
+
+def _may_have_foreign_path(call: Call, found: tuple[Pointer | EscapedPath, ...]) -> bool:
+    """Whether a string of the arguments may be a path with a label that this process does not know."""
+    if found:
+        return any(isinstance(one, Pointer) and not one.is_known for one in found)
+    return len(call.arguments) <= _MAX_EXPLAINED and bool(find_candidate_offsets(call.arguments))
 
 
 def _may_ask(call: Call) -> bool:

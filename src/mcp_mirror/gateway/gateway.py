@@ -21,6 +21,7 @@ from mcp_mirror.payload.floods import Steps
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.registry import UpstreamRegistry
+from mcp_mirror.upstreams.upstream import Upstream
 
 STATUS_URI: Final = "mcp-mirror://upstreams"
 """The resource that reports the state of each upstream."""
@@ -65,7 +66,8 @@ class Gateway:
     def new_call(self, channel: ClientChannel, name: str, arguments: Buffer, **options: Unpack[CallOptions]) -> Call:
         """Return a call of a tool, or of the tool that `call_tool` names; see `Call` for the arguments."""
         state = self.runtime.state
-        name, arguments = unwrap_call(name, arguments, state.own_tools)
+        own_tools = state.own_tools_for(channel.caller)
+        name, arguments = unwrap_call(name, arguments, own_tools)
         return Call(
             channel,
             name,
@@ -73,7 +75,7 @@ class Gateway:
             **options,
             config=state.config,
             catalog=state.catalog_for(channel.caller),
-            own_tools=state.own_tools,
+            own_tools=own_tools,
         )
 
     def call_tool(self, call: Call) -> Awaitable[Reply]:
@@ -91,7 +93,7 @@ class Gateway:
     def listing_for(self, caller: Caller) -> Steps[ToolListing]:
         """Return the tools that a client sees in `tools/list`, in steps of one tool."""
         state = self.runtime.state
-        return choose_listing(state.config.mirror, state.catalog_for(caller), state.own_tools)
+        return choose_listing(state.config.mirror, state.catalog_for(caller), state.own_tools_for(caller))
 
     def may_show(self, upstream: str) -> bool:
         """Whether the model may see texts of an upstream that do not depend on a stored value."""
@@ -102,6 +104,15 @@ class Gateway:
         if self.runtime.state.config.is_transparent:
             return False
         return uri in (STATUS_URI, URI_TEMPLATE) or parse_uri(uri) is not None
+
+    def has_resources(self, caller: Caller) -> bool:
+        """Whether a client sees the gateway's own resources: stored values, and the state of the upstreams."""
+        return not self.runtime.state.config.is_transparent and self.find_only_upstream(caller) is None
+
+    def find_only_upstream(self, caller: Caller) -> Upstream | None:
+        """Return the upstream that the gateway replaces, for this client; None if it serves several."""
+        name = caller.upstream or self.runtime.state.config.server.wraps
+        return next((one for one in self.upstreams if one.policy.name == name), None) if name else None
 
     @property
     def memory(self) -> Memory:

@@ -25,6 +25,8 @@ _LEARNED: Final = 32
 MAX_QUOTED: Final = 1 << 18
 """Characters of a server's message that are passed on. A transport that shortens messages keeps more."""
 _OMITTED: Final = "\n...\n"
+SECRET_NAMES: Final = re.compile(r"auth|token|secret|key|passw|pwd|credential|cookie|session|signature", re.IGNORECASE)
+"""Names of headers and variables whose values are secrets."""
 _PARTS: Final = re.compile(r"[\s;,=]+")
 _PATH: Final = re.compile(r"(?:~|\.{0,2}/|@|[A-Za-z]:\\).*")
 _KEY_IN_PATH: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
@@ -89,7 +91,12 @@ def list_secret_forms(secret: str) -> Iterator[str]:
 def find_secrets(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iterator[str]:
     """All values of an upstream's configuration that may be secrets."""
     if isinstance(endpoint, StdioEndpoint):
-        yield from endpoint.env.values()
+        # A whole environment contains more words and paths than secrets.
+        yield from (
+            value
+            for name, value in endpoint.env.items()
+            if not endpoint.is_wrapped or (SECRET_NAMES.search(name) and len(value) >= _SHORTEST_PART)
+        )
         yield from _secrets_of_arguments(endpoint.args)
     elif isinstance(endpoint, HttpEndpoint):
         for value in endpoint.headers.values():

@@ -37,11 +37,14 @@ class ListChange:
     """The namespace of the principal with the list; None: all principals."""
     required: tuple[str, ...] = ()
     """The OAuth scopes that a client needs to see the change."""
+    upstream: str | None = None
+    """The upstream whose list changed, or `OWN`; None: any may have changed."""
 
     def is_visible_to(self, caller: Caller) -> bool:
         """Whether a client may get a notification of the change."""
         is_affected = self.owner in (None, caller.connection_key) and self.namespace in (None, caller.namespace)
-        return is_affected and caller.has_scopes(self.required)
+        is_served = caller.upstream is None or self.upstream in (None, caller.upstream)
+        return is_affected and is_served and caller.has_scopes(self.required)
 
 
 class SubscriptionStream:

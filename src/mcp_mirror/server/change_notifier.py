@@ -10,6 +10,7 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 
+from mcp_mirror.callers import OWN
 from mcp_mirror.core.catalog import Catalog, CatalogEntry, CatalogRules, build_catalog
 from mcp_mirror.core.naming import Origin
 from mcp_mirror.gateway.call import Runtime, RuntimeState
@@ -23,6 +24,7 @@ from mcp_mirror.payload.floods import Steps, finish, take_sliced
 from mcp_mirror.security.pins import Finding
 from mcp_mirror.server.announcements import Announcements, ListChange
 from mcp_mirror.settings.labels import FUNCTIONS
+from mcp_mirror.settings.policies import Config
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 
 _logger = logging.getLogger(__name__)
@@ -114,7 +116,7 @@ class ChangeNotifier:
         """
         if kind == "tools":
             return self._rebuild((owner, *(tuple(self._state.catalogs) if owner is None else ())), upstream)
-        self._enqueue(ListChange(kind, owner, required=self._find_required_scopes(upstream)))
+        self._enqueue(ListChange(kind, owner, required=self._find_required_scopes(upstream), upstream=upstream))
         return None
 
     def _rebuild(self, owners: tuple[str | None, ...], upstream: str | None = None) -> anyio.Event | None:
@@ -160,7 +162,8 @@ class ChangeNotifier:
             self._record_findings(owner, one)
             self._swap_catalog(owner, one)
         if any(one.is_changed for one in rebuilt):
-            self._enqueue(ListChange("tools", owners[0], required=self._find_required_scopes(upstream)))
+            required = self._find_required_scopes(upstream)
+            self._enqueue(ListChange("tools", owners[0], required=required, upstream=upstream))
 
     def _swap_catalog(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
         """Replace the state by one with this catalog."""
@@ -202,7 +205,8 @@ class ChangeNotifier:
 
     def value_stored(self, namespace: str) -> None:
         """Notify the owner of a new value, which is a resource that only the owner may see."""
-        self._enqueue(ListChange("resources", namespace=namespace))
+        if self._state.config.server.wraps is None:
+            self._enqueue(ListChange("resources", namespace=namespace, upstream=OWN))
 
     def _build(self, owner: str | None) -> Steps[Catalog]:
         """Build a catalog, in steps."""
@@ -211,7 +215,7 @@ class ChangeNotifier:
         listed = ((policy, listing.examined or listing.tools if listing else ()) for policy, listing in policies)
         rules = CatalogRules(
             config.mirror,
-            (*(() if config.is_transparent else (*TOOLS, RUN)), *search_tools(config.mirror)),
+            tuple(self._state.own_tools) if config.server.wraps else _list_reserved_names(config),
             is_transparent=config.is_transparent,
             pins=pins,
             owned_names=self._reserved,
@@ -278,6 +282,11 @@ class ChangeNotifier:
             for change in pending:
                 await self.announcements.list_changed(change)
             await anyio.sleep(_NOTIFY_INTERVAL)
+
+
+def _list_reserved_names(config: Config) -> tuple[str, ...]:
+    """Return the names of all own tools, also of those that are not served: a later configuration may serve them."""
+    return (*(() if config.is_transparent else (*TOOLS, RUN)), *search_tools(config.mirror))
 
 
 def _release(entries: list[CatalogEntry]) -> Steps[None]:

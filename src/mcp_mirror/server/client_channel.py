@@ -24,6 +24,7 @@ from mcp_mirror.callers import LOG_LEVELS, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.gateway.context_budgets import CONVERSATION
 from mcp_mirror.payload.json_rpc import MARK
+from mcp_mirror.server.endpoints import read_upstream
 
 Context = ServerRequestContext[Any, Any]
 
@@ -226,7 +227,9 @@ def read_caller(context: Context, namespace: str, session: str | None) -> Caller
         model = context.session.client_capabilities
         declared = model.model_dump(by_alias=True, mode="json", exclude_none=True) if model else None
     capabilities = dict(declared) if isinstance(declared, Mapping) else {}
-    return Caller(namespace, is_stateless, None if is_stateless else session, _select_supported(capabilities))
+    upstream = None if context.request is None else read_upstream(context.request.scope)
+    selected = _select_supported(capabilities)
+    return Caller(namespace, is_stateless, None if is_stateless else session, selected, upstream=upstream)
 
 
 def _select_supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.requests import Request
 from starlette.types import Scope, Send
 
+from mcp_mirror.callers import Caller
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import check_request
+from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.connections import watch_disconnect
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Origin
@@ -48,6 +50,15 @@ class DirectHttp:
         self.sessions = sessions
         self._path = path
         self._client_requests = ClientRequests()
+
+    def has_endpoint(self, request: HttpRequest) -> bool:
+        """Whether the endpoint of a request exists for its sender, and the session was created there."""
+        upstream = request.upstream
+        if upstream:
+            sender = Caller(request.namespace, scopes=read_scopes(request.scope), upstream=upstream)
+            if not self._direct_path.sees_upstream(sender):
+                return False
+        return self.sessions.is_created_at(request.session_key, upstream)
 
     async def serve(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
         """Answer a POST request if it is a direct one, or the client's response to a request of one.

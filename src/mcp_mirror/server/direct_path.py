@@ -33,6 +33,7 @@ from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
 from mcp_mirror.server.handlers import CLIENT, Handlers, ToolCallRequest, sdk_part
 from mcp_mirror.server.http_request import HttpRequest
+from mcp_mirror.server.identity import find_identity
 from mcp_mirror.server.pending_payloads import payload_of
 from mcp_mirror.types import Buffer, Segments
 
@@ -155,6 +156,11 @@ class DirectPath:
         self._server = server
         self._boundary = boundary
         self._server_info = _ENCODE({types.SERVER_INFO_META_KEY: server.server_info_stamp})
+        """The `_meta` of a result that has no other members in it."""
+
+    def sees_upstream(self, caller: Caller) -> bool:
+        """Whether a caller may use the upstream of its endpoint."""
+        return bool(self._handlers.gateway.upstreams.visible_to(caller))
 
     def open_request(self, frame: Buffer) -> DirectRequest | None:
         """Return the request in a message; None for a message that the SDK's path must handle."""
@@ -176,7 +182,8 @@ class DirectPath:
         if opened.envelope:
             if (accepted := self._handlers.accepted_envelopes.find(opened.envelope)) is None:
                 return None
-            caller = Caller(namespace, capabilities=accepted.capabilities, scopes=scopes)
+            upstream = None if request is None else request.upstream
+            caller = Caller(namespace, capabilities=accepted.capabilities, scopes=scopes, upstream=upstream)
             return Origin(caller, accepted.protocol_version, None, accepted.server_session, request)
         sessions = self._handlers.sessions
         session = sessions.find(session_key)
@@ -208,6 +215,11 @@ class DirectPath:
         finally:
             handlers.direct_requests -= 1
 
+    def _stamp(self, caller: Caller) -> bytes:
+        """Return the `_meta` of a result that names only the server."""
+        identity = find_identity(self._handlers.gateway, caller)
+        return _ENCODE({types.SERVER_INFO_META_KEY: identity}) if identity else self._server_info
+
     async def _list_tools(self, origin: Origin) -> Mapping[str, Buffer | Segments]:
         """Return the members of a list of tools, in the order in which the SDK writes them."""
         handlers, caller = self._handlers, origin.caller
@@ -216,7 +228,7 @@ class DirectPath:
         if not origin.is_modern:
             return {"tools": listed.tools}
         return {
-            "_meta": self._server_info,
+            "_meta": self._stamp(caller),
             "cacheScope": _ENCODE(listed.cache_scope),
             "resultType": b'"complete"',
             "tools": listed.tools,
@@ -232,7 +244,7 @@ class DirectPath:
             return {**{key: _ENCODE(value) for key, value in written.items()}, **payload}
         # In the order in which the SDK writes them, so that no client can see the difference.
         if origin.is_modern:
-            return {"_meta": self._server_info, "content": b"[]", "resultType": b'"complete"', **payload}
+            return {"_meta": self._stamp(origin.caller), "content": b"[]", "resultType": b'"complete"', **payload}
         return {"content": b"[]", **payload}
 
     async def _serialize(self, own: Mapping[str, Any], call: DirectRequest, origin: Origin) -> Mapping[str, Any]:
@@ -244,7 +256,8 @@ class DirectPath:
             _logger.exception("The result of a tool call is not valid in protocol version %s", origin.protocol_version)
             raise MCPError(types.INTERNAL_ERROR, "Handler returned an invalid result") from None
         if origin.is_modern:
-            result["_meta"][types.SERVER_INFO_META_KEY] = self._server.server_info_stamp
+            identity = find_identity(self._handlers.gateway, origin.caller)
+            result["_meta"][types.SERVER_INFO_META_KEY] = identity or self._server.server_info_stamp
 
         async def call_next(_context: object) -> HandlerResult:
             return result

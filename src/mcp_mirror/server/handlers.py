@@ -212,7 +212,7 @@ class Handlers:
         listed = None if cursor else await self.relay.list_all("resources", channel)
         items: list[Segments] = list(listed.items) if listed else []
         hints = {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope} if listed else {}
-        if not self.gateway.state.config.is_transparent:
+        if self.gateway.has_resources(channel.caller):
             items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
             values, next_cursor = await self._list_values(channel.caller.namespace, cursor)
             items += [(value,) for value in values]
@@ -232,7 +232,7 @@ class Handlers:
 
     async def _list_templates(self, context: Context, _params: object) -> dict[str, Any]:
         await self._wait_for_upstreams(context)
-        own = [] if self.gateway.state.config.is_transparent else [(msgspec.json.encode(TEMPLATE),)]
+        own = [(msgspec.json.encode(TEMPLATE),)] if self.gateway.has_resources(self.sessions.caller_of(context)) else []
         return await self._list("templates", context, own)
 
     async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class Handlers:
         uri, request = str(params.uri), self._relay_request(context, params.request_state)
         caller = request.channel.caller
         await self._wait_for_upstreams(context)
-        is_own = self.gateway.owns_uri(uri)
+        is_own = self.gateway.has_resources(caller) and self.gateway.owns_uri(uri)
         if is_own and uri == STATUS_URI:
             content = {
                 "uri": uri,

@@ -43,6 +43,7 @@ _INVALID_REQUEST: Final = -32600
 _OUTCOMES: Final = {
     400: "malformed message",
     403: "foreign origin",
+    404: "unknown endpoint",
     408: "body did not come",
     413: "message too large",
     415: "encoded body",
@@ -101,6 +102,9 @@ class PayloadMiddleware:
             )
             return
         session = request.session_key
+        if not self._direct_http.has_endpoint(request):
+            await self._reject(PlainTextResponse("Not Found", _NOT_FOUND), scope, receive, send)
+            return
         if self._sessions.is_closing(session):
             await _build_error_response(_NOT_FOUND, _INVALID_REQUEST, "Session not found", None)(scope, receive, send)
             return
@@ -152,7 +156,7 @@ class PayloadMiddleware:
             await self._reject(opened, scope, receive, send)
             return
         stub, token = opened
-        send = self._watch_session_end(request.session_key, self._watch_session_start(request.namespace, send))
+        send = self._watch_session_end(request.session_key, self._watch_session_start(request, send))
         try:
             writer = _ResponseWriter(self._pending_payloads, send)
             await self._app(_with_length(scope, len(stub)), _replay(stub, receive), writer.send)
@@ -205,14 +209,15 @@ class PayloadMiddleware:
         except WireError:
             return False  # the caller rejects the frame for this error
 
-    def _watch_session_start(self, namespace: str, send: Send) -> Send:
+    def _watch_session_start(self, request: HttpRequest, send: Send) -> Send:
         """Return a `send` that records the session which a response of the SDK creates."""
 
         async def watch(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < _BAD_REQUEST:
                 for name, value in message["headers"]:
                     if name.lower() == _SESSION_HEADER:
-                        self._sessions.add_http_session(namespace, value.decode("ascii", "replace"))
+                        session_id = value.decode("ascii", "replace")
+                        self._sessions.add_http_session(request.namespace, session_id, request.upstream)
             await send(message)
 
         return watch

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from starlette.types import Scope
 
 from mcp_mirror.server.auth.principals import read_namespace
+from mcp_mirror.server.endpoints import read_upstream
 from mcp_mirror.server.sessions import build_session_key
 
 
@@ -21,10 +22,13 @@ class HttpRequest:
     """The namespace of the principal."""
     session_key: str
     """The key of the session; empty for a request without one."""
+    upstream: str | None = None
+    """The upstream that the endpoint serves; see `Caller.upstream`."""
 
 
 def read_request(scope: Scope) -> HttpRequest:
     """Return the head of the request with this ASGI scope."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     namespace = read_namespace(scope)
-    return HttpRequest(scope, headers, namespace, build_session_key(namespace, headers.get("mcp-session-id", "")))
+    session_key = build_session_key(namespace, headers.get("mcp-session-id", ""))
+    return HttpRequest(scope, headers, namespace, session_key, read_upstream(scope))

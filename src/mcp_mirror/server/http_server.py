@@ -18,6 +18,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.auth.gate import Gate, check_address
 from mcp_mirror.server.connections import BACKLOG, Connections
 from mcp_mirror.server.direct_http import DirectHttp
+from mcp_mirror.server.endpoints import EndpointRouter
 from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
 from mcp_mirror.server.handover import ConnectionHandover, WorkerSessions
 from mcp_mirror.server.hosts import AddressCheck
@@ -84,8 +85,9 @@ def _build_app(server: MirrorServer, host: str) -> ASGIApp:
     payload_app = PayloadMiddleware(
         app, handlers.pending_payloads, server.spool, AddressCheck(policy), audit, direct_http
     )
-    server.gate = Gate(payload_app, server.auth, time.monotonic, audit) if server.auth.is_required else None
-    return _allow_origins(server.gate or payload_app, policy.allowed_origins)
+    endpoints = EndpointRouter(payload_app, policy.path)
+    server.gate = Gate(endpoints, server.auth, time.monotonic, audit) if server.auth.is_required else None
+    return _allow_origins(server.gate or endpoints, policy.allowed_origins)
 
 
 def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:

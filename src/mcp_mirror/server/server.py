@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import mcp_types as types
 from mcp.server import CacheHint, NotificationOptions, Server
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import Caller, NullChannel
@@ -21,6 +23,7 @@ from mcp_mirror.security.sanitize import sanitize_lines
 from mcp_mirror.server.client_channel import Context, read_caller, read_meta
 from mcp_mirror.server.direct_path import DirectPath
 from mcp_mirror.server.handlers import Handlers
+from mcp_mirror.server.identity import find_identity
 from mcp_mirror.server.stdio import open_stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
@@ -48,6 +51,10 @@ _UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
 _OWN_INSTRUCTIONS: Final = (
     "Tools {which} answer with a memory path in place of a large result, and read memory paths themselves. Get a "
     "result with its tool first; then hand it on by calling the next tool with the path, or path/key, as its argument."
+)
+_MEMORY_INSTRUCTIONS: Final = (
+    "Results of tools of other servers can be memory paths: give the next tool the path. The tools here work on the "
+    "values."
 )
 _SEARCH_INSTRUCTIONS: Final = (
     f"Most tools are not listed: find one with {FIND}, then call it by the name found with {CALL}."
@@ -126,16 +133,26 @@ class MirrorServer:
         """Middleware of the SDK's server: track the session, and complete the result."""
         self._record_client(ctx)
         if ctx.method in ("initialize", "server/discover"):
-            return await self._handle_handshake(ctx, call_next)
+            return self._stamp(ctx, await self._handle_handshake(ctx, call_next))
         try:
             result = await call_next(ctx)
         except BaseException:
             self.handlers.pending_payloads.discard(str(read_meta(ctx).get(MARK)))
             raise
+        result = self._stamp(ctx, result)
         # If results depend on scopes, a shared cache could give a principal the result of another.
         if isinstance(result, dict) and "cacheScope" in result and self.handlers.gateway.upstreams.are_scoped:
             return {**result, "cacheScope": "private"}
         return result
+
+    def _stamp(self, ctx: Context, result: HandlerResult) -> HandlerResult:
+        """Return a result of protocol version 2026-07-28 with the identity of the server that the client sees."""
+        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS or not isinstance(result, dict):
+            return result
+        identity = find_identity(self.handlers.gateway, self.handlers.sessions.caller_of(ctx))
+        if identity is None:
+            return result
+        return {**result, "_meta": {**(result.get("_meta") or {}), types.SERVER_INFO_META_KEY: identity}}
 
     def _record_client(self, ctx: Context) -> None:
         """Record the session of a request; the first request over stdio starts the upstreams for its client."""
@@ -152,19 +169,38 @@ class MirrorServer:
         """Add the capabilities and instructions of the caller's upstreams to the result of a handshake."""
         gateway = self.handlers.gateway
         caller = self.handlers.sessions.caller_of(ctx)
-        await gateway.upstreams.settle_listings(min(_HANDSHAKE_WAIT, gateway.state.config.mirror.startup_wait), caller)
+        await self._wait_for_upstreams(caller)
         await take_sliced(gateway.listing_for(caller))  # counts the tokens that `instructions` asks for
         result = await call_next(ctx)
         assert isinstance(result, dict)  # noqa: S101  # the SDK returns serialized results to middlewares
         instructions = self.instructions(caller)
         capabilities = {"capabilities": self._join_capabilities(caller)}
-        return {**result, **capabilities, **({"instructions": instructions} if instructions else {})}
+        identity = find_identity(gateway, caller) if "serverInfo" in result else None
+        described = {"serverInfo": identity} if identity else {}
+        return {**result, **described, **capabilities, **({"instructions": instructions} if instructions else {})}
+
+    async def _wait_for_upstreams(self, caller: Caller) -> None:
+        """Wait until the upstreams have listings, or for a few seconds.
+
+        Raises:
+            MCPError: The server that the gateway replaces has failed to start.
+        """
+        gateway = self.handlers.gateway
+        upstreams, wait = gateway.upstreams, gateway.state.config.mirror.startup_wait
+        if not gateway.state.config.server.wraps:
+            await upstreams.settle_listings(min(_HANDSHAKE_WAIT, wait), caller)
+            return
+        await upstreams.settle(min(_HANDSHAKE_WAIT, wait), caller)
+        await upstreams.settle_listings(wait, caller)
+        for upstream in upstreams:
+            if upstream.listing is None and upstream.status.state == "down":
+                raise MCPError(types.INTERNAL_ERROR, explain_failed_start(upstream))
 
     def _join_capabilities(self, caller: Caller) -> Mapping[str, Any]:
         """Return the capabilities of the gateway and of the upstreams that a caller may see."""
-        relay, transparent = self.handlers.relay, self.handlers.gateway.state.config.is_transparent
+        relay = self.handlers.relay
         offered: dict[str, Any] = {"tools": {"listChanged": True}}
-        if not transparent or relay.may_offer("resources", caller):
+        if self.handlers.gateway.has_resources(caller) or relay.may_offer("resources", caller):
             subscribe = relay.may_offer("resources", caller, "subscribe")
             offered["resources"] = {"listChanged": True, "subscribe": subscribe}
         if relay.may_offer("prompts", caller):
@@ -187,16 +223,29 @@ class MirrorServer:
     def instructions(self, caller: Caller) -> str:
         """Return the instructions of the configuration, the gateway and the upstreams that a caller may see."""
         state, upstreams = self.handlers.gateway.state, self.handlers.gateway.upstreams
-        suffix = state.config.mirror.suffix
+        only = self.handlers.gateway.find_only_upstream(caller)
+        suffix = "" if caller.upstream else state.config.mirror.suffix
         search = _SEARCH_INSTRUCTIONS if finish(self.handlers.gateway.listing_for(caller)).is_search else ""
         own = ""
         if not state.config.is_transparent:
             which = f"whose name ends with {suffix}" if suffix else "here"
-            tools = (text for name, text in _OWN_TOOLS.items() if name in state.own_tools)
-            own = " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
+            tools = (text for name, text in _OWN_TOOLS.items() if name in state.own_tools_for(caller))
+            has_tools = bool(upstreams.visible_to(caller))
+            about_paths = _OWN_INSTRUCTIONS.format(which=which) if has_tools else _MEMORY_INSTRUCTIONS
+            own = " ".join((about_paths, *tools))
+        if only is not None:  # its instructions come first, as without the gateway
+            own = "\n\n".join(part for part in (search, own) if part)
+            room = _MAX_INSTRUCTIONS - len(own) - 2
+            parts = [_cut(_read_instructions(only, state.pins, room), room), own]
+            return "\n\n".join(part for part in parts if part)
         of_upstreams = (_write_upstream_instructions(one, state.pins) for one in upstreams.visible_to(caller))
         parts = [self.policy.instructions or "", search, own, *of_upstreams]
         return _cut("\n\n".join(part for part in parts if part), _MAX_INSTRUCTIONS)
+
+
+def explain_failed_start(upstream: Upstream) -> str:
+    """Return why a server did not start, in words for a person."""
+    return f"Server {upstream.policy.name!r} did not start: {upstream.status.detail}"
 
 
 def _write_upstream_instructions(upstream: Upstream, pins: Pins) -> str:
@@ -207,12 +256,17 @@ def _write_upstream_instructions(upstream: Upstream, pins: Pins) -> str:
     name, state = upstream.policy.name, upstream.status.state
     if state == "down" or not upstream.listing:
         return f"Server {name} is {state}; its tools cannot be called now."
-    instructions = upstream.listing.instructions
+    text = _read_instructions(upstream, pins, _MAX_UPSTREAM_INSTRUCTIONS)
+    return f"Server {name}: {_cut(text, _MAX_UPSTREAM_INSTRUCTIONS)}" if text else ""
+
+
+def _read_instructions(upstream: Upstream, pins: Pins, limit: int) -> str:
+    """Return the sanitized instructions of an upstream; empty if it has none, or they must not be shown."""
+    instructions = upstream.listing.instructions if upstream.listing else None
     finding = pins.check_instructions(upstream.policy, instructions)
     if (finding and finding.is_blocked) or not upstream.policy.preview or not (text := (instructions or "").strip()):
         return ""
-    text = sanitize_lines(text, 4 * _MAX_UPSTREAM_INSTRUCTIONS)
-    return f"Server {name}: {_cut(text, _MAX_UPSTREAM_INSTRUCTIONS)}"
+    return sanitize_lines(text, 4 * limit)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -50,6 +50,8 @@ class Sessions:
         """The sessions with requests, and when each was used last, by key."""
         self._http_sessions: dict[str, tuple[str, float]] = {}
         """The namespace of each HTTP session of the SDK, and when it was used last, by key."""
+        self._upstreams: dict[str, str] = {}
+        """The upstream of each HTTP session that was not created at the main endpoint, by key."""
         self._open_requests: dict[str, int] = {}
         """The number of open HTTP requests by session."""
         self.close: Callable[[str], Awaitable[None]] | None = None
@@ -139,9 +141,16 @@ class Sessions:
             if known := self._sessions.get(key):
                 self._sessions[key] = (known[0], self._clock())
 
-    def add_http_session(self, namespace: str, session_id: str) -> None:
-        """Record a session that the SDK has created for a principal."""
-        self._http_sessions[build_session_key(namespace, session_id)] = (namespace, self._clock())
+    def add_http_session(self, namespace: str, session_id: str, upstream: str | None = None) -> None:
+        """Record a session that the SDK has created for a principal, at the main endpoint or at an upstream's."""
+        key = build_session_key(namespace, session_id)
+        self._http_sessions[key] = (namespace, self._clock())
+        if upstream is not None:
+            self._upstreams[key] = upstream
+
+    def is_created_at(self, key: str, upstream: str | None) -> bool:
+        """Whether a request may use a session at this endpoint; also true for requests without one."""
+        return not key or self._upstreams.get(key) == upstream or key not in self._http_sessions
 
     def count(self, namespace: str) -> int:
         """Return the number of HTTP sessions of a principal."""
@@ -163,6 +172,7 @@ class Sessions:
     def end(self, key: str) -> None:
         """End a session and what belongs to it."""
         http_session = self._http_sessions.pop(key, None)
+        self._upstreams.pop(key, None)
         if self.close is not None and (http_session or key in self._sessions):
             self._closing.add(key)
             self._wake.set()

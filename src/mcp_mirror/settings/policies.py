@@ -94,6 +94,9 @@ class StdioEndpoint:
     """Environment variables of the program. Keep secrets out of the file with `${VAR}`."""
     cwd: Annotated[FilePath | None, Example("~")] = None
     """Folder to start the program in, relative to this file's folder. Default: the gateway's own."""
+    is_wrapped: Annotated[bool, INTERNAL] = False
+    """The gateway replaces the program in the client: `env` is the program's whole environment, and its standard error
+    is passed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ class HttpEndpoint:
     """HTTP headers to send with every request."""
     legacy_sse: Annotated[bool, INTERNAL] = False
     """Use the HTTP+SSE transport of 2024-11-05 instead of Streamable HTTP."""
+    is_wrapped: Annotated[bool, INTERNAL] = False
+    """The gateway replaces the server in the client, and no configuration names the server."""
     oauth: Annotated[OAuthPolicy | None, _AUTH] = None
     """Tokens by OAuth 2.1."""
     allow_private: bool = False
@@ -204,6 +209,11 @@ class UpstreamPolicy:
     def admits(self, tool: str) -> bool:
         """Return whether a tool of this name is served: a glob allows it and none denies it (case matters)."""
         return _is_admitted(tool, self.allow, self.deny)
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether the gateway replaces this upstream in the client, and no configuration names the upstream."""
+        return not isinstance(self.endpoint, LocalEndpoint) and self.endpoint.is_wrapped
 
     @property
     def is_scoped(self) -> bool:
@@ -458,6 +468,8 @@ class ServerPolicy:
     """`Origin` headers to accept besides those of loopback."""
     log_format: LogFormat = "text"
     """The format of log lines on standard error."""
+    wraps: Annotated[str | None, INTERNAL] = None
+    """The name of the only upstream, which the gateway replaces in the client; see `Caller.upstream`."""
 
 
 @dataclass(frozen=True, slots=True)

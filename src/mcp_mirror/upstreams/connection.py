@@ -243,6 +243,7 @@ class ReconnectingConnection:
             capabilities=cached.capabilities,
             hints=((0, "private"),),  # clients must not cache it
             examined=examined,
+            info=cached.info,
             is_stale=True,
         )
         await self._announce_change("tools")
@@ -422,7 +423,7 @@ class ReconnectingConnection:
 
         The output cannot contain stored values: a server that fails at its start received none.
         """
-        if self._output == self._logged_output or not self.settings.policy.preview:
+        if self._output == self._logged_output or not self.settings.policy.preview or self.settings.policy.is_wrapped:
             return
         self._logged_output = self._output
         for line in self._output:

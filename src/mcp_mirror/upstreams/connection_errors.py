@@ -60,7 +60,10 @@ def explain_end(
         return RefusedError(message, cause.error.code, message).with_log_message(logged)
     kind = FloodError if isinstance(cause, FloodError) else UpstreamError
     ended = EndedEarlyError(message) if is_closed(cause) else kind(message)
-    return ended.with_log_message(f"{logged} `mcp-mirror check` shows its error output." if summary else logged)
+    is_output_elsewhere = bool(summary) and not policy.is_wrapped
+    return ended.with_log_message(
+        f"{logged} `mcp-mirror check` shows its error output." if is_output_elsewhere else logged
+    )
 
 
 def explain_timeout(policy: UpstreamPolicy) -> UpstreamError:

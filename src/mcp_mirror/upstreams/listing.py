@@ -31,6 +31,8 @@ class Listing:
     """The results of examining the tools."""
     size: int = 0
     """Bytes of the tools as listed."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """How the server describes itself: name, title, version."""
     is_stale: bool = False
     """The listing is from an earlier run: the upstream has not connected yet."""
 

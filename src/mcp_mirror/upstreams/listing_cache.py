@@ -39,6 +39,7 @@ class CachedListing(msgspec.Struct):
     protocol_version: str
     server: str
     capabilities: dict[str, Any]
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ListingCache:
@@ -80,6 +81,7 @@ class ListingCache:
                     "protocol_version": listing.protocol_version,
                     "server": listing.server,
                     "capabilities": listing.capabilities,
+                    "info": listing.info,
                 }
             )
             if len(raw) <= _MAX_BYTES and self._written.get(name) != raw:
@@ -113,7 +115,8 @@ def _describe_identity(policy: UpstreamPolicy, redactor: Redactor) -> Mapping[st
     endpoint = policy.endpoint
     if isinstance(endpoint, StdioEndpoint):
         args = [redactor.clean(argument) for argument in endpoint.args]
-        return {"command": endpoint.command, "args": args, "env": sorted(endpoint.env), "cwd": endpoint.cwd}
+        names = [] if endpoint.is_wrapped else sorted(endpoint.env)  # a whole environment has other names in each shell
+        return {"command": endpoint.command, "args": args, "env": names, "cwd": endpoint.cwd}
     if isinstance(endpoint, HttpEndpoint):
         return {"url": redactor.clean(endpoint.url), "headers": sorted(endpoint.headers), "sse": endpoint.legacy_sse}
     return {}

@@ -86,6 +86,7 @@ class Authorizer:
         """
         assert endpoint.oauth is not None  # noqa: S101  # the caller's condition
         self._name = name
+        self._is_wrapped = endpoint.is_wrapped
         self._policy = endpoint.oauth
         self._url = str(httpx2.URL(endpoint.url).copy_with(query=None, fragment=None, userinfo=b""))
         named = (endpoint.url, endpoint.oauth.issuer, endpoint.oauth.client_metadata_url)
@@ -235,7 +236,8 @@ class Authorizer:
     def _sign_in(self, scope: str | None) -> AuthorizationError:
         self._provider = None  # a person may sign in at any time
         option = f" --scope '{self._redactor.clean(scope)}'" if scope and _SCOPES.fullmatch(scope) else ""
-        return AuthorizationError(f"a person has to sign in to it. Run: mcp-mirror login {self._name}{option}")
+        address = f" --url '{self._redactor.clean(self._url)}'" if self._is_wrapped else ""
+        return AuthorizationError(f"a person has to sign in to it. Run: mcp-mirror login {self._name}{address}{option}")
 
     def _build_failure(self, error: Exception) -> AuthorizationError:
         """Return the error without text of the SDK, which repeats text of servers."""

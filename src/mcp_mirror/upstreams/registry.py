@@ -59,8 +59,12 @@ class UpstreamRegistry:
             ) from None
 
     def visible_to(self, caller: Caller) -> tuple[Upstream, ...]:
-        """Return the upstreams that a caller's token gives access to."""
-        return tuple(one for one in self if caller.has_scopes(one.policy.required_scopes))
+        """Return the upstreams that a caller's endpoint serves and its token gives access to."""
+        return tuple(
+            one
+            for one in self
+            if caller.upstream in (None, one.policy.name) and caller.has_scopes(one.policy.required_scopes)
+        )
 
     @property
     def are_scoped(self) -> bool:

@@ -57,6 +57,9 @@ class _Anything(BaseModel):
 
 _RESULT: Final = TypeAdapter(_Anything)
 
+_IDENTITY: Final = {"name", "title", "version"}
+"""The members of a server's description that clients see."""
+
 Mode = Literal["auto", "legacy"]
 """`auto`: detect the protocol version; `legacy`: the handshake of protocol version 2025-11-25."""
 
@@ -174,6 +177,7 @@ class UpstreamSession:
             hints=tuple(page.hints),
             problems=(cut,) if page.cut else (),
             size=page.size,
+            info=info.model_dump(by_alias=True, mode="json", include=_IDENTITY, exclude_none=True) if info else {},
         )
 
     async def list_all(self, method: str, member: str, channel: ClientChannel | None = None) -> Page:

@@ -43,7 +43,8 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
 
 _ELSEWHERE: Final = "Check the path in `url`; many servers use /mcp"
 _STATUS_ADVICE: Final = {
-    401: "It requires a token: set `headers`, or `auth` and run `mcp-mirror login`",
+    401: "It requires a token: set `headers`, or `auth` and run `mcp-mirror login`; for a wrapped server give "
+    "--header, or run `mcp-mirror login NAME --url URL`",
     403: "Its token may not do this: check `headers` or `auth`",
     405: "Check the path in `url`; a server of the older transport needs `transport: sse`",
     501: _ELSEWHERE,

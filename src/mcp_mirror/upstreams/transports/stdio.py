@@ -26,6 +26,7 @@ from mcp_mirror.payload.spool import Frame, Spool, frame_id
 from mcp_mirror.settings.policies import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.file_handles import explain_shortage, restore_handle_limit
+from mcp_mirror.system.standard_error import write_to_stderr
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass, PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -100,7 +101,7 @@ class StdioTransport:
                 source.close()
 
     async def _start(self, stdin: int, stdout: int) -> Process:
-        environment = get_default_environment() | dict(self.endpoint.env)
+        environment = ({} if self.endpoint.is_wrapped else get_default_environment()) | dict(self.endpoint.env)
         command = shutil.which(self.endpoint.command, path=environment.get("PATH"))
         if command is None:
             raise UpstreamError(f"It cannot start: {_explain_missing(self.endpoint.command)}")
@@ -142,6 +143,8 @@ class StdioTransport:
             while True:
                 data = await process.stderr.receive()
                 self.output.add(data)
+                if self.endpoint.is_wrapped:
+                    await write_to_stderr(data)
                 unpaced += len(data)
                 if unpaced >= _STDERR_SLICE:
                     await anyio.sleep(unpaced / _STDERR_RATE)
