@@ -29,6 +29,8 @@ PRELOADED: Final = (
     "mcp_mirror.cli.lock",
     "mcp_mirror.cli.serve",
     "mcp_mirror.cli.stats",
+    "mcp_mirror.cli.wrap",
+    "mcp_mirror.cli.wrapping",
     "mcp_mirror.cli.values",
     "mcp_mirror.server.http",
     "mcp_mirror.server.stdio",

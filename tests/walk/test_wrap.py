@@ -290,3 +290,28 @@ async def test_the_memory_command_serves_the_memory_tools_alone(command: Wrap) -
         names = await tool_names(client)
         assert {RETRIEVE, "memory_read", "memory_list"} <= set(names)
         assert all(name == RETRIEVE or name.startswith("memory_") for name in names)
+
+
+async def test_no_process_remains_after_an_unusable_option(run: Run, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    script = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    ended = await run("wrap", "--suffix", "a b", "--", sys.executable, "-c", script)
+    assert ended.code == 2
+    if note.exists() and note.read_text():  # it was killed before or after it wrote this
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(note.read_text()), 0)
+
+
+async def test_many_wrapped_servers_that_start_at_once_share_one_new_store(command: Wrap) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        starts = (command("wrap", *server("raw.py", "ok")) for _ in range(6))
+        clients = [await stack.enter_async_context(start) for start in starts]
+
+        async def store(client: Lines) -> str:
+            await client.greet()
+            return path_of(await client.text("say", long_result()))
+
+        paths = await asyncio.gather(*map(store, clients))
+        assert len(set(paths)) == len(clients)
+        for client, path in zip(reversed(clients), paths, strict=True):
+            assert await client.text(RETRIEVE, {"memory_path": path}) == LONG

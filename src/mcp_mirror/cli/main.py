@@ -1,13 +1,13 @@
 """The table of commands. Each command lives in a module of its own, which is imported when the command runs."""
 
-import gc
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
+
+from mcp_mirror.cli.lazy import import_lazily
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("mcp_mirror.cli.serve:serve", "Serve one client on standard input and output, or many over HTTP."),
@@ -57,16 +57,9 @@ class CommandTable(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Import a command.
-
-    The garbage collector is off during the import and ignores the imported objects afterwards. Searching them takes an
-    eighth of the start, and later some 50 ms of every full collection, which would delay calls.
-    """
+    """Import a command."""
     module, _, attribute = COMMANDS[name][0].partition(":")
-    gc.disable()
-    found = getattr(import_module(module), attribute)
-    gc.freeze()
-    gc.enable()
+    found = getattr(import_lazily(module), attribute)
     if isinstance(found, typer.Typer):
         return get_group(found)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -14,7 +14,6 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final, Self
 
@@ -27,10 +26,9 @@ from mcp_mirror.payload.floods import REST, Pacer
 from mcp_mirror.payload.framing import LineReader
 from mcp_mirror.payload.json_rpc import line_of
 from mcp_mirror.payload.spool import Frame, SpoolCollector
+from mcp_mirror.system.wide_pipe import PIPE_BYTES
 from mcp_mirror.types import Segments
 
-PIPE_BYTES: Final = 1 << 20
-"""Capacity of a pipe where the system permits it (Linux: 64 KiB by default)."""
 _AT_ONCE: Final = 1 << 15
 """Bytes that are split into lines at once."""
 _TAKEN_AT_ONCE: Final = 4
@@ -339,14 +337,3 @@ class MessageSink:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def open_wide_pipe() -> tuple[int, int]:
-    """Open a pipe with a capacity of 1 MiB where the system permits it. Returns its reading and its writing end."""
-    reading, writing = os.pipe()
-    if sys.platform == "linux":
-        import fcntl  # noqa: PLC0415  # missing on Windows
-
-        with suppress(OSError):  # over /proc/sys/fs/pipe-user-pages-soft: keep the default capacity
-            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    return reading, writing

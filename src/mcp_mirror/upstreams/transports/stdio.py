@@ -7,26 +7,30 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
+import anyio.to_thread
 import mcp_types as types
-from anyio.abc import Process
+from anyio.abc import ByteReceiveStream, Process
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.floods import RepeatedLog
-from mcp_mirror.payload.pipes import LineSink, LineSource, MessageStream, open_wide_pipe
+from mcp_mirror.payload.pipes import LineSink, LineSource, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, frame_id
 from mcp_mirror.settings.policies import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.early_program import take_early
 from mcp_mirror.system.file_handles import explain_shortage, restore_handle_limit
 from mcp_mirror.system.standard_error import write_to_stderr
+from mcp_mirror.system.wide_pipe import open_wide_pipe
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass, PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -67,19 +71,10 @@ class StdioTransport:
         Raises:
             UpstreamError: The command does not exist or cannot be started.
         """
-        (their_input, our_output), (our_input, their_output) = self._create_pipes()
+        process, our_output, our_input = await self._launch()
         source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
         bypass.attach(is_blocked=lambda: source.is_dropping)
         source.take = bypass.take_result
-        try:
-            process = await self._start(their_input, their_output)
-        except UpstreamError:
-            source.close()
-            sink.close()
-            raise
-        finally:
-            os.close(their_input)
-            os.close(their_output)
         child, is_read = _Child(process, self.child_watchdog), anyio.Event()
         incoming = _StdioReader(self.name, source, bypass, self.output)
         async with anyio.create_task_group() as tasks:
@@ -99,6 +94,22 @@ class StdioTransport:
                     await child.close()
                 tasks.cancel_scope.cancel()
                 source.close()
+
+    async def _launch(self) -> "tuple[_Process, int, int]":
+        """Return the running child, and the gateway's ends of its standard input and output."""
+        command = (self.endpoint.command, *self.endpoint.args)
+        if self.endpoint.is_wrapped and (early := take_early(command)):
+            return _EarlyProcess(early.process), early.input, early.output
+        (their_input, our_output), (our_input, their_output) = self._create_pipes()
+        try:
+            return await self._start(their_input, their_output), our_output, our_input
+        except BaseException:
+            os.close(our_output)
+            os.close(our_input)
+            raise
+        finally:
+            os.close(their_input)
+            os.close(their_output)
 
     async def _start(self, stdin: int, stdout: int) -> Process:
         environment = ({} if self.endpoint.is_wrapped else get_default_environment()) | dict(self.endpoint.env)
@@ -136,7 +147,7 @@ class StdioTransport:
     def _shortage_error(self, shortage: str) -> UpstreamError:
         return UpstreamError(f"Its command {self.endpoint.command!r} cannot start now: {shortage}.")
 
-    async def _keep_output(self, process: Process, is_read: anyio.Event) -> None:
+    async def _keep_output(self, process: "_Process", is_read: anyio.Event) -> None:
         assert process.stderr is not None  # noqa: S101  # opened with a pipe
         unpaced = 0
         with suppress(anyio.EndOfStream, *_PIPE_GONE):
@@ -226,10 +237,71 @@ class _StdioWriter(RequestSink):
             raise anyio.BrokenResourceError from None  # a call in flight must fail now, not at its timeout
 
 
+class _Process(Protocol):
+    """A child process: the members of anyio's `Process` that the transport uses."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stderr(self) -> ByteReceiveStream | None: ...
+
+    async def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class _EarlyProcess:
+    """A child process that started before the event loop."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None  # noqa: S101  # opened with a pipe
+        self._process = process
+        self.pid: Final = process.pid
+        self.stderr: ByteReceiveStream | None = _PipeReader(process.stderr.fileno())
+
+    async def wait(self) -> int:
+        try:
+            descriptor: int = getattr(os, "pidfd_open")(self.pid)  # noqa: B009  # only Linux has it
+        except (AttributeError, OSError):  # the kernel has no pidfd_open (before 5.3)
+            return await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+        try:
+            await anyio.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+        return self._process.wait()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    async def aclose(self) -> None:
+        assert self._process.stderr is not None  # noqa: S101  # opened with a pipe
+        self._process.stderr.close()
+
+
+class _PipeReader(ByteReceiveStream):
+    """The reading end of a pipe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    async def receive(self, max_bytes: int = _STDERR_SLICE) -> bytes:
+        await anyio.wait_readable(self._descriptor)
+        data = os.read(self._descriptor, max_bytes)
+        if not data:
+            raise anyio.EndOfStream
+        return data
+
+    async def aclose(self) -> None:
+        """Nothing to release: the process closes its streams."""
+
+
 class _Child:
     """The child process, and the processes that it started in its group."""
 
-    def __init__(self, process: Process, child_watchdog: ChildWatchdog) -> None:
+    def __init__(self, process: "_Process", child_watchdog: ChildWatchdog) -> None:
         self._process = process
         self._child_watchdog = child_watchdog
         self._exited = anyio.Event()

@@ -1,0 +1,177 @@
+"""The configurations of `wrap` and `memory`, which are made of options, and their serving."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from platformdirs import user_data_path
+
+from mcp_mirror.cli.run import exit_with_error, print_warnings
+from mcp_mirror.cli.serving import Serving
+from mcp_mirror.config import read_config
+from mcp_mirror.errors import ConfigError, MirrorError
+from mcp_mirror.memory.tools.table import RETRIEVE
+from mcp_mirror.observability.logging import configure_logging, print_status
+from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint
+from mcp_mirror.system.file_handles import raise_handle_limit
+from mcp_mirror.system.heap import keep_freed_memory
+
+_RUNNERS: Final = frozenset(
+    {"npx", "bunx", "uvx", "pipx", "node", "bun", "deno", "python", "python3", "uv", "npm", "pnpm"}
+)
+"""Programs that run the server which their arguments name."""
+_SUBCOMMANDS: Final = frozenset({"run", "exec", "dlx", "x", "tool"})
+"""Words between a runner and the server."""
+_UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_MAX_NAME: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server to wrap: a program or an address."""
+
+    command: tuple[str, ...]
+    url: str
+    headers: tuple[str, ...]
+    """`NAME: VALUE` each."""
+    sse: bool
+    """The server at the address uses the HTTP+SSE transport."""
+
+
+def serve_wrapped(
+    target: Target, name: str | None, mirror: Mapping[str, Any], store: Path | None, verbosity: int
+) -> None:
+    """Serve one server to a client on standard input and output, until the client leaves.
+
+    Args:
+        target: The server.
+        name: Its name; None: derived from the target.
+        mirror: The section `mirror` of the configuration.
+        store: The folder of the store; None for the user's.
+        verbosity: How much the log contains.
+
+    Raises:
+        typer.Exit: A signal or an error ended the gateway.
+    """
+    try:
+        if bool(target.command) == bool(target.url):
+            raise ConfigError("Give the server's command after `--`, or its address with --url.")
+        chosen = name or _derive_name(target)
+        config = build_wrap_config(chosen, _describe_target(target, chosen), mirror, store, os.environ)
+    except MirrorError as error:
+        exit_with_error(error)
+    _serve(config, verbosity)
+
+
+def serve_memory(store: Path | None, verbosity: int) -> None:
+    """Serve the memory tools to a client on standard input and output; see `serve_wrapped`."""
+    try:
+        config = read_config({"upstreams": {}, "store": _describe_store(store)}, "mcp-mirror memory", os.environ)
+    except MirrorError as error:
+        exit_with_error(error)
+    _serve(replace(config, mirror=replace(config.mirror, suffix="")), verbosity)
+
+
+def _serve(config: Config, verbosity: int) -> None:
+    configure_logging(verbosity, config)
+    print_line = partial(print_status, config)
+    print_warnings(config, print_line)
+    raise_handle_limit()
+    keep_freed_memory()
+    Serving(config, verbosity=verbosity, print_line=print_line).run(print_line)
+
+
+def build_wrap_config(
+    name: str, server: Mapping[str, Any], mirror: Mapping[str, Any], store: Path | None, environ: Mapping[str, str]
+) -> Config:
+    """Return the configuration of a gateway that replaces one server in the client.
+
+    Args:
+        name: The name of the server.
+        server: Its section of a configuration.
+        mirror: The section `mirror`.
+        store: The folder of the store; None for the user's.
+        environ: The environment, which a program gets whole.
+
+    Raises:
+        ConfigError: An option cannot be used.
+    """
+    content = {
+        "upstreams": {name: server},
+        "mirror": mirror,
+        "memory_tools": {"allow": [RETRIEVE]},
+        "store": _describe_store(store),
+    }
+    config = read_config(content, "mcp-mirror wrap", environ)
+    [upstream] = config.upstreams
+    endpoint = upstream.endpoint
+    if isinstance(endpoint, StdioEndpoint):
+        endpoint = replace(endpoint, env=dict(environ), is_wrapped=True)
+    elif isinstance(endpoint, HttpEndpoint):
+        endpoint = replace(endpoint, is_wrapped=True)
+    return replace(config, upstreams=(replace(upstream, endpoint=endpoint),), server=replace(config.server, wraps=name))
+
+
+def _describe_target(target: Target, name: str) -> dict[str, Any]:
+    """Return the section of a server; a remote one uses the tokens of an earlier `mcp-mirror login`."""
+    if target.command:
+        return _describe_program(target.command)
+    has_tokens = (user_data_path("mcp-mirror") / "tokens" / f"{name}.json").is_file()
+    return describe_remote(target.url, target.headers, sse=target.sse, uses_login=has_tokens)
+
+
+def _describe_program(command: Sequence[str]) -> dict[str, Any]:
+    """Return the section of a program. Its arguments are literal, as they are without the gateway."""
+    program, *arguments = (word.replace("${", "$${") for word in command)
+    return {"command": program, "args": arguments}
+
+
+def describe_remote(
+    url: str, headers: Sequence[str] = (), *, sse: bool = False, uses_login: bool = True
+) -> dict[str, Any]:
+    """Return the section of a remote server.
+
+    Args:
+        url: The address of the server.
+        headers: `NAME: VALUE` each.
+        sse: The server uses the HTTP+SSE transport.
+        uses_login: The tokens of `mcp-mirror login` authorize the gateway, unless a header does.
+
+    Raises:
+        ConfigError: A header is not `NAME: VALUE`.
+    """
+    given: dict[str, str] = {}
+    for header in headers:
+        key, colon, value = header.partition(":")
+        if not colon:
+            raise ConfigError("--header must be 'NAME: VALUE', such as 'Authorization: Bearer ${TOKEN}'.")
+        given[key.strip()] = value.strip()
+    is_authorized = any(key.lower() == "authorization" for key in given)
+    section: dict[str, Any] = {"url": url, "headers": given, "transport": "sse" if sse else "streamable-http"}
+    return {**section, "auth": {"oauth": {}}} if uses_login and not is_authorized else section
+
+
+def _describe_store(folder: Path | None) -> dict[str, Any]:
+    return {} if folder is None else {"kind": "disk", "path": str(folder.expanduser()).replace("${", "$${")}
+
+
+def _derive_name(target: Target) -> str:
+    """Return a name for a server: the host, the package or script that a runner runs, or the program."""
+    command = target.command
+    if not command:
+        return _usable(urlsplit(target.url).hostname or "server")
+    program = Path(command[0]).stem
+    words = [word for word in command[1:] if not word.startswith("-") and word not in _SUBCOMMANDS]
+    if program.lower() not in _RUNNERS or not words:
+        return _usable(program)
+    package = words[0].rstrip("/").rpartition("/")[2]
+    return _usable(re.sub(r"(?<=.)[@=].*|\.(?:py|js|mjs|cjs|ts)$", "", package))
+
+
+def _usable(name: str) -> str:
+    return _UNUSABLE.sub("_", name)[:_MAX_NAME] or "server"

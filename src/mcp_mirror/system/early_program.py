@@ -1,0 +1,77 @@
+"""Starts a program before the gateway is imported, so that both start at once. The first connection takes it.
+
+At most one program starts early in a process. Until it is taken, it reads the end of its input if the gateway ends.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mcp_mirror.system.wide_pipe import open_wide_pipe
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyProgram:
+    """A program that runs already, and the gateway's ends of its standard streams."""
+
+    command: tuple[str, ...]
+    process: subprocess.Popen[bytes]
+    input: int
+    output: int
+
+    def kill(self) -> None:
+        """Kill the program, and close its streams."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self.input)
+        os.close(self.output)
+        if self.process.stderr:
+            self.process.stderr.close()
+
+
+_waiting: list[EarlyProgram] = []
+
+
+def start_early(command: Sequence[str]) -> None:
+    """Start a program with this process's environment and folder.
+
+    If it cannot start, nothing happens: the connection tries again, and reports the reason.
+    """
+    name, arguments = os.path.expanduser(command[0]), command[1:]  # noqa: PTH111  # as the configuration reads it
+    program = shutil.which(name)
+    if program is None or sys.platform == "win32":
+        return
+    their_input, our_output = open_wide_pipe()
+    our_input, their_output = open_wide_pipe()
+    try:
+        process = subprocess.Popen(  # noqa: S603  # the user's own command
+            [program, *arguments],
+            stdin=their_input,
+            stdout=their_output,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError):
+        os.close(our_input)
+        os.close(our_output)
+        return
+    finally:
+        os.close(their_input)
+        os.close(their_output)
+    _waiting.append(EarlyProgram((name, *arguments), process, our_output, our_input))
+
+
+def take_early(command: Sequence[str]) -> EarlyProgram | None:
+    """Return the program that started early with this command, once; None if there is none."""
+    if _waiting and _waiting[0].command == tuple(command):
+        return _waiting.pop()
+    return None
+
+
+def end_early() -> None:
+    """Kill the program if nobody took it."""
+    while _waiting:
+        _waiting.pop().kill()
