@@ -65,13 +65,13 @@ def start_early(command: Sequence[str]) -> None:
 
 
 def take_early(command: Sequence[str]) -> EarlyProgram | None:
-    """Return the program that started early with this command, once; None if there is none."""
+    """Return the program that started early with this command, once; None if no such program waits."""
     if _waiting and _waiting[0].command == tuple(command):
         return _waiting.pop()
     return None
 
 
 def end_early() -> None:
-    """Kill the program if nobody took it."""
+    """Kill the program if no connection has taken it."""
     while _waiting:
         _waiting.pop().kill()
