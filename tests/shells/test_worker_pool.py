@@ -36,6 +36,11 @@ async def expect_preempted(pool: WorkerPool, principal: str, ended: list[str]) -
     ended.append(principal)
 
 
+async def test_what_a_task_prints_does_not_reach_the_responses(pool: WorkerPool) -> None:
+    assert await pool.run("alice", partial(os.write, 1, b"a progress bar"), 30) == 14
+    assert await pool.run("alice", ANSWER, 30) == 3
+
+
 async def test_one_principal_cannot_occupy_all_processes(pool: WorkerPool) -> None:
     async with anyio.create_task_group() as tasks:
         for _ in range(20):

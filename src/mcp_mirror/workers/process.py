@@ -3,12 +3,14 @@
 This module must not know the meaning of the requests.
 """
 
+import os
 import pickle
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 import anyio
 from anyio.abc import Process
@@ -75,11 +77,20 @@ class WorkerProcess:
 
 def serve_requests(handle: Callable[[Any], object]) -> None:
     """Handle requests from standard input until it ends. Runs in the worker process."""
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    source, sink = sys.stdin.buffer, _take_output()
     while head := source.read(_LENGTH.size):
         message = pickle.loads(source.read(_LENGTH.unpack(head)[0]))  # noqa: S301  # from the parent process
         sink.write(_pack(handle(message)))
         sink.flush()
+
+
+def _take_output() -> BinaryIO:
+    """Return standard output; from now on, what libraries print there is lost instead of among the responses."""
+    sys.stdout.flush()
+    sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    with Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+    return sink
 
 
 def _pack(message: object) -> bytes:
