@@ -41,6 +41,7 @@ from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.observability.logging import create_path_hasher
 from mcp_mirror.payload.spool import Spool
+from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
 from mcp_mirror.security.flows import build_flows
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
@@ -68,6 +69,7 @@ from mcp_mirror.upstreams.upstream import ChangeListeners, UpstreamDependencies
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
+from mcp_mirror.workers.sql import SqlWorkers
 
 _logger = logging.getLogger(__name__)
 
@@ -118,7 +120,7 @@ class _StateBuilder:
         )
 
     def _memory_tools(self, config: Config, lifetime: float) -> Mapping[str, MemoryTool]:
-        tools = own_tools(config.memory_tools, lifetime)
+        tools = own_tools(config.memory_tools, lifetime, has_sql=self.services.sql is not None)
         if self.services.sandbox is None or not config.memory_tools.admits(RUN):
             return tools
         return {**tools, RUN: RUN_TOOL}
@@ -232,6 +234,7 @@ async def open_application(
             _open_store(config, awaits_client=awaits_client) as (store, policy, spool),
             aclosing(FrameScanner(child_watchdog)) as scanner,
             aclosing(QueryRunner(child_watchdog)) as queries,
+            aclosing(SqlWorkers(child_watchdog)) as sql_workers,
             aclosing(SchemaWorkers(child_watchdog)) as schema_workers,
             aclosing(Sandbox(config.limits.traffic)) as sandbox,
             _open_usage_counter(store) as usage_counter,
@@ -265,6 +268,7 @@ async def open_application(
                 path_hasher=create_path_hasher(config),
                 audit=Audit(audit, config.audit.required),
                 sandbox=sandbox if find_spec(PACKAGE) else None,
+                sql=sql_workers if find_spec(SQL_PACKAGE) else None,
                 suspended_scripts=SuspendedCalls(tasks, config.server.answer_timeout),
             )
             shared = StageDependencies(

@@ -24,7 +24,7 @@ from mcp_mirror.paths import (
     strip_wrapping,
 )
 from mcp_mirror.payload.json_spans import Miss, locate, strings_at
-from mcp_mirror.types import Buffer, Kind, Location, Segments, Span
+from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
 
 _MAX_NOTICE: Final = 1 << 14
 """Characters up to which a text may be a pasted notice."""
@@ -78,6 +78,8 @@ class Resolved:
     kind: Kind
     preview: bool = True
     """Notices may show parts of the value to a model."""
+    file: FileSpan | None = None
+    """The position in a file if the value is large and its store has files."""
 
 
 def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | EscapedPath, ...]:

@@ -130,7 +130,8 @@ class Dispatcher:
         if services.sandbox is not None and tool.name == RUN:
             calls = ScriptCalls(call, channel or call.channel, services, self._read_state)
             scripts = Scripts(services.sandbox, call.config.code, calls)
-        scope = MemoryScope(call.id, call.reservation, call.granted_flow, call.trace, scripts)
+        labels = call.catalog.labels
+        scope = MemoryScope(call.id, call.reservation, call.granted_flow, call.trace, scripts, labels)
         memory = open_memory(self._services, call.config, self._read_state().flows, scope)
         return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 

@@ -22,6 +22,7 @@ from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
+from mcp_mirror.workers.sql import SqlWorkers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Services:
     audit: Audit = NO_AUDIT
     sandbox: Sandbox | None = None
     """Runs scripts; None without the extra `code`."""
+    sql: SqlWorkers | None = None
+    """Runs SQL queries; None without the extra `sql`."""
     suspended_scripts: SuspendedCalls | None = None
     """Scripts that wait for the answer of a user whose client repeats the call with it."""
 
@@ -58,6 +61,8 @@ class MemoryScope:
     trace: CallTrace = field(default_factory=CallTrace)
     scripts: Scripts | None = None
     """Runs scripts."""
+    path_labels: frozenset[str] = frozenset()
+    """The tool labels of the memory paths that the caller may use."""
 
 
 def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryScope) -> Memory:
@@ -85,6 +90,8 @@ def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryS
         consent=scope.granted_flow,
         trace=scope.trace,
         scripts=scope.scripts,
+        sql=services.sql,
+        path_labels=scope.path_labels,
     )
 
 

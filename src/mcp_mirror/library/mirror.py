@@ -36,13 +36,14 @@ from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import CONTENTS, find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
-from mcp_mirror.memory.tools.table import TOOLS
+from mcp_mirror.memory.tools.table import QUERY, TOOLS
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
+from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.settings.policies import TokenProvider
@@ -199,7 +200,35 @@ class Mirror:
             raise MirrorError("Scripts need an extra: pip install 'mcp-mirror[code]'.")
         arguments = {"code": code, "inputs": inputs or {}}
         meta = {CONVERSATION: conversation}
-        return await self._run(lambda application: _run_script(application, arguments, namespace, meta))
+        return await self._run(lambda application: _run_script(application, RUN, arguments, namespace, meta))
+
+    async def sql(
+        self,
+        query: str,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        namespace: str = LOCAL,
+        conversation: str | Mapping[str, Any] | None = None,
+    ) -> ScriptReply:
+        """Run one SELECT over values; needs the extra `sql`.
+
+        Args:
+            query: SQL of DuckDB.
+            inputs: Values by the names of the tables: memory paths, arrays of objects, or CSV text.
+            namespace: The namespace of the memory.
+            conversation: See `call`.
+
+        Returns:
+            The reply for the model, with the rows for the program. If the query fails, a reply with the error.
+
+        Raises:
+            MirrorError: The mirror is not open, or the extra is not installed.
+        """
+        if find_spec(SQL_PACKAGE) is None:
+            raise MirrorError("SQL needs an extra: pip install 'mcp-mirror[sql]'.")
+        arguments = {"sql": query, "inputs": inputs or {}}
+        meta = {CONVERSATION: conversation}
+        return await self._run(lambda application: _run_script(application, QUERY, arguments, namespace, meta))
 
     async def read(self, path: str, *, namespace: str = LOCAL) -> Any:
         """Return the complete value under a memory path, for the program itself.
@@ -432,11 +461,11 @@ async def _call(
 
 
 async def _run_script(
-    application: Application, arguments: Mapping[str, Any], namespace: str, meta: Mapping[str, Any]
+    application: Application, tool: str, arguments: Mapping[str, Any], namespace: str, meta: Mapping[str, Any]
 ) -> ScriptReply:
     trace = CallTrace()
-    reply = await _call(application, RUN, arguments, namespace, meta, trace)
-    value = None if trace.returned is None else json.loads(trace.returned)
+    reply = await _call(application, tool, arguments, namespace, meta, trace)
+    value = None if trace.returned is None else json.loads(bytes(trace.returned))
     return ScriptReply(
         **{one.name: getattr(reply, one.name) for one in fields(reply)}, value=value, printed=trace.printed
     )

@@ -102,6 +102,17 @@ class SyncMirror:
         """Run a script over values in a sandbox: see `Mirror.run`."""
         return self._run(partial(self._mirror.run, code, inputs, namespace=namespace, conversation=conversation))
 
+    def sql(
+        self,
+        query: str,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        namespace: str = LOCAL,
+        conversation: str | Mapping[str, Any] | None = None,
+    ) -> ScriptReply:
+        """Run one SELECT over values: see `Mirror.sql`."""
+        return self._run(partial(self._mirror.sql, query, inputs, namespace=namespace, conversation=conversation))
+
     def read(self, path: str, *, namespace: str = LOCAL) -> Any:
         """Return the value under a memory path: see `Mirror.read`."""
         return self._run(partial(self._mirror.read, path, namespace=namespace))

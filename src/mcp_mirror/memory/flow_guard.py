@@ -170,9 +170,8 @@ class ArgumentLoader:
             if isinstance(pointer, EscapedPath):
                 continue
             if found_value := await self._load_one(pointer, described):
-                values[pointer] = Resolved(
-                    str(found_value.path), found_value.blob, found_value.kind, found_value.preview
-                )
+                path, blob, kind = str(found_value.path), found_value.blob, found_value.kind
+                values[pointer] = Resolved(path, blob, kind, found_value.preview, found_value.file)
             elif pointer.is_known:
                 self.guard.trace.reason = RefusalReason.UNKNOWN_PATH
                 raise await unknown_path_error(self.store, self.guard.namespace, pointer.text)

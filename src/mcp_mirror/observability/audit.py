@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Protocol
 
 from mcp_mirror.errors import RefusalReason
 from mcp_mirror.security.path_hash import PathHasher
+from mcp_mirror.types import Buffer
 
 Event = Literal["call", "flow", "refusal", "read"]
 """`call`: a tool was called; `flow`: a value went from one zone to another; `refusal`: the gateway refused an action or
@@ -123,8 +124,8 @@ class CallTrace:
     """Tokens that the model did not have to read, because a path replaces the value."""
     detail: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """Further members of the audit record."""
-    returned: bytes | None = field(default=None, repr=False)
-    """The value that a script returned, JSON text, for the program that runs the gateway."""
+    returned: Buffer | None = field(default=None, repr=False)
+    """The value that a script or an SQL query returned, JSON text, for the program that runs the gateway."""
     printed: str = field(default="", repr=False)
     """The text that a script printed, for the program that runs the gateway."""
 

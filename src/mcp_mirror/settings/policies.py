@@ -300,7 +300,7 @@ class MemoryToolsPolicy:
     """Characters that a memory tool returns at once, regardless of `mirror.read_budget`: some clients cut longer
     results."""
     query_bytes: Bytes = 256 << 20
-    """Bytes of the largest value that memory_query reads or returns."""
+    """Bytes of the largest value that memory_query reads or returns; with SQL, of all inputs together."""
 
     def admits(self, tool: str) -> bool:
         """Return whether a tool of this name is served: a glob allows it and none denies it (case matters)."""

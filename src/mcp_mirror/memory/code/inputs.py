@@ -1,8 +1,8 @@
-"""The inputs of a script: resolves memory paths in them, and reads their texts when the script needs them."""
+"""The inputs of a script or an SQL query: resolves memory paths in them, and reads texts when a script needs them."""
 
 import json
 import keyword
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +15,7 @@ from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.settings.labels import Labels
-from mcp_mirror.types import Buffer, Descriptor
+from mcp_mirror.types import Buffer, Descriptor, FileSpan
 
 _RESERVED: Final = frozenset({"tools", "json"})
 _MAX_INPUTS: Final = 100
@@ -44,11 +44,15 @@ class ValueBudget:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a script."""
+    """One input of a script or a query."""
 
     name: str
     blob: Buffer = field(repr=False)
     """JSON text."""
+    file: FileSpan | None = None
+    """A file with the same bytes, for a large stored value."""
+    is_media: bool = False
+    """It is a content block."""
 
     @property
     def is_text(self) -> bool:
@@ -68,7 +72,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """All inputs of a script, with the properties of the stored values among them."""
+    """All inputs of a script or a query, with the properties of the stored values among them."""
 
     inputs: tuple[Input, ...]
     labels: Labels
@@ -91,19 +95,22 @@ class Inputs:
         return {one.name: make_reader(one) for one in self.inputs}
 
 
-async def read_inputs(call: ToolInput, raw: bytes, path_labels: frozenset[str]) -> Inputs:
+async def read_inputs(
+    call: ToolInput, raw: bytes, path_labels: frozenset[str], check_names: Callable[[Collection[str]], None]
+) -> Inputs:
     """Resolve the inputs of a call.
 
     Args:
         call: The call.
         raw: The inputs by name, a JSON object.
         path_labels: The tool labels of this gateway's memory paths.
+        check_names: Raises ToolError for names that the inputs cannot have.
 
     Raises:
-        ToolError: A name cannot be a variable, or a path has no value.
+        ToolError: A name is not possible, or a path has no value.
     """
     members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    _check_names(members)
+    check_names(members)
     memory = call.memory
     guard = memory.guard(call.namespace, call.tool)
     loader = ArgumentLoader(memory.store, memory.scanner, guard)
@@ -118,7 +125,8 @@ async def read_inputs(call: ToolInput, raw: bytes, path_labels: frozenset[str]) 
         values |= loaded
         whole = next((value for pointer, value in loaded.items() if not pointer.location), None)
         blob = whole.blob if whole else join(substitute_pointers(bytes(text), found, loaded, lambda _: frozenset()))
-        inputs.append(Input(name, _trim(blob)))
+        is_media = whole is not None and whole.kind == "binary"
+        inputs.append(Input(name, _trim(blob), whole.file if whole else None, is_media))
     labels = memory.flows.join(*(memory.flows.read_labels(one) for one in known.values()))
     paths = tuple(sorted({value.path for value in values.values()}))
     return Inputs(tuple(inputs), labels, all(value.preview for value in values.values()), paths)
@@ -130,7 +138,12 @@ def _trim(blob: Buffer) -> Buffer:
     return memoryview(blob)[start:] if start else blob
 
 
-def _check_names(names: Mapping[str, object]) -> None:
+def check_variables(names: Collection[str]) -> None:
+    """Check that names can be variables of a script.
+
+    Raises:
+        ToolError: One cannot.
+    """
     if len(names) > _MAX_INPUTS:
         raise ToolError(f"A script may have {_MAX_INPUTS} inputs. Join some of them in one value.")
     for name in names:

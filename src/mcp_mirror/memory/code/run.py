@@ -13,13 +13,12 @@ from typing import Final
 import anyio.to_thread
 import msgspec
 
-from mcp_mirror.core.capture import PASS_THROUGH_TOKENS
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.code.inputs import Inputs, ValueBudget, read_inputs
+from mcp_mirror.memory.code.inputs import Inputs, ValueBudget, check_variables, read_inputs
 from mcp_mirror.memory.code.sandbox import INPUT, RESULT, TYPE_CHECK, Failure, Limits, Outcome, Script, Settled
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
-from mcp_mirror.memory.tools.save import NewValue, save_value
+from mcp_mirror.memory.tools.save import NewValue, save_value, show_or_save
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.security.flows import format_labels
@@ -32,8 +31,6 @@ _MAX_CODE: Final = 100_000
 """Characters of a script."""
 _MAX_STORED: Final = 20
 """Stored values that an error names."""
-_SHOWN_BYTES: Final = 1 << 20
-"""Bytes above which a returned value is stored without an estimate of its tokens."""
 _INLINE_BYTES: Final = 1 << 16
 """Bytes of a result up to which it becomes a text on the event loop."""
 _CHARACTERS_PER_TOKEN: Final = 3
@@ -90,7 +87,7 @@ async def run(call: ToolInput) -> Content:
     if len(code) > _MAX_CODE:
         raise ToolError(f"The script has {len(code):,} characters; {_MAX_CODE:,} are accepted. Shorten it.")
     raw_inputs = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
-    inputs = await read_inputs(call, raw_inputs, scripts.tools.path_labels)
+    inputs = await read_inputs(call, raw_inputs, scripts.tools.path_labels, check_variables)
     policy = scripts.policy
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
     progress = _Progress(inputs.labels, inputs.preview, memory.flows.join, ValueBudget(policy.values), most_printed)
@@ -203,20 +200,12 @@ async def _reply(call: ToolInput, inputs: Inputs, progress: _Progress, value: by
             f"The printed text is not shown, because a value that the script read has no preview:\n{saved.notice}"
         )
     if value != b"null":
-        blocks.append(await _show(call, inputs, progress, value))
+        blocks.append(await show_or_save(call, _build_value(inputs, progress, value)))
     elif not blocks:
         blocks.append(_NO_VALUE)
     if len(blocks) > 1 and progress.preview:
         blocks = [f"printed:\n{blocks[0]}", f"returned:\n{blocks[1]}"]
     return tuple(block for text in blocks for block in build_text_content(text))
-
-
-async def _show(call: ToolInput, inputs: Inputs, progress: _Progress, value: bytes) -> str:
-    memory = call.memory
-    is_short = value[:1] != b"{" and len(value) <= _SHOWN_BYTES and progress.preview
-    if is_short and memory.estimate(value) < min(PASS_THROUGH_TOKENS, memory.mirror.inline_budget):
-        return msgspec.json.decode(value, type=str) if value[:1] == b'"' else value.decode()
-    return (await save_value(call, _build_value(inputs, progress, value))).notice
 
 
 def _build_value(inputs: Inputs, progress: _Progress, value: bytes) -> NewValue:

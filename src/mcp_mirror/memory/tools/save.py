@@ -7,8 +7,9 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 import anyio.to_thread
+import msgspec
 
-from mcp_mirror.core.capture import CaptureRules
+from mcp_mirror.core.capture import PASS_THROUGH_TOKENS, CaptureRules
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
@@ -25,6 +26,8 @@ UPSTREAM: Final = "mcp-mirror"
 
 _INLINE_BYTES: Final = 1 << 18
 """Values up to this size are processed on the event loop, larger ones in a thread."""
+_SHOWN_BYTES: Final = 1 << 20
+"""Bytes above which a computed value is stored without an estimate of its tokens."""
 _QUOTED_BYTES: Final = 1 << 10
 """Bytes of the arguments that a notice may quote."""
 
@@ -64,6 +67,20 @@ class SavedValue(NamedTuple):
 
     path: str
     notice: str
+
+
+async def show_or_save(call: ToolInput, value: NewValue) -> str:
+    """Return a computed value: a small one that is not an object as it is; store others and return their notice.
+
+    Raises:
+        ToolError: See `save_value`.
+        StoreError: The store failed.
+    """
+    memory, (blob,) = call.memory, tuple(value.pieces)
+    is_short = blob[:1] != b"{" and value.size <= _SHOWN_BYTES and value.preview
+    if is_short and memory.estimate(blob) < min(PASS_THROUGH_TOKENS, memory.mirror.inline_budget):
+        return msgspec.json.decode(blob, type=str) if blob[:1] == b'"' else str(blob, "utf-8")
+    return (await save_value(call, value)).notice
 
 
 async def save_and_reply(call: ToolInput, value: NewValue) -> Content:

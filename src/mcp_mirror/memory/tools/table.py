@@ -8,14 +8,16 @@ from mcp_mirror.memory.tools.files import export_file, import_file
 from mcp_mirror.memory.tools.listing import forget, list_values
 from mcp_mirror.memory.tools.lookup import PATH, retrieve
 from mcp_mirror.memory.tools.read import describe, grep, read
+from mcp_mirror.memory.tools.sql import with_sql
 from mcp_mirror.memory.tools.tool import ADDS, DESTROYS, Memory, MemoryTool
 from mcp_mirror.paths import PRUNED_LABEL
 from mcp_mirror.query.windows import UNITS
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
-__all__ = ["LABELS", "RETRIEVE", "TOOLS", "Memory", "MemoryTool", "own_tools"]
+__all__ = ["LABELS", "QUERY", "RETRIEVE", "TOOLS", "Memory", "MemoryTool", "own_tools"]
 
 RETRIEVE: Final = "retrieve_final_answer_from_memory"
+QUERY: Final = "memory_query"
 
 _ANY_SIZE: Final = {"anthropic/maxResultSizeChars": 500_000}
 """Raises the client's limit on results, because `answer_budget` limits them."""
@@ -70,7 +72,7 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
             grep,
         ),
         MemoryTool(
-            "memory_query",
+            QUERY,
             f"Filter, sort or group stored JSON with JMESPath. A large result is stored, {_KEPT}.",
             {PATH: _TEXT, "expression": _TEXT},
             (PATH, "expression"),
@@ -128,24 +130,26 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
     )
 }
 
-LABELS: Final = frozenset({"memory_query", "memory_edit", "memory_put", "memory_import", PRUNED_LABEL})
+LABELS: Final = frozenset({QUERY, "memory_edit", "memory_put", "memory_import", PRUNED_LABEL})
 """The labels of paths of values that the gateway's own tools made, or that were pruned from a conversation."""
 
 _NEED_ROOTS: Final = frozenset({"memory_import", "memory_export"})
 _UNITS: Final = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
-def own_tools(policy: MemoryToolsPolicy, lifetime: float) -> Mapping[str, MemoryTool]:
+def own_tools(policy: MemoryToolsPolicy, lifetime: float, *, has_sql: bool = False) -> Mapping[str, MemoryTool]:
     """Return the tools that the configuration admits, by name.
 
     Args:
         policy: The configuration of the tools.
         lifetime: Seconds after its last use that a value is kept.
+        has_sql: `memory_query` accepts SQL too: the extra `sql` is installed.
     """
     kept = f"kept {_format_duration(lifetime)} after last use"
+    tools = {**TOOLS, QUERY: with_sql(TOOLS[QUERY])} if has_sql else TOOLS
     return {
         name: tool.with_description(tool.description.replace(_KEPT, kept))
-        for name, tool in TOOLS.items()
+        for name, tool in tools.items()
         if policy.admits(name) and (policy.roots or name not in _NEED_ROOTS)
     }
 

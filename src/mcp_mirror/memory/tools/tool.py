@@ -23,6 +23,7 @@ from mcp_mirror.stores.base import Store
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
+from mcp_mirror.workers.sql import SqlWorkers
 
 Content = tuple[Segments, ...]
 """The content blocks of a result, JSON text."""
@@ -52,6 +53,10 @@ class Memory:
     """Receives the path of a value that a tool stores."""
     scripts: Scripts | None = None
     """Runs scripts; None outside of calls, and without the extra `code`."""
+    sql: SqlWorkers | None = None
+    """Runs SQL queries; None without the extra `sql`."""
+    path_labels: frozenset[str] = frozenset()
+    """The tool labels of this gateway's memory paths; empty outside of calls."""
 
     @property
     def store(self) -> Store:

@@ -1,0 +1,149 @@
+"""The SQL form of `memory_query`: each input is a table, and the rows of the result are captured like any result.
+
+The result has the joined flow labels of all inputs. A model that may not see them gets a memory path and nothing else,
+whether the query worked or failed, as from a script.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.code.inputs import Inputs, read_inputs
+from mcp_mirror.memory.tools.edit import query
+from mcp_mirror.memory.tools.lookup import PATH
+from mcp_mirror.memory.tools.save import NewValue, save_value, show_or_save
+from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
+from mcp_mirror.memory.value_lookup import unknown_path_error
+from mcp_mirror.query.sql import SqlFailure
+from mcp_mirror.security.flows import format_labels
+from mcp_mirror.types import Buffer
+from mcp_mirror.workers.sql import SqlCall, TableValue
+
+_MAX_SQL: Final = 100_000
+"""Characters of a query."""
+_MAX_TABLES: Final = 100
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_PATH_BYTES: Final = 400
+"""Bytes of a text of one line that may be meant as a memory path."""
+_FORMS: Final = (
+    "Use `memory_path` with `expression` (JMESPath) for one value, or `sql` with `inputs`, such as "
+    '{"orders": "<memory path>"}, where each name is a table.'
+)
+
+
+def with_sql(tool: MemoryTool) -> MemoryTool:
+    """Return `memory_query` with the arguments of its SQL form."""
+    return replace(
+        tool,
+        description=f"{tool.description} Or join several with one SELECT (DuckDB): inputs maps table names to paths.",
+        properties={**tool.properties, "sql": {"type": "string"}, "inputs": {"type": "object"}},
+        required=(),
+        run=_query_either,
+    )
+
+
+async def _query_either(call: ToolInput) -> Content:
+    """Run the form of the query that the arguments name.
+
+    Raises:
+        ToolError: They name neither or both.
+    """
+    given = {name for name in (PATH, "expression", "sql", "inputs") if call.arguments.has(name)}
+    if given in ({"sql"}, {"sql", "inputs"}):
+        return await _query_tables(call)
+    if given == {PATH, "expression"}:
+        return await query(call)
+    raise ToolError(_FORMS)
+
+
+async def _query_tables(call: ToolInput) -> Content:
+    """Run an SQL query and return its rows: a few as they are, others as a notice.
+
+    Raises:
+        ToolError: An input has no value, or the query failed.
+        StoreError: The store failed.
+    """
+    memory, sql = call.memory, call.arguments.text("sql")
+    if memory.sql is None:
+        raise ToolError("SQL queries cannot run here. Use `memory_path` and `expression`.")
+    if len(sql) > _MAX_SQL:
+        raise ToolError(f"`sql` has {len(sql):,} characters; {_MAX_SQL:,} are accepted. Shorten it.")
+    inputs = await _read_tables(call)
+    memory.trace.detail = {
+        "sql": hashlib.sha256(sql.encode("utf-8", "replace")).hexdigest(),
+        "inputs": " ".join(inputs.paths),
+    }
+    memory.trace.labels = format_labels(inputs.labels)
+    tables = [TableValue(one.name, one.blob, one.file, one.is_media) for one in inputs.inputs]
+    sql_call = SqlCall(sql, tables, call.namespace, memory.tools.timeout, memory.tools.query_bytes)
+    async with memory.sql.run(sql_call, memory.spool) as answer:
+        is_mistake = isinstance(answer, SqlFailure) and answer.is_mistake
+        if not memory.flows.may_show(inputs.labels) and not is_mistake:
+            return await _reply_hidden(call, inputs, answer)
+        if isinstance(answer, SqlFailure):
+            raise ToolError(_describe_failure(answer, may_quote=inputs.preview))
+        memory.trace.returned = answer
+        return build_text_content(await show_or_save(call, _build_value(inputs, answer)))
+
+
+async def _read_tables(call: ToolInput) -> Inputs:
+    """Resolve the inputs of a query.
+
+    Raises:
+        ToolError: A name cannot be a table, a path has no value, or the values are too large.
+    """
+    raw = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
+    inputs = await read_inputs(call, raw, call.memory.path_labels, _check_tables)
+    given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    for one in inputs.inputs:
+        if one.is_text and len(one.blob) <= _PATH_BYTES and bytes(one.blob) == bytes(given[one.name]).strip():
+            text = one.read_text()
+            if "\n" not in text.strip() and not text.lstrip().startswith(("{", "[")):
+                raise await unknown_path_error(call.memory.store, call.namespace, text)
+    size, limit = sum(len(one.blob) for one in inputs.inputs), call.memory.tools.query_bytes
+    if size > limit:
+        raise ToolError(
+            f"The inputs have {format_bytes(size)} together; a query reads up to {format_bytes(limit)} "
+            "(`memory_tools.query_bytes`). Use parts of them (path/key)."
+        )
+    return inputs
+
+
+def _check_tables(names: Collection[str]) -> None:
+    if len(names) > _MAX_TABLES:
+        raise ToolError(f"A query may have {_MAX_TABLES} inputs. Join some of them in one value.")
+    if len({name.casefold() for name in names}) < len(names):
+        raise ToolError("Two inputs have the same name: upper and lower case are equal in SQL. Rename one.")
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ToolError(
+                f"{name[:80]!r} cannot name an input: it becomes a table. Use a name such as `orders` or `users`."
+            )
+
+
+def _build_value(inputs: Inputs, rows: Buffer) -> NewValue:
+    return NewValue((rows,), labels=(inputs.labels,), paths=inputs.paths, preview=inputs.preview, size=len(rows))
+
+
+async def _reply_hidden(call: ToolInput, inputs: Inputs, answer: Buffer | SqlFailure) -> Content:
+    """Store the rows or the failure, and return only its path: whether a query fails may depend on the values."""
+    if isinstance(answer, SqlFailure):
+        answer = msgspec.json.encode({"error": answer.message})
+    else:
+        call.memory.trace.returned = answer
+    saved = await save_value(call, _build_value(inputs, answer))
+    return build_text_content(f"{saved.path}\n")
+
+
+def _describe_failure(failure: SqlFailure, *, may_quote: bool) -> str:
+    """Return the message of a failure; without quotes, only its class."""
+    if may_quote or failure.is_mistake or failure.is_limit:
+        return failure.message
+    hidden = "The message is not shown, because an input has no preview. Correct the query and call again."
+    return f"The query failed with {failure.kind}. {hidden}"

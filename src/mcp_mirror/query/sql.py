@@ -1,0 +1,331 @@
+"""Runs SQL over values with DuckDB, the extra `sql`: each value becomes a table. Runs in a worker process.
+
+A query can read only its tables, for two reasons. Its syntax tree may contain only SELECT, the tables of the call and
+table functions that compute. And when it runs, the database is in memory, has neither files nor network nor extensions,
+and its configuration is locked.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp_mirror.payload.spool import map_file, write_all
+from mcp_mirror.query.sql_tables import Table, load_table
+from mcp_mirror.security.sanitize import sanitize
+from mcp_mirror.types import Buffer, FileSpan
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+PACKAGE: Final = "duckdb"
+"""The package of the database, an extra."""
+MEMORY: Final = 1 << 30
+"""Bytes of memory for the tables and the query."""
+
+_THREADS: Final = 4
+_LOADS: Final = 2
+"""Tables that are loaded at once."""
+_NO_PROGRESS: Final = "SET enable_progress_bar = false"
+"""DuckDB would draw a bar on standard output."""
+_INLINE_BYTES: Final = 1 << 20
+"""Bytes of a result above which it is written to a file."""
+_FETCHED: Final = 2000
+"""Rows that are fetched at once."""
+_VIEW: Final = "__result_row"
+_NODES: Final = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+"""Nodes of the syntax tree that read. The others are parts that write, such as `WITH x AS (INSERT ...)`."""
+_FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree", "repeat"})
+"""Table functions that read only their arguments."""
+_NAME_ERRORS: Final = ("BinderException", "CatalogException")
+"""Errors for which the existing tables and columns are named."""
+_ERROR_CHARACTERS: Final = 400
+_SCHEMA_CHARACTERS: Final = 1200
+_TYPE_CHARACTERS: Final = 80
+_CONFIG: Final[Mapping[str, Any]] = {
+    "memory_limit": f"{MEMORY >> 20}MiB",
+    "temp_directory": "",
+    "secret_directory": "none",
+    "allow_persistent_secrets": False,
+    "allow_community_extensions": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+}
+_NO_CTES: Final[Mapping[str, Any]] = {}
+
+_NOT_JSON: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity|inf|nan)\b')
+
+
+@dataclass(frozen=True, slots=True)
+class SqlQuery:
+    """A query of tables."""
+
+    sql: str
+    tables: tuple[Table, ...]
+    max_bytes: int
+    """Bytes of the largest result."""
+    result_file: str
+    """A new file for a large result."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlResult:
+    """The rows of a result."""
+
+    rows: bytes | None
+    """A JSON array of objects; None: it is in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFailure:
+    """Why a query failed."""
+
+    message: str
+    """One or two sentences, which may contain parts of values."""
+    kind: str
+    """The class of the error."""
+    is_mistake: bool = False
+    """The query itself is wrong. It did not run, and the message does not depend on values."""
+    is_limit: bool = False
+    """The query exceeded a limit. The message contains no parts of values."""
+
+
+class FileRemoved:
+    """The file of a value no longer exists."""
+
+
+class _FailedError(Exception):
+    """A query failed for the reason that it carries."""
+
+    def __init__(self, failure: SqlFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def run_sql(query: SqlQuery) -> SqlResult | SqlFailure | FileRemoved:
+    """Load the tables, run the query and return its rows."""
+    import duckdb  # noqa: PLC0415  # an extra
+
+    try:
+        blobs = [_read_value(one.value) for one in query.tables]
+    except OSError:
+        return FileRemoved()
+    with open_database() as database:
+        try:
+            _check_query(database, query)
+            with ThreadPoolExecutor(_LOADS) as threads:  # DuckDB reads an array in one thread
+                list(threads.map(partial(_load, database), query.tables, blobs))
+            lock_database(database)
+            return _fetch(database, query)
+        except _FailedError as error:
+            return error.failure
+        except (duckdb.OutOfMemoryException, MemoryError):
+            return SqlFailure(
+                f"The tables and the query need more than {MEMORY >> 20:,} MiB of memory. Use parts of the values, "
+                "filter before you join, or group.",
+                "OutOfMemoryException",
+                is_limit=True,
+            )
+        except duckdb.Error as error:
+            return _describe_error(database, error)
+
+
+@contextmanager
+def open_database() -> Iterator["DuckDBPyConnection"]:
+    """Open an empty database in memory."""
+    import duckdb  # noqa: PLC0415  # an extra
+
+    config = {**_CONFIG, "threads": min(_THREADS, os.cpu_count() or 1)}
+    with closing(duckdb.connect(":memory:", config=config)) as database:
+        database.execute(_NO_PROGRESS)
+        yield database
+
+
+def lock_database(database: "DuckDBPyConnection") -> None:
+    """Take away files, network, extensions and changes of the configuration."""
+    database.execute("SET enable_external_access = false")
+    database.execute("SET lock_configuration = true")
+
+
+def _read_value(value: FileSpan | bytes) -> Buffer:
+    if isinstance(value, bytes):
+        return value
+    return map_file(value.path)[value.span.start : value.span.stop]
+
+
+def _check_query(database: "DuckDBPyConnection", query: SqlQuery) -> None:
+    """Check that the query is one SELECT that reads only its tables.
+
+    Raises:
+        _FailedError: It is not.
+    """
+    found = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query.sql]).fetchone()
+    try:
+        parsed = json.loads(found[0] if found else "{}")
+    except RecursionError:
+        raise _FailedError(SqlFailure("`sql` is nested too deep. Use WITH.", "Nesting", is_mistake=True)) from None
+    if problem := _find_problem(parsed, [one.name for one in query.tables]):
+        raise _FailedError(SqlFailure(problem, "Statement", is_mistake=True))
+
+
+def _find_problem(parsed: Mapping[str, Any], tables: Sequence[str]) -> str | None:
+    """Why a parsed query cannot run; None if it can."""
+    if parsed.get("error"):
+        message = str(parsed.get("error_message"))
+        if parsed.get("error_type") == "parser":
+            return f"`sql` has a mistake: {_shorten(message)} Write names that are keywords in double quotes."
+        return "`sql` must be one SELECT (or WITH, FROM, VALUES, DESCRIBE). PIVOT needs the values: ON column IN (...)."
+    if len(parsed["statements"]) != 1:
+        return f"`sql` must be one SELECT; it has {len(parsed['statements'])} statements."
+    nodes = list(_walk(parsed))
+    ctes = {str(one["key"]) for node in nodes for one in node.get("cte_map", _NO_CTES).get("map", ())}
+    ctes |= {str(node["cte_name"]) for node in nodes if "cte_name" in node}
+    known = {one.casefold() for one in (*tables, *ctes)}
+    problems = (_find_problem_in(node, known, tables) for node in nodes)
+    return next((problem for problem in problems if problem), None)
+
+
+def _walk(parsed: object) -> Iterator[dict[str, Any]]:
+    """Yield every object of a syntax tree."""
+    waiting = [parsed]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+
+
+def _find_problem_in(node: Mapping[str, Any], known: set[str], tables: Sequence[str]) -> str | None:
+    kind = str(node.get("type", ""))
+    if kind.endswith("_NODE") and kind not in _NODES:
+        return "`sql` must be one SELECT: values are read-only."
+    if kind == "TABLE_FUNCTION":
+        name = str(node["function"].get("function_name", ""))
+        if name.lower() not in _FUNCTIONS:
+            return f"The table function {_quote(name)} cannot be used: a query reads only the tables of `inputs`."
+    if kind == "BASE_TABLE":
+        parts = [node.get(part) for part in ("catalog_name", "schema_name", "table_name")]
+        name = ".".join(str(part) for part in parts if part)
+        if any(parts[:2]) or name.casefold() not in known:
+            listed = f"The tables are {', '.join(tables)}." if tables else "The query has no tables."
+            return f"Unknown table {_quote(name)}. {listed} Give each value a name in `inputs` and use that name."
+    return None
+
+
+def _quote(name: str) -> str:
+    return f'"{sanitize(name[:80])}"'
+
+
+def _load(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> None:
+    """Make a table of a value.
+
+    Raises:
+        _FailedError: The value is not a table.
+    """
+    import duckdb  # noqa: PLC0415  # an extra
+
+    try:
+        with database.cursor() as connection:
+            connection.execute(_NO_PROGRESS)
+            load_table(connection, table, blob)
+    except duckdb.OutOfMemoryException:
+        raise
+    except (duckdb.Error, ValueError) as error:
+        message = (
+            f"The input {_quote(table.name)} cannot be read as a table: {_shorten(str(error))} Use an array of "
+            "objects, CSV, TSV, JSON lines or Parquet."
+        )
+        raise _FailedError(SqlFailure(message, type(error).__name__)) from None
+
+
+def _fetch(database: "DuckDBPyConnection", query: SqlQuery) -> SqlResult:
+    """Run the query; return its rows as a JSON array, or write them to the file."""
+    database.execute(f"CREATE TEMP VIEW {_VIEW} AS {query.sql}")
+    rows = database.execute(f"SELECT to_json({_VIEW})::VARCHAR FROM {_VIEW}")  # noqa: S608  # a constant
+    pieces: list[bytes] = []
+    size = len(b"[]")
+    file: int | None = None
+    try:
+        before = b"["
+        while found := rows.fetchmany(_FETCHED):
+            piece = before + _encode_rows([row[0] for row in found])
+            before = b","
+            size += len(piece)
+            if size > query.max_bytes:
+                raise _FailedError(_build_size_failure(query.max_bytes))
+            pieces.append(piece)
+            if size > _INLINE_BYTES:
+                if file is None:
+                    file = os.open(query.result_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                write_all(file, b"".join(pieces))
+                pieces.clear()
+        if file is None:
+            return SqlResult(b"".join(pieces) + b"]" if pieces else b"[]")
+        write_all(file, b"".join(pieces) + b"]")
+        return SqlResult(None)
+    finally:
+        if file is not None:
+            os.close(file)
+
+
+def _build_size_failure(max_bytes: int) -> SqlFailure:
+    return SqlFailure(
+        f"The result has more than {max_bytes:,} bytes (`memory_tools.query_bytes`). Select fewer rows or columns, or "
+        "group.",
+        "Size",
+        is_limit=True,
+    )
+
+
+def _encode_rows(rows: Sequence[str]) -> bytes:
+    """The rows as JSON; numbers that JSON does not have become null."""
+    text = ",".join(rows)
+    if "NaN" in text or "Infinity" in text:
+        text = _NOT_JSON.sub(lambda match: match[0] if match[0].startswith('"') else "null", text)
+    return text.encode("utf-8", "replace")
+
+
+def _describe_error(database: "DuckDBPyConnection", error: Exception) -> SqlFailure:
+    kind = type(error).__name__
+    message = _shorten(str(error))
+    if kind in _NAME_ERRORS:
+        message = f"{message} {_describe_tables(database)}".rstrip()
+    return SqlFailure(message, kind)
+
+
+def _shorten(message: str) -> str:
+    """The first part of an error of DuckDB, on one line."""
+    first = re.split(
+        r"\n\s*(?:\n|LINE \d|Candidate functions|Candidate bindings|Try increasing|Possible Solution| *file =)", message
+    )[0]
+    line = " ".join(re.sub(r' in file "[^"]*"', "", first).split())
+    line = sanitize(line if len(line) <= _ERROR_CHARACTERS else f"{line[:_ERROR_CHARACTERS]}...")
+    return line if line.endswith((".", "!", "?")) else f"{line}."
+
+
+def _describe_tables(database: "DuckDBPyConnection") -> str:
+    import duckdb  # noqa: PLC0415  # an extra
+
+    try:
+        rows = database.execute(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal AND table_name <> ? "
+            "ORDER BY table_name, column_index",
+            [_VIEW],
+        ).fetchall()
+    except duckdb.Error:  # the transaction was aborted
+        return ""
+    tables: dict[str, list[str]] = {}
+    for table, column, kind in rows:
+        short = kind if len(kind) <= _TYPE_CHARACTERS else f"{kind[:_TYPE_CHARACTERS]}..."
+        tables.setdefault(table, []).append(f"{column} {short}")
+    listed = sanitize("; ".join(f"{name}({', '.join(columns)})" for name, columns in tables.items()))
+    cut = listed if len(listed) <= _SCHEMA_CHARACTERS else f"{listed[:_SCHEMA_CHARACTERS]}..."
+    return f"Tables: {cut}." if tables else "The query has no tables: give `inputs`."

@@ -1,0 +1,258 @@
+"""Makes tables of values with DuckDB, the extra `sql`. Runs in a worker process.
+
+Types are found in all rows. A column with values of several types is JSON. Texts stay as they were sent, also dates
+and times. Errors of DuckDB pass on to the caller.
+"""
+
+import base64
+import binascii
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mcp_mirror.payload.json_spans import Miss, locate
+from mcp_mirror.payload.spool import write_all
+from mcp_mirror.types import Buffer, FileSpan
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_JSON: Final = r"sample_size = -1, dateformat = E'\x01%d', timestampformat = E'\x01%d'"
+"""Types are found in all rows. No text has these formats, so that dates stay as they were sent."""
+_CSV: Final = (
+    "sample_size = -1, skip = 0, comment = '', "
+    "auto_type_candidates = ['BOOLEAN', 'BIGINT', 'HUGEINT', 'DOUBLE', 'VARCHAR']"
+)
+_LINES: Final = (
+    "auto_detect = false, header = false, delim = E'\\x01', quote = '', escape = '', columns = {'line': 'VARCHAR'}"
+)
+_NORMALIZED: Final = re.compile(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP)(?=[,)\[]|$)')
+"""Names in quotes, and types whose values would not be written as they were sent."""
+_RENAMED: Final = re.compile(r"(.+)_\d+")
+_RECORDS: Final = re.compile(rb"\s*(?:\[\s*)?\{")
+"""The beginning of objects."""
+_SURROGATES: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""Escapes of backslashes and of surrogate pairs, and, as the group, halves of pairs, which are not valid text."""
+_COLUMNS: Final = 2
+"""Columns from which a text of one type is a CSV file."""
+_PARQUET: Final = b"PAR1"
+_PARQUET_BASE64: Final = b'"UEFSM'
+_CONTENTS: Final = (("resource", "blob"), ("resource", "text"), ("data",), ("blob",))
+"""The positions of base64 or text in a content block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A value that becomes a table."""
+
+    name: str
+    value: FileSpan | bytes
+    """JSON text: an array, an object, or the text of a CSV, TSV or JSON lines file."""
+    is_media: bool = False
+    """The value is a content block."""
+
+
+def load_table(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> None:
+    """Make a table of a value.
+
+    Args:
+        database: The database.
+        table: The table.
+        blob: The bytes of its value.
+
+    Raises:
+        ValueError: The value is a number, a boolean or null.
+    """
+    head = bytes(blob[:64]).lstrip()
+    if table.is_media:
+        _load_bytes(database, table.name, _read_content(blob))
+    elif head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
+        _load_bytes(database, table.name, decoded)
+    elif head.startswith(b'"'):
+        _load_bytes(database, table.name, _decode_text(blob))
+    elif head[:1] in (b"[", b"{"):
+        _load_json(database, table.name, blob, table.value)
+    else:
+        raise ValueError(f"it is {head[:20].decode('utf-8', 'replace')}.")
+
+
+def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
+    """Make a table of the bytes of a file: Parquet, JSON, JSON lines, CSV or TSV; of any other text, a row per line."""
+    import duckdb  # noqa: PLC0415  # an extra
+
+    start = data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if data.startswith(_PARQUET):
+        with _open_as_file(data) as path:
+            _create(database, name, f"read_parquet({path})")
+    elif re.match(rb'\{\s*["}]', start):
+        _load_json(database, name, data)
+    elif start.startswith(b"["):
+        try:
+            _load_json(database, name, data)
+        except duckdb.OutOfMemoryException:
+            raise
+        except duckdb.Error:  # a line of a log may begin so
+            _load_csv(database, name, data)
+    else:
+        _load_csv(database, name, data)
+
+
+def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
+    import duckdb  # noqa: PLC0415  # an extra
+
+    with _open_as_file(data) as path:
+        try:
+            _create(database, name, f"read_csv({path}, compression = 'none', {_CSV})")
+            columns = _describe(database, _quote_name(name))
+        except duckdb.OutOfMemoryException:
+            raise
+        except duckdb.Error:
+            columns = {}
+        if not columns or (len(columns) < _COLUMNS and "VARCHAR" in columns.values()):
+            _create(database, name, f"read_csv({path}, compression = 'none', {_LINES})")
+
+
+def _load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: FileSpan | bytes = b"") -> None:
+    """Make a table of JSON or JSON lines; `value` is its position in a file."""
+    import duckdb  # noqa: PLC0415  # an extra
+
+    is_records = _RECORDS.match(bytes(blob[:4096])) is not None
+    try:
+        with _open_as_file(blob, value) as path:
+            _read_json(database, name, path, len(blob), is_records=is_records)
+    except duckdb.InvalidInputException as error:
+        if "surrogate" not in str(error):
+            raise
+        whole = _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], bytes(blob))
+        with _open_as_file(whole) as path:
+            _read_json(database, name, path, len(whole), is_records=is_records)
+
+
+def _read_json(database: "DuckDBPyConnection", name: str, path: str, size: int, *, is_records: bool) -> None:
+    """Make a table of a file. Objects that do not fit types become JSON columns, or one JSON column."""
+    import duckdb  # noqa: PLC0415  # an extra
+
+    flat = f"{_JSON}, maximum_depth = 1"
+    whole = "records = false, columns = {'json': 'JSON'}"
+    most = ""
+    for attempt in ("", "", flat, flat, whole):
+        source = f"{path}, compression = 'none'{most}"
+        try:
+            options = attempt or _find_types(database, source, is_records=is_records)
+            _create(database, name, f"read_json({source}, {options})")
+        except duckdb.OutOfMemoryException:
+            raise
+        except duckdb.Error as error:
+            if "maximum_object_size" in str(error):
+                most = f", maximum_object_size = {size + 1}"
+            last = error
+        else:
+            return
+    raise last
+
+
+def _find_types(database: "DuckDBPyConnection", source: str, *, is_records: bool) -> str:
+    """Return the options for reading JSON: the types of its columns, in which texts stay as they were sent."""
+    detected = _JSON
+    columns = _describe(database, f"read_json({source}, {detected})")
+    if list(columns) == ["json"] and columns["json"].startswith("MAP"):
+        detected = f"{_JSON}, map_inference_threshold = -1"
+        columns = _describe(database, f"read_json({source}, {detected})")
+    names = {one.casefold() for one in columns}
+    is_renamed = any((match := _RENAMED.fullmatch(one)) and match[1].casefold() in names for one in columns)
+    if is_renamed or ("json" in columns and is_records):
+        return detected
+    form = "" if is_records or "json" not in columns else ", records = false"
+    listed = ", ".join(f"{_quote_text(key)}: {_quote_text(_keep_texts(kind))}" for key, kind in columns.items())
+    return f"columns = {{{listed}}}{form}"
+
+
+def _keep_texts(kind: str) -> str:
+    """A type with text in place of types that DuckDB would write differently."""
+    if kind == '"NULL"':
+        return "JSON"
+    return _NORMALIZED.sub(lambda match: match[0] if match[0].startswith('"') else "VARCHAR", kind)
+
+
+def _describe(database: "DuckDBPyConnection", source: str) -> dict[str, str]:
+    """The types of the columns of a table, by name."""
+    rows = database.execute(f"DESCRIBE FROM {source}").fetchall()
+    return {row[0]: row[1] for row in rows}
+
+
+def _create(database: "DuckDBPyConnection", name: str, source: str) -> None:
+    database.execute(f"CREATE OR REPLACE TABLE {_quote_name(name)} AS FROM {source}")
+
+
+def _quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _quote_text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+@contextmanager
+def _open_as_file(blob: Buffer, value: FileSpan | bytes = b"") -> Iterator[str]:
+    """Yield the path of a file with these bytes, as a text of SQL.
+
+    Args:
+        blob: The bytes. Without a file, they are copied to one in memory.
+        value: The position of the bytes in a file, if they are in one.
+    """
+    descriptor = _open_whole_file(value)
+    if descriptor is None:
+        descriptor = os.memfd_create("value")
+        write_all(descriptor, blob)
+    try:
+        yield _quote_text(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def _open_whole_file(value: FileSpan | bytes) -> int | None:
+    """Open the file that contains only a value; None if no file does."""
+    if not isinstance(value, FileSpan):
+        return None
+    try:
+        descriptor = os.open(value.path, os.O_RDONLY)
+    except OSError:  # removed since it was mapped
+        return None
+    if value.span == (0, os.fstat(descriptor).st_size):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _decode_text(blob: Buffer) -> bytes:
+    """The text of a JSON string as UTF-8."""
+    try:
+        return msgspec.json.decode(blob, type=str).encode()
+    except (msgspec.DecodeError, UnicodeError):  # half of a surrogate pair, which UTF-8 cannot contain
+        text: str = json.loads(bytes(blob))
+        return text.encode("utf-8", "replace")
+
+
+def _decode_base64(blob: Buffer) -> bytes:
+    try:
+        return base64.b64decode(_decode_text(blob))
+    except binascii.Error:
+        return b""
+
+
+def _read_content(blob: Buffer) -> bytes:
+    """The bytes of the file in a content block."""
+    for tokens in _CONTENTS:
+        span = locate(blob, tokens)
+        if not isinstance(span, Miss):
+            part = memoryview(blob)[span.start : span.stop]
+            return _decode_text(part) if tokens[-1] == "text" else _decode_base64(part)
+    return b""

@@ -1,0 +1,148 @@
+"""Runs SQL queries over values in worker processes.
+
+The gateway kills a process at the deadline and when the call is cancelled. Other queries have other processes, since
+DuckDB keeps memory after a query. Large values and results cross as files, so that the event loop copies none of them.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import anyio.to_thread
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.payload.spool import Spool, map_file
+from mcp_mirror.query.sql import FileRemoved, SqlFailure, SqlQuery, SqlResult, run_sql
+from mcp_mirror.query.sql_tables import Table
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.large_files import unlink_large
+from mcp_mirror.types import Buffer, FileSpan, Span
+from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
+
+_SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
+_INLINE_BYTES: Final = 1 << 16
+"""Bytes up to which a value is sent to the worker process; larger ones are in files."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableValue:
+    """A value that becomes a table."""
+
+    name: str
+    blob: Buffer = field(repr=False)
+    """JSON text."""
+    file: FileSpan | None = None
+    """A file with the same bytes."""
+    is_media: bool = False
+    """The value is a content block."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlCall:
+    """One query, with its limits."""
+
+    sql: str
+    tables: Sequence[TableValue]
+    principal: str
+    """The caller. Principals share the worker processes fairly."""
+    seconds: float
+    """The deadline."""
+    max_bytes: int
+    """Bytes of the largest result."""
+
+
+class SqlWorkers:
+    """The pool of worker processes."""
+
+    def __init__(self, child_watchdog: ChildWatchdog) -> None:
+        self._pool = WorkerPool(child_watchdog, _SIZE, _prepare)
+
+    @asynccontextmanager
+    async def run(self, call: SqlCall, spool: Spool) -> AsyncIterator[Buffer | SqlFailure]:
+        """Run a query. Yields the rows, a JSON array of objects, or the failure.
+
+        Args:
+            call: The query.
+            spool: The directory for the files of large values and results, which are removed when the context ends.
+
+        Raises:
+            ToolError: No worker process became free in time, or another principal needed it.
+        """
+        files: list[Path] = [spool.new_path()]
+        try:
+            answer = await self._run(call, await _place_values(call.tables, spool, files), files[0])
+            if isinstance(answer, FileRemoved):
+                unfiled = [TableValue(one.name, one.blob, None, one.is_media) for one in call.tables]
+                answer = await self._run(call, await _place_values(unfiled, spool, files), files[0])
+            if isinstance(answer, FileRemoved):
+                raise ToolError("A file of the gateway was removed during the query. Try again.")
+            if isinstance(answer, SqlFailure):
+                yield answer
+            else:
+                yield map_file(files[0]) if answer.rows is None else answer.rows
+        finally:
+            for file in files:
+                unlink_large(file)
+
+    async def aclose(self) -> None:
+        """Stop the worker processes."""
+        await self._pool.aclose()
+
+    async def _run(
+        self, call: SqlCall, tables: tuple[Table, ...], result_file: Path
+    ) -> SqlResult | SqlFailure | FileRemoved:
+        job = _SqlJob(SqlQuery(call.sql, tables, call.max_bytes, str(result_file)))
+        limit = f"{call.seconds:g} s (`memory_tools.timeout`)"
+        try:
+            return await self._pool.run(call.principal, job, call.seconds, call.seconds)
+        except BusyPoolError:
+            raise ToolError(f"Other SQL queries have run for {limit}. Try again in a moment.") from None
+        except PreemptedError:
+            raise ToolError(
+                "The query was stopped because another principal was waiting. Use parts of the values, or try again."
+            ) from None
+        except DeadlineError:
+            message = f"The query takes longer than {limit}. Use parts of the values, filter before you join, or group."
+            return SqlFailure(message, "Timeout", is_limit=True)
+        except WorkerDiedError:
+            message = (
+                "The worker process died during the query, perhaps at its memory limit. Use parts of the values, "
+                "filter before you join, or group."
+            )
+            return SqlFailure(message, "WorkerDied", is_limit=True)
+
+
+async def _place_values(tables: Sequence[TableValue], spool: Spool, files: list[Path]) -> tuple[Table, ...]:
+    """Return the tables as the worker process gets them; a thread writes large values without a file to one."""
+    placed: list[Table] = []
+    for one in tables:
+        value: FileSpan | bytes
+        if len(one.blob) <= _INLINE_BYTES:
+            value = bytes(one.blob)
+        elif one.file is not None:
+            value = one.file
+        else:
+            files.append(path := spool.new_path())
+            await anyio.to_thread.run_sync(path.write_bytes, one.blob)
+            value = FileSpan(str(path), Span(0, len(one.blob)))
+        placed.append(Table(one.name, value, one.is_media))
+    return tuple(placed)
+
+
+# The following runs in the worker process.
+
+
+def _prepare() -> None:
+    """Import the database."""
+    import duckdb  # noqa: F401, PLC0415  # an extra
+
+
+@dataclass(frozen=True, slots=True)
+class _SqlJob:
+    query: SqlQuery
+
+    def __call__(self) -> SqlResult | SqlFailure | FileRemoved:
+        """Run the query."""
+        return run_sql(self.query)

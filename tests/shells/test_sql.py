@@ -1,0 +1,475 @@
+"""Tables of values, queries of them, and the attempts of a query to leave its tables: in the process of the worker."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from mcp_mirror.query.sql import SqlFailure, SqlQuery, SqlResult, lock_database, open_database, run_sql
+from mcp_mirror.query.sql_tables import Table, load_table
+from mcp_mirror.types import FileSpan, Span
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+duckdb = pytest.importorskip("duckdb")
+
+CANARY = "c4nary of the file system"
+
+
+def encode(value: object) -> bytes:
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
+
+
+def query(sql: str, max_bytes: int = 1 << 20, result_file: str = "", **values: Any) -> SqlResult | SqlFailure:
+    tables = tuple(Table(name, encode(value)) for name, value in values.items())
+    answer = run_sql(SqlQuery(sql, tables, max_bytes, result_file))
+    assert isinstance(answer, SqlResult | SqlFailure)
+    return answer
+
+
+def rows(sql: str, **values: Any) -> list[dict[str, Any]]:
+    answer = query(sql, **values)
+    assert isinstance(answer, SqlResult), answer
+    assert answer.rows is not None
+    found: list[dict[str, Any]] = json.loads(answer.rows)
+    return found
+
+
+def failure(sql: str, **values: Any) -> SqlFailure:
+    answer = query(sql, **values)
+    assert isinstance(answer, SqlFailure), answer
+    return answer
+
+
+def types(value: object) -> dict[str, str]:
+    return {row["column_name"]: row["column_type"] for row in rows("DESCRIBE t", t=value)}
+
+
+OBJECTS = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        OBJECTS,
+        "id,name\n1,a\n2,b\n",
+        "id;name\r\n1;a\r\n2;b",
+        "id\tname\n1\ta\n2\tb\n",
+        "\ufeffid,name\n1,a\n2,b\n",
+        '{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n',
+        '{"id":1,"name":"a"}\n{"id":2,"name":"b"}',
+        '  [{"id":1,"name":"a"},\n {"id":2,"name":"b"}]',
+        b' [ {"id":1,"name":"a"}, {"id":2,"name":"b"} ] ',
+    ],
+)
+def test_each_form_of_a_table_has_the_same_rows(value: object) -> None:
+    assert rows("SELECT * FROM t ORDER BY id", t=value) == OBJECTS
+
+
+@pytest.mark.parametrize(
+    ("value", "kinds", "found"),
+    [
+        ("1,x\n2,y\n", {"column0": "BIGINT", "column1": "VARCHAR"}, [{"column0": 1, "column1": "x"}]),
+        ("name,city\nAnn,Bonn\n", {"name": "VARCHAR", "city": "VARCHAR"}, [{"name": "Ann", "city": "Bonn"}]),
+        ("id,zip\n1,007\n2,10\n", {"id": "BIGINT", "zip": "VARCHAR"}, [{"id": 1, "zip": "007"}]),
+        ('a,b\n"x, ""y""",1\n', {"a": "VARCHAR", "b": "BIGINT"}, [{"a": 'x, "y"', "b": 1}]),
+        ("at,n\n2026-01-02T10:00Z,\n", {"at": "VARCHAR", "n": "VARCHAR"}, [{"at": "2026-01-02T10:00Z", "n": None}]),
+        ("n\n5\n", {"n": "BIGINT"}, [{"n": 5}]),
+        ("[INFO] one\n[WARN] two, three\n", {"line": "VARCHAR"}, [{"line": "[INFO] one"}]),
+        ("2026 INFO started\n2026 ERROR x, y\n", {"line": "VARCHAR"}, [{"line": "2026 INFO started"}]),
+        ('{"broken\nlines"', {"line": "VARCHAR"}, None),
+        ("", {"line": "VARCHAR"}, []),
+    ],
+)  # fmt: skip
+def test_a_text_has_the_columns_of_its_header_or_its_lines(
+    value: str, kinds: dict[str, str], found: list[dict[str, Any]] | None
+) -> None:
+    if found is None:
+        assert "cannot be read as a table" in failure("FROM t", t=value).message
+        return
+    assert types(value) == kinds
+    assert rows("FROM t LIMIT 1", t=value) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ([{"a": 9223372036854775807}, {"a": -9223372036854775808}], ("BIGINT", "HUGEINT")),
+        ([{"a": 18446744073709551615}, {"a": -5}], ("HUGEINT",)),
+        ([{"a": 9007199254740993}], ("BIGINT",)),
+        ([{"a": True}, {"a": False}], ("BOOLEAN",)),
+        ([{"a": "2026-01-02"}], ("VARCHAR",)),
+        ([{"a": "2026-01-02T10:00:00+02:00"}, {"a": "2026-01-02 10:00:00"}], ("VARCHAR",)),
+        ([{"a": "10:5"}, {"a": "10:05:00"}], ("VARCHAR",)),
+        ([{"a": "550E8400-E29B-41D4-A716-446655440000"}], ("VARCHAR",)),
+        ([{"a": "007"}], ("VARCHAR",)),
+        ([{"a": 1}, {"a": "x"}, {"a": {"b": 1}}], ("JSON",)),
+        ([{"a": [1, 2]}, {"a": []}], ("BIGINT[]",)),
+        ([{"a": [1, "x"]}], ("JSON[]",)),
+        ([{"a": None}], ("JSON",)),
+        ([{"a": {"b": {"day": "10:00", "n": 1}}}], ('STRUCT(b STRUCT("day" VARCHAR, n BIGINT))',)),
+        ([{"a": {"TIME": "10:00:00", "UUID": "x"}}], ('STRUCT("TIME" VARCHAR, UUID VARCHAR)',)),
+        ([{"a": "\u0000x\u00e9\U0001f600"}], ("VARCHAR",)),
+    ],
+)  # fmt: skip
+def test_values_come_back_as_they_were_sent(value: list[dict[str, Any]], kind: tuple[str, ...]) -> None:
+    assert types(value)["a"] in kind
+    assert rows("FROM t", t=value) == value
+
+
+def test_types_are_found_in_all_rows_so_that_no_late_value_changes() -> None:
+    late = [{"a": number} for number in range(30_000)] + [{"a": 1.5}, {"a": "007"}, {"b": True}]
+    assert rows("FROM t OFFSET 30000", t=late) == [
+        {"a": 1.5, "b": None},
+        {"a": "007", "b": None},
+        {"a": None, "b": True},
+    ]
+    text = "id,a\n" + "".join(f"{number},{number}\n" for number in range(30_000)) + "30001,007\n"
+    assert rows("FROM t WHERE id = 30001", t=text) == [{"id": 30001, "a": "007"}]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([{"a": 1}, {"b": "x"}], [{"a": 1, "b": None}, {"a": None, "b": "x"}]),
+        ([{"id": 1, "ID": 2}], [{"id": 1, "ID_1": 2}]),
+        ([{"a_1": 1, "a": 2}], [{"a_1": 1, "a": 2}]),
+        (b'[{"x":{"id":1,"ID":2},"y":1}]', [{"x": {"id": 1, "ID": 2}, "y": 1}]),
+        ([{"it's": 1, 'a"b': {"c'd": "10:00"}}], [{"it's": 1, 'a"b': {"c'd": "10:00"}}]),
+        ([1, 2], [{"json": 1}, {"json": 2}]),
+        (["10:00", "11:5"], [{"json": "10:00"}, {"json": "11:5"}]),
+        ([[1, 2], [3]], [{"json": [1, 2]}, {"json": [3]}]),
+        ([1, {"a": 1}], [{"json": 1}, {"json": {"a": 1}}]),
+        ([{"json": 1}], [{"json": 1}]),
+        ([None, {"a": 1}], [{"a": None}, {"a": 1}]),
+        ([], []),
+        ({"a": [1]}, [{"a": [1]}]),
+        (b'[{"a":"\\ud83d"},{"a":"\\\\ud83d \\ud83d\\ude00"}]', [{"a": "\ufffd"}, {"a": "\\ud83d \U0001f600"}]),
+        ([{f"c{n}": 1.5 for n in range(300)}], [{f"c{n}": 1.5 for n in range(300)}]),
+    ],
+)
+def test_unusual_arrays_are_tables_too(value: object, found: list[dict[str, Any]]) -> None:
+    assert rows("FROM t", t=value) == found
+
+
+def test_equal_keys_in_one_object_stay_in_a_json_column() -> None:
+    answer = query("FROM t", t=b'[{"a":1,"a":2}]')
+    assert isinstance(answer, SqlResult)
+    assert answer.rows == b'[{"json":{"a":1,"a":2}}]'
+
+
+def test_an_object_larger_than_the_buffer_of_the_database_is_read() -> None:
+    assert rows("SELECT len(text) AS n FROM t", t={"text": "x" * (20 << 20)}) == [{"n": 20 << 20}]
+
+
+@pytest.mark.parametrize("value", [5, True, None, "{not json", b'[{"a":1}', b'[{"a":1},]'])
+def test_what_is_not_a_table_is_an_error_that_names_the_input(value: object) -> None:
+    answer = query("FROM t", t=value)
+    if value == "{not json":
+        assert isinstance(answer, SqlResult)
+        return
+    assert isinstance(answer, SqlFailure)
+    assert answer.message.startswith('The input "t" cannot be read as a table: ')
+    assert "/proc/" not in answer.message
+
+
+def parquet(tmp_path: Path) -> bytes:
+    path = tmp_path / "t.parquet"
+    duckdb.execute(f"COPY (SELECT 1 AS id, 'a' AS name, 1.10::DECIMAL(5,2) AS price) TO '{path}'")
+    return path.read_bytes()
+
+
+def test_parquet_is_a_table(tmp_path: Path) -> None:
+    data = base64.b64encode(parquet(tmp_path)).decode()
+    expected = [{"id": 1, "name": "a", "price": 1.1}]
+    assert rows("FROM t", t=data) == expected
+    block = {"type": "resource", "resource": {"uri": "file:///t", "mimeType": "application/octet-stream", "blob": data}}
+    answer = run_sql(SqlQuery("FROM t", (Table("t", encode(block), is_media=True),), 1000, ""))
+    assert isinstance(answer, SqlResult)
+    assert json.loads(answer.rows or b"") == expected
+    text = {"type": "resource", "resource": {"uri": "file:///t", "mimeType": "text/csv", "text": "a,b\n1,x"}}
+    answer = run_sql(SqlQuery("FROM t", (Table("t", encode(text), is_media=True),), 1000, ""))
+    assert isinstance(answer, SqlResult)
+    assert json.loads(answer.rows or b"") == [{"a": 1, "b": "x"}]
+
+
+def test_a_value_is_read_from_its_file_or_a_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "value"
+    blob = encode(OBJECTS)
+    path.write_bytes(blob + b"  ")
+    for span in (Span(0, len(blob)), Span(0, len(blob) + 2)):
+        answer = run_sql(SqlQuery("FROM t", (Table("t", FileSpan(str(path), span)),), 1000, ""))
+        assert isinstance(answer, SqlResult)
+        assert json.loads(answer.rows or b"") == OBJECTS
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT 1 AS a; -- done", [{"a": 1}]),
+        ("WITH x AS (SELECT 1 AS a) FROM x", [{"a": 1}]),
+        ("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 2) FROM r", [{"n": 1}, {"n": 2}]),
+        ("VALUES (1), (2)", [{"col0": 1}, {"col0": 2}]),
+        ("SELECT n.x[2] AS v, n.y ->> 'z' AS z FROM o", [{"v": 2, "z": "q"}]),
+        ("SELECT o.id, p.id FROM o JOIN o AS p USING (id)", [{"id": 1, "id_1": 1}]),
+        ("SELECT unnest(n.x) AS v FROM o", [{"v": 1}, {"v": 2}]),
+        ("SELECT day::DATE + 1 AS next FROM o", [{"next": "2026-01-03"}]),
+        ("SELECT 'nan'::DOUBLE AS a, ':NaN,Infinity' AS b", [{"a": None, "b": ":NaN,Infinity"}]),
+        ("SELECT 'inf'::DOUBLE AS a, '-inf'::DOUBLE AS b", [{"a": None, "b": None}]),
+        ("SELECT 12345678901234567890::HUGEINT * 10 AS a", [{"a": 123456789012345678900}]),
+        ("PIVOT o ON id IN (1) USING count(*) GROUP BY day", [{"day": "2026-01-02", "1": 1}]),
+        ("SELECT a.key, a.value FROM json_each('{\"x\": 1}') AS a", [{"key": "x", "value": 1}]),
+        ("SELECT count(*) AS n FROM range(5)", [{"n": 5}]),
+        ("SELECT * FROM O", [{"id": 1, "n": {"x": [1, 2], "y": {"z": "q"}}, "day": "2026-01-02"}]),
+        ("SELECT * FROM o WHERE false", []),
+    ],
+)  # fmt: skip
+def test_queries_return_rows_as_objects(sql: str, found: list[dict[str, Any]]) -> None:
+    assert rows(sql, o=[{"id": 1, "n": {"x": [1, 2], "y": {"z": "q"}}, "day": "2026-01-02"}]) == found
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELEC 1", '`sql` has a mistake: syntax error at or near "SELEC".'),
+        ("SELECT 1 /* x", "unterminated /* comment"),
+        ("", "it has 0 statements"),
+        ("SELECT 1; SELECT 2", "it has 2 statements"),
+        ("SELECT * FROM orders", 'Unknown table "orders". The tables are o. Give each value a name in `inputs`'),
+        ("FROM 'list_orders-550e8400-e29b-41d4-a716-446655440000'", "Unknown table"),
+        ("PIVOT o ON id USING count(*)", "PIVOT needs the values"),
+        ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "`sql`"),
+    ],
+)
+def test_a_mistake_in_the_query_is_found_before_it_runs(sql: str, expected: str) -> None:
+    found = failure(sql, o=OBJECTS)
+    assert found.is_mistake
+    assert expected in found.message
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT nme FROM o", 'Referenced column "nme" not found in FROM clause!'),
+        ("SELECT sum(name) FROM o", "No function matches"),
+        ("SELECT nope(1) FROM o", "nope does not exist!"),
+        ("SELECT id, count(*) FROM o", "GROUP BY"),
+    ],
+)
+def test_errors_of_names_list_the_tables_and_columns(sql: str, expected: str) -> None:
+    found = failure(sql, o=OBJECTS, users="id,city\n1,Bonn\n")
+    assert expected in found.message
+    assert found.message.endswith("Tables: o(id BIGINT, name VARCHAR); users(id BIGINT, city VARCHAR).")
+    assert "\n" not in found.message
+
+
+def test_errors_are_bounded() -> None:
+    wide = [{f"column_{number}": "x" for number in range(1000)}]
+    assert len(failure("SELECT nope FROM o", o=wide).message) < 1800
+    assert len(failure("SELECT error(repeat('x', 100000))", o=wide).message) < 450
+
+
+def test_a_large_result_is_written_to_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "result"
+    answer = query("SELECT range AS n, 'x' || range AS x FROM range(100000)", 1 << 30, str(path))
+    assert answer == SqlResult(None)
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = json.loads(path.read_bytes())
+    assert len(found) == 100_000
+    assert found[99_999] == {"n": 99_999, "x": "x99999"}
+
+
+def test_a_result_over_the_limit_names_the_limit(tmp_path: Path) -> None:
+    for numbers in ("range(1000)", "range(1000000000000)"):
+        found = query(f"FROM {numbers}", 5000, str(tmp_path / "result"))
+        assert isinstance(found, SqlFailure)
+        assert found.is_limit
+        assert "`memory_tools.query_bytes`" in found.message
+
+
+def test_memory_over_the_limit_is_named() -> None:
+    found = failure("SELECT list(a.range) FROM range(100000) a, range(100000) b")
+    assert found.is_limit
+    assert "1,024 MiB" in found.message
+
+
+STATEMENTS = [
+    "COPY o TO '{out}'",
+    "COPY (SELECT 1) TO '{out}' (FORMAT json)",
+    "COPY o FROM '{secret}'",
+    "EXPORT DATABASE '{out}'",
+    "IMPORT DATABASE '{folder}'",
+    "ATTACH '{out}'",
+    "ATTACH '{out}' AS x (TYPE sqlite)",
+    "INSTALL httpfs",
+    "FORCE INSTALL httpfs FROM community",
+    "LOAD httpfs",
+    "LOAD '{out}'",
+    "SET enable_external_access = true",
+    "SET GLOBAL enable_external_access = true",
+    "SET lock_configuration = false",
+    "SET threads = 8",
+    "SET memory_limit = '100GB'",
+    "SET temp_directory = '{folder}'",
+    "SET allowed_paths = ['{secret}']",
+    "SET home_directory = '{folder}'",
+    "RESET enable_external_access",
+    "RESET lock_configuration",
+    "PRAGMA enable_external_access = true",
+    "PRAGMA threads = 8",
+    "PRAGMA memory_limit = '100GB'",
+    "PRAGMA log_query_path = '{out}'",
+    "CALL enable_logging(storage = 'file', storage_path = '{out}')",
+    "CREATE PERSISTENT SECRET s (TYPE http, BEARER_TOKEN 'x')",
+]
+"""Statements that a locked database refuses too."""
+READS = [
+    "SELECT * FROM read_csv('{secret}')",
+    "SELECT * FROM read_csv_auto('{secret}')",
+    "SELECT * FROM read_text('{secret}')",
+    "SELECT * FROM read_blob('{secret}')",
+    "SELECT * FROM read_json('{secret}')",
+    "SELECT * FROM read_json_objects('{secret}')",
+    "SELECT * FROM read_ndjson('{secret}')",
+    "SELECT * FROM read_parquet('{secret}')",
+    "SELECT * FROM parquet_metadata('{secret}')",
+    "SELECT * FROM parquet_schema('{secret}')",
+    "SELECT * FROM read_duckdb('{secret}', table_name = 'x')",
+    "SELECT * FROM sniff_csv('{secret}')",
+    "SELECT * FROM glob('{folder}/*')",
+    "SELECT * FROM read_text('/proc/self/environ')",
+    "SELECT * FROM read_text('/proc/self/fd/0')",
+    "SELECT * FROM '{secret}'",
+    'SELECT * FROM "{secret}"',
+    "SELECT * FROM '{folder}/*.csv'",
+    "SELECT * FROM 'http://127.0.0.1:9/x.csv'",
+    "SELECT * FROM read_csv('https://127.0.0.1:9/x.csv')",
+    "SELECT * FROM 's3://bucket/x.parquet'",
+    "SELECT * FROM (SELECT * FROM o WHERE id IN (SELECT content FROM read_text('{secret}')))",
+    "WITH x AS (SELECT * FROM read_text('{secret}')) SELECT * FROM x",
+    "SELECT (SELECT content FROM read_text('{secret}'))",
+    "SELECT * FROM o UNION ALL SELECT 1, content FROM read_text('{secret}')",
+    "SELECT * FROM o, LATERAL (SELECT * FROM read_text('{secret}'))",
+    "SELECT * FROM query('SELECT * FROM read_text(''{secret}'')')",
+    "SELECT * FROM query_table('{secret}')",
+    "SELECT * FROM enable_logging(storage = 'file', storage_path = '{out}')",
+    "SELECT * FROM variable_of_python",
+    "SELECT * FROM pandas_scan(1)",
+    "SELECT * FROM arrow_scan(1, 1, 1)",
+    "SELECT * FROM python_map_function((SELECT 1))",
+    "SELECT getenv('PATH')",
+    "SELECT * FROM duckdb_extensions()",
+]
+"""Queries that a locked database refuses too."""
+HARMLESS = [
+    "CREATE TABLE x AS SELECT 1",
+    "CREATE TEMP VIEW x AS SELECT 1",
+    "CREATE MACRO f() AS 1",
+    "INSERT INTO o VALUES (1, 'x')",
+    "UPDATE o SET id = 5",
+    "DELETE FROM o",
+    "TRUNCATE o",
+    "DROP TABLE o",
+    "ALTER TABLE o ADD COLUMN x INTEGER",
+    "MERGE INTO o USING o AS p ON o.id = p.id WHEN MATCHED THEN DELETE",
+    "WITH x AS (INSERT INTO o VALUES (1, 'x') RETURNING id) SELECT * FROM x",
+    "WITH x AS (DELETE FROM o RETURNING id) SELECT * FROM x",
+    "ATTACH ':memory:' AS x",
+    "USE memory",
+    "BEGIN",
+    "PREPARE p AS SELECT 1",
+    "EXPLAIN ANALYZE SELECT 1",
+    "PRAGMA database_list",
+    "PRAGMA show_tables",
+    "CALL duckdb_settings()",
+    "SET VARIABLE x = 1",
+    "VACUUM",
+    "CHECKPOINT",
+    "SELECT * FROM duckdb_settings()",
+    "SELECT * FROM duckdb_secrets()",
+    "SELECT * FROM which_secret('s3://x', 's3')",
+    "SELECT * FROM duckdb_databases()",
+    "SELECT * FROM duckdb_temporary_files()",
+    "SELECT * FROM duckdb_logs()",
+    "SELECT * FROM duckdb_settings",
+    "SELECT * FROM pragma_database_size()",
+    "SELECT * FROM information_schema.tables",
+    "SELECT * FROM pg_catalog.pg_settings",
+    "SELECT * FROM main.o",
+    "SELECT * FROM sqlite_master",
+    "SELECT * FROM json_execute_serialized_sql('{{}}')",
+    "SELECT * FROM test_all_types()",
+]
+"""Statements that touch only the database in memory. They are refused, because a query only reads its tables."""
+
+
+def prepared(statement: str, tmp_path: Path) -> str:
+    secret = tmp_path / "secret.csv"
+    secret.write_text(f"a,b\n{CANARY},1\n")
+    return statement.format(secret=secret, folder=tmp_path, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("statement", [*STATEMENTS, *READS, *HARMLESS])
+def test_a_query_reads_nothing_but_its_tables(statement: str, tmp_path: Path) -> None:
+    variable_of_python = [1]
+    found = failure(prepared(statement, tmp_path), o=OBJECTS)
+    assert CANARY not in found.message
+    assert [one.name for one in tmp_path.iterdir()] == ["secret.csv"]
+    assert variable_of_python == [1]
+
+
+@pytest.mark.parametrize("statement", [*STATEMENTS, *READS])
+def test_the_locked_database_refuses_it_without_the_check_of_the_query(statement: str, tmp_path: Path) -> None:
+    variable_of_python = [1]
+    with open_database() as database:
+        load_table(database, Table("o", encode(OBJECTS)), encode(OBJECTS))
+        lock_database(database)
+        with pytest.raises(duckdb.Error) as error:
+            database.execute(prepared(statement, tmp_path)).fetchall()
+    assert CANARY not in str(error.value)
+    assert [one.name for one in tmp_path.iterdir()] == ["secret.csv"]
+    assert variable_of_python == [1]
+
+
+def test_settings_that_a_query_can_read_do_not_describe_the_machine() -> None:
+    names = ("secret_directory", "home_directory", "temp_directory", "extension_directories", "file_search_path")
+    (found,) = rows("SELECT " + ", ".join(f"current_setting('{name}') AS {name}" for name in names))
+    assert found == {
+        "secret_directory": "none",
+        "home_directory": "",
+        "temp_directory": "",
+        "extension_directories": [],
+        "file_search_path": "",
+    }
+
+
+def test_nothing_of_a_query_remains_for_the_next_one() -> None:
+    rows("SELECT * FROM first", first=OBJECTS)
+    assert "Unknown table" in failure("SELECT * FROM first").message
+    assert rows("SELECT getvariable('x') AS x") == [{"x": None}]
+
+
+def test_results_are_json_of_any_columns() -> None:
+    answer = query(
+        "SELECT 1.10::DECIMAL(5,2) AS d, DATE '2026-01-02' AS day, INTERVAL 3 DAY AS i, 'ab'::BLOB AS b, "
+        "MAP {'k': 1} AS m, [NULL, 2] AS l, TRUE AS t, NULL AS n, 'a\"\n' AS s, '{\"x\": 1.10}'::JSON AS j"
+    )
+    assert isinstance(answer, SqlResult)
+    (row,) = msgspec.json.decode(answer.rows or b"")
+    assert row == {
+        "d": 1.1,
+        "day": "2026-01-02",
+        "i": "3 days",
+        "b": "ab",
+        "m": {"k": 1},
+        "l": [None, 2],
+        "t": True,
+        "n": None,
+        "s": 'a"\n',
+        "j": {"x": 1.1},
+    }
