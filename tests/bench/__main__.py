@@ -16,6 +16,7 @@ from measures import concurrent, cpu, grid, latency, memory, neighbour, rates, s
 from raw_measures import small
 from rich.console import Console
 from scripts import scripts
+from sql import sql
 from startup import startup
 from stores import sealing, values
 
@@ -37,6 +38,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "changes": changes,
     "startup": startup,
     "scripts": scripts,
+    "sql": sql,
     "values": values,
 }
 
