@@ -20,6 +20,7 @@ from tests.auth.authority import CLIENT, Authority, governing
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.login import sign_in
+from mcp_mirror.cli.wrapping import build_wrap_config, describe_remote
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_rpc import join
@@ -113,6 +114,24 @@ async def test_client_credentials_are_exchanged_once_for_a_kept_token(
         authority.good.clear()  # withdrawn
         assert HEARD in await text(application, "hear_mirrored")
         assert grants(authority) == ["client_credentials"] * 2
+
+
+async def test_a_wrapped_server_uses_the_tokens_of_a_login_by_its_address(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    config = build_wrap_config("guarded", describe_remote(f"{authority.url}/mcp"), {}, None, {})
+    async with open_application(config) as application:
+        (upstream,) = application.upstreams
+        with anyio.fail_after(BOUND):
+            await upstream.settled.wait()
+        assert f"Run: mcp-mirror login guarded --url '{authority.url}/mcp'" in upstream.status.detail
+    with anyio.fail_after(BOUND):
+        assert await sign_in(config.upstreams[0], (), browse) == str(tmp_path / "data/mcp-mirror/tokens/guarded.json")
+    async with open_application(config) as application:
+        assert HEARD in await text(application, "hear_mirrored")
+    endpoint = build_wrap_config("other", describe_remote("http://x/mcp", ["Authorization: b"]), {}, None, {})
+    assert "oauth=None" in repr(endpoint.upstreams[0].endpoint)
 
 
 async def test_a_user_signs_in_once_and_tokens_are_refreshed(

@@ -28,9 +28,11 @@ _LARGEST = 5
 async def startup(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001  # a table of one signature
     """Time from the start of the process to the response to `initialize`, memory, and installed size."""
     with config_of({"upstreams": {"bench": raw_upstream()}}) as config:
+        wrap = [sys.executable, "-m", "mcp_mirror", "wrap", "--store", str(config.parent / "wrapped"), "--"]
         starts: dict[str, Callable[[], float]] = {
             "import mcp": _import_seconds,
             "a server of the Python SDK": partial(_start_seconds, [sys.executable, SDK_SERVER]),
+            "that server, wrapped": partial(_start_seconds, [*wrap, sys.executable, SDK_SERVER]),
             "ours": partial(_start_seconds, gateway_argv(config)),
         }
         taken = [{name: start() for name, start in starts.items()} for _ in range(runs)]
