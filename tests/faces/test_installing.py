@@ -123,6 +123,24 @@ def test_an_interrupted_install_can_be_repeated(written: int, write: Write, monk
 
 
 @pytest.mark.parametrize(
+    "wrapped",
+    [
+        {"command": "mcp-mirror", "args": ["wrap", "--", "npx", "-y", "x"]},
+        {"command": "uvx", "args": ["mcp-mirror@latest", "wrap", "--url", "https://example.com/mcp"]},
+        {"command": "python", "args": ["-m", "mcp_mirror", "memory"]},
+    ],
+)
+def test_install_does_not_put_wrapped_servers_behind_a_second_gateway(wrapped: Any, write: Write) -> None:
+    file = write(files=FILES, mine=wrapped)
+    before = file.read_bytes()
+    result = invoke("install", "claude-desktop")
+    assert result.exit_code == 2
+    assert "'mine'" in result.stderr
+    assert "mcp-mirror wrap" in result.stderr
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
     "gateway",
     [
         {"command": "/usr/bin/mcp-mirror", "args": ["serve", "--config=mine.yaml"], "env": {"KEY": "k"}},

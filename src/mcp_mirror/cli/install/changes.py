@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from mcp_mirror.cli.install.clients import Client, backup_path, is_gateway, read_servers
+from mcp_mirror.cli.install.clients import Client, backup_path, is_gateway, is_wrapped, read_servers
 from mcp_mirror.cli.install.files import as_json, has_file, parse_json, read_bytes, resolve_path, write_file
 from mcp_mirror.config import parse_config
 from mcp_mirror.errors import ConfigError
@@ -88,6 +88,11 @@ def _check(servers: Mapping[str, Any], client: Client) -> None:
         raise ConfigError(
             f"{capitalize_first(client.title)} starts mcp-mirror already ({shlex.join(map(str, found['args']))}). Add "
             "servers to that configuration, or uninstall the gateway first."
+        )
+    if wrapped := next((name for name, entry in servers.items() if is_wrapped(entry)), None):
+        raise ConfigError(
+            f"Server {wrapped!r} in {client.file} runs through `mcp-mirror wrap` or is `mcp-mirror memory`. One "
+            "gateway for all servers does not need this: write the server's own command there, or remove the server."
         )
     if not servers:
         raise ConfigError(f"{client.file} contains no servers. Write a configuration of your own, as the README shows.")

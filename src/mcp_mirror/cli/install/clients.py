@@ -98,7 +98,17 @@ def read_servers(written: Mapping[str, Any], client: Client) -> Mapping[str, Any
 
 def is_gateway(entry: Any) -> bool:
     """Return whether a server is the gateway, in any form (`uvx mcp-mirror@latest`, `python -m mcp_mirror`)."""
-    if not isinstance(entry, dict) or not isinstance(args := entry.get("args"), list) or "serve" not in args:
+    return _runs(entry, "serve")
+
+
+def is_wrapped(entry: Any) -> bool:
+    """Return whether a server runs through `mcp-mirror wrap`, or is `mcp-mirror memory`."""
+    return _runs(entry, "wrap") or _runs(entry, "memory")
+
+
+def _runs(entry: Any, command: str) -> bool:
+    """Return whether a server is a command of this program."""
+    if not isinstance(entry, dict) or not isinstance(args := entry.get("args"), list) or command not in args:
         return False
     words = (re.split(r"[@=\[]", Path(str(word)).name)[0] for word in (entry.get("command"), *args))
     return any(word.removesuffix(".exe") in {"mcp-mirror", "mcp_mirror"} for word in words)
