@@ -17,8 +17,11 @@ DAILY  := .venv-everyday
 DOCS   := .venv-docs
 NODE   := tests/node/node_modules
 
+# Without compiled files, each process that a test starts compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint words format audit bench calibrate chats conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile soak reference replicas node lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile soak reference replicas node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -26,8 +29,11 @@ help: ## this list
 run: $(VENV)/.installed ## run both workflows of the paper through a real gateway, with real servers and a real client
 	$(BIN)/python -m mcp_mirror.demo.workflows
 
-test: $(VENV)/.installed $(NODE)/.installed ## run all tests; TEST_WORKERS=3: in three processes instead of one for each core
-	$(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup tests
+test: $(VENV)/.installed $(NODE)/.installed ## run the tests without those marked `slow`; TEST_WORKERS=3: in three processes instead of one for each core
+	$(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m "not slow" tests
+
+test-slow: $(VENV)/.installed $(NODE)/.installed ## run the tests marked `slow`: more combinations of what `make test` shows, and more load
+	$(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m slow tests
 
 check: lint words ## format, lint, types, layers, coverage of the pure core, words of the documentation
 	$(BIN)/coverage erase

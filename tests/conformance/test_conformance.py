@@ -13,6 +13,7 @@ import pytest
 from client import connect
 from mcp import StdioServerParameters
 from mcp_types import TextContent
+from samples import sample
 from suite import REVISIONS, is_signed_in, require, run_client, run_server, tell_missing
 from under_test import HANDSHAKE_ONLY, fixture_on_http, fixture_on_stdio, gateway_before
 
@@ -42,6 +43,8 @@ SIGNED_IN = "auth/scope-step-up"
 """One of those that need authorization, with all that is in the others; `make conformance` runs all."""
 SCORES_SIGNED_IN = {"2025-11-25": 14, "2026-07-28": 25}
 EACH = [(name, revision) for revision in REVISIONS for name in SCENARIOS[revision]]
+SAMPLE = {("sse-retry", "2025-11-25"), ("tools_call", "2025-11-25"), ("request-metadata", "2026-07-28")}
+"""Scenarios of `make test`; `make test-slow` has the others."""
 
 
 def name_era(value: str | tuple[str, ...]) -> str:
@@ -76,6 +79,7 @@ async def test_the_fixture_without_the_gateway_passes_the_suite(revision: str, e
         await assert_whole(url, revision, f"The fixture, {revision}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("era", [(), HANDSHAKE_ONLY], ids=name_era)
 async def test_the_fixture_supports_its_protocol_versions_on_stdio(mode: str, era: tuple[str, ...]) -> None:
@@ -92,7 +96,7 @@ async def test_the_fixture_supports_its_protocol_versions_on_stdio(mode: str, er
     [
         ("2025-11-25", "http", ()),
         pytest.param("2025-11-25", "stdio", (), marks=SLOW),
-        ("2025-11-25", "http", HANDSHAKE_ONLY),
+        pytest.param("2025-11-25", "http", HANDSHAKE_ONLY, marks=pytest.mark.slow),
         pytest.param("2025-11-25", "stdio", HANDSHAKE_ONLY, marks=SLOW),
         pytest.param("2026-07-28", "http", (), marks=SLOW),
         ("2026-07-28", "stdio", ()),
@@ -114,11 +118,12 @@ async def test_the_driver_without_the_gateway_passes_the_client_suite(scenario: 
     await assert_client_passes(scenario, revision, "--direct")
 
 
-@pytest.mark.parametrize(("scenario", "revision"), EACH)
+@pytest.mark.parametrize(("scenario", "revision"), sample(EACH, SAMPLE.__contains__))
 async def test_a_gateway_passes_the_suite_as_a_client(scenario: str, revision: str) -> None:
     await assert_client_passes(scenario, revision)
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_signs_in_passes_the_suite_as_a_client() -> None:
     await assert_client_passes(SIGNED_IN, REVISIONS[-1])
 

@@ -71,7 +71,11 @@ async def run_script(
         return await run_on(servers, setting_of(case, Model("scripted", server.url, tools=tools), **changes), endpoint)
 
 
-@pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param(names, marks=() if names is OFFICE else pytest.mark.slow) for names in GROUPS],
+    ids=lambda names: names[0],
+)
 async def test_a_good_model_passes_and_a_bad_one_fails_the_expected_checks(
     names: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -134,11 +134,17 @@ BEGIN = [tool("relist", {})]
 
 LONG = (large, longest)
 """Listings that take as long as several others; `make hostile` has them."""
+SAMPLE = (patterns, cases, many)
+"""Listings of `make test`: one that is costly to read, one that is refused, and one of many tools."""
+
+
+def marks_of(tools: Callable[[], Tools]) -> Any:
+    return full_size if tools in LONG else () if tools in SAMPLE else pytest.mark.slow
 
 
 @pytest.mark.parametrize(
     ("kind", "size", "tools", "outcome"),
-    [pytest.param(*each, id=each[2].__name__, marks=full_size if each[2] in LONG else ()) for each in KINDS],
+    [pytest.param(*each, id=each[2].__name__, marks=marks_of(each[2])) for each in KINDS],
 )
 async def test_expensive_listings_do_not_delay_other_clients(
     kind: str, size: str, tools: Callable[[], Tools], outcome: str, opened: Open, budget: Budget

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import pytest
+from samples import sample
 from tests.hostile.bystander import HttpClient, Waits, bystander, message_of
 from tests.hostile.conftest import FULL
 from tests.hostile.servers.many import COUNT, PAYLOADS, members
@@ -37,7 +38,7 @@ def config(configured: Configured, raw: Any) -> Path:
     return configured({"many": MANY, "honest": raw()}, mirror={"answer_budget": 100_000_000})
 
 
-@pytest.mark.parametrize("kind", PAYLOADS)
+@pytest.mark.parametrize("kind", sample(PAYLOADS, {"structured", "blocks"}.__contains__))
 async def test_a_result_of_very_many_parts_delays_no_other_client(
     config: Path, serve: Serve, budget: Budget, kind: str
 ) -> None:
@@ -77,7 +78,7 @@ REQUESTS: dict[str, tuple[bytes, bytes]] = {
 """Parameters of a call, and what its answer says."""
 
 
-@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("kind", sample(REQUESTS, {"members", "paths"}.__contains__))
 async def test_a_request_of_very_many_parts_delays_no_other_client(
     config: Path, serve: Serve, budget: Budget, kind: str
 ) -> None:

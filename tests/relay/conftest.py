@@ -4,15 +4,21 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from relay_setup import CHOSEN, Combination, RelaySetup, kept, open_setup
+from relay_setup import CHOSEN, SAMPLE, Combination, RelaySetup, kept, open_setup
 
 EVERYTHING = ("elicitation", "sampling", "roots")
 LIMITS = {"max_questions_per_call": 8}
 
 
+def marks_of(combination: Combination) -> list[pytest.MarkDecorator]:
+    """The mark of its group, and `slow` outside of the sample."""
+    group = pytest.mark.xdist_group(f"relay-{combination}")
+    return [group] if combination in SAMPLE else [group, pytest.mark.slow]
+
+
 @pytest.fixture(
     scope="session",
-    params=[pytest.param(each, id=str(each), marks=pytest.mark.xdist_group(f"relay-{each}")) for each in CHOSEN],
+    params=[pytest.param(each, id=str(each), marks=marks_of(each)) for each in CHOSEN],
 )
 def combination(request: pytest.FixtureRequest) -> Combination:
     """One combination of protocol versions and transports."""

@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 import sys
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import astuple, dataclass, field
@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
+from gateway_processes import client_transport, start_command
+from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import (
@@ -37,7 +37,6 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 from tests.walk.conftest import serve_gateway
-from under_test import gateway_command
 
 OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"
@@ -74,6 +73,8 @@ CHOSEN: Final = tuple(
 )
 """Half of them, with all combinations of any three parameters (an orthogonal array of strength 3). `make soak` uses
 all."""
+SAMPLE: Final = frozenset(CHOSEN) - {Combination(OLD, "http", NEW, "stdio"), Combination(NEW, "stdio", OLD, "http")}
+"""Combinations of `make test`, with all combinations of any two parameters; `make test-slow` has the other two."""
 
 
 @dataclass(slots=True)
@@ -190,9 +191,8 @@ async def _upstream(combination: Combination) -> AsyncIterator[dict[str, Any]]:
 async def _transport(client_wire: str, config: Path) -> AsyncIterator[AbstractAsyncContextManager[Any]]:
     """Start a gateway; yield the transport to it."""
     if client_wire == "stdio":
-        command, *args = gateway_command(config)
-        with Path(os.devnull).open("w") as nowhere:  # noqa: ASYNC230  # nothing is written there
-            yield stdio_client(StdioServerParameters(command=command, args=args), errlog=nowhere)
+        process = await start_command("serve", "--config", str(config), stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+        yield client_transport(process, BOUND)
         return
     async with serve_gateway(config) as served:
         yield streamable_http_client(served.url)

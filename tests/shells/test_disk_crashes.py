@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 WRITERS = Path(__file__).parent / "disk_writers.py"
 CYCLES = int(os.environ.get("SOAK_CYCLES", "80"))
+FEW = 20
+"""Cycles of `make test`."""
 BOUND = 60.0
 """Seconds that anything may take."""
 
@@ -81,7 +83,10 @@ async def clear(folder: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked, so that there can be many")
 @pytest.mark.timeout(60 + CYCLES)
-@pytest.mark.parametrize(("cycles", "sealed"), [(CYCLES, False), (max(10, CYCLES // 20), True)])
+@pytest.mark.parametrize(
+    ("cycles", "sealed"),
+    [(FEW, False), pytest.param(CYCLES, False, marks=pytest.mark.slow), (max(10, CYCLES // 20), True)],
+)
 async def test_processes_killed_while_writing_lose_no_acknowledged_value(
     cycles: int,
     sealed: bool,  # noqa: FBT001  # both ways

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis_process import RedisProcess, free_port
 from redis_values import descriptor
+from samples import sample
 from tests.load import slowness
 
 from mcp_mirror.errors import StoreError
@@ -418,8 +419,12 @@ async def back(store: RedisStore, base: str = "t-back") -> float:
     pytest.fail("The store is not used again.")
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("fault", ["kill", "pause"])
+OUTAGES = [(use, fault) for use in USES for fault in ("kill", "pause")]
+SAMPLE = {("put", "kill"), ("put large", "pause"), ("read", "kill"), ("list", "pause"), ("delete", "kill")}
+"""Outages of `make test`."""
+
+
+@pytest.mark.parametrize(("use", "fault"), sample(OUTAGES, SAMPLE.__contains__))
 async def test_a_server_outage_is_reported_in_time_and_recovered_from(
     use: str, fault: str, own_redis: RedisProcess, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mcp import Client
 from notices import path_in
+from samples import sample
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Listening
@@ -22,6 +23,8 @@ MATRIX = [
     for transport in UPSTREAMS[:2]
     if "ALL_COMBINATIONS" in os.environ or (face, mode, transport).count("http") % 2 == (mode == "auto")
 ] + [("http", "auto", "sse")]  # fmt: skip
+SAMPLE = {("stdio", "legacy", "stdio"), ("stdio", "auto", "http"), ("http", "auto", "sse")}
+"""Combinations of `make test`: each transport and each protocol version."""
 
 
 async def text(client: Client, tool: str, **arguments: Any) -> str:
@@ -30,7 +33,7 @@ async def text(client: Client, tool: str, **arguments: Any) -> str:
     return str(result.content[0].text)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("face", "mode", "transport"), MATRIX)
+@pytest.mark.parametrize(("face", "mode", "transport"), sample(MATRIX, SAMPLE.__contains__))
 async def test_a_result_is_stored_and_passed_on_by_path(
     *,
     face: str,
