@@ -39,16 +39,16 @@ def main() -> int:
 def audit(command: list[str], folder: str, lock: str) -> int:
     """Audit one lock file and print what is found."""
     done = subprocess.run(command, cwd=ROOT / folder, capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     if done.returncode == 0:
         sys.stdout.write(f"{lock}: no known advisory\n")
         return 0
-    if any(word in said for word in UNREACHABLE):
+    if any(word in output for word in UNREACHABLE):
         sys.stdout.write(
             f"{lock}: not audited, since the advisory service cannot be reached. Repeat this where it can be.\n"
         )
         return 2
-    sys.stdout.write(f"{lock}: {said.strip()}\n")
+    sys.stdout.write(f"{lock}: {output.strip()}\n")
     return 1
 
 

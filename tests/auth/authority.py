@@ -83,35 +83,35 @@ class Authority:
         asked = dict(request.query_params)
         self.scopes = asked.get("scope", "")
         if self.status != 200:
-            told = {"error": "access_denied", "state": asked["state"]}
+            parameters = {"error": "access_denied", "state": asked["state"]}
         else:
             code = secrets.token_urlsafe(8)
             self.codes[code] = asked["code_challenge"]
-            told = {"code": code, "state": asked["state"]}
-        return RedirectResponse(f"{asked['redirect_uri']}?{urlencode(told)}")
+            parameters = {"code": code, "state": asked["state"]}
+        return RedirectResponse(f"{asked['redirect_uri']}?{urlencode(parameters)}")
 
     async def token(self, request: Request) -> Response:
-        said = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
-        grant = said["grant_type"]
-        self.asked.append((grant, {**said, "authorization": request.headers.get("authorization", "")}))
-        if self.status != 200 or not self._is_allowed(grant, said, request):
-            return JSONResponse({"error": "invalid_grant", "error_description": json.dumps(said)}, 400)
+        form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
+        grant = form["grant_type"]
+        self.asked.append((grant, {**form, "authorization": request.headers.get("authorization", "")}))
+        if self.status != 200 or not self._is_allowed(grant, form, request):
+            return JSONResponse({"error": "invalid_grant", "error_description": json.dumps(form)}, 400)
         access, refresh = f"acc3ss-{secrets.token_urlsafe(24)}", f"r3fresh-{secrets.token_urlsafe(24)}"
         self.good.add(access)
         self.refresh.add(refresh)
         given: dict[str, Any] = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in}
         return JSONResponse(given if grant == "client_credentials" else given | {"refresh_token": refresh})
 
-    def _is_allowed(self, grant: str, said: dict[str, str], request: Request) -> bool:
+    def _is_allowed(self, grant: str, form: dict[str, str], request: Request) -> bool:
         if grant == "client_credentials":
             basic = base64.b64encode(":".join(CLIENT).encode()).decode()
             return request.headers.get("authorization") == f"Basic {basic}"
         if grant == "refresh_token":
-            known = said["refresh_token"] in self.refresh
-            self.refresh.discard(said["refresh_token"])
+            known = form["refresh_token"] in self.refresh
+            self.refresh.discard(form["refresh_token"])
             return known
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(said["code_verifier"].encode()).digest()).decode()
-        return self.codes.pop(said["code"], None) == challenge.rstrip("=")
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
+        return self.codes.pop(form["code"], None) == challenge.rstrip("=")
 
     async def mcp(self, request: Request) -> Response:
         shown = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -145,8 +145,8 @@ class Authority:
             if self.slow == message["params"]["arguments"]["enough"]:
                 self.enough.set()
             await self.enough.wait()
-        heard = json.dumps({"headers": dict(request.headers), "params": message["params"], "shown": shown[:2]})
-        return {"content": [{"type": "text", "text": heard if message["params"]["name"] == "hear" else "slow"}]}
+        echo = json.dumps({"headers": dict(request.headers), "params": message["params"], "shown": shown[:2]})
+        return {"content": [{"type": "text", "text": echo if message["params"]["name"] == "hear" else "slow"}]}
 
 
 @asynccontextmanager

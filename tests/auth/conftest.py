@@ -32,9 +32,9 @@ class Served:
 @asynccontextmanager
 async def serving_gateway(config: Path, host: str = "127.0.0.1") -> AsyncIterator[Served]:
     """Start a gateway on a free port."""
-    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     leaving = anyio.Event()
     async with open_application(load_config(config, {})) as application, anyio.create_task_group() as tasks:
-        tasks.start_soon(application.serve_http, host, 0, told.set_result, leaving)
-        yield Served(await told, application)
+        tasks.start_soon(application.serve_http, host, 0, url.set_result, leaving)
+        yield Served(await url, application)
         leaving.set()

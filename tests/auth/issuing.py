@@ -45,8 +45,8 @@ class SigningKey:
         """A token that is good for a day, with claims changed or, where None, left out."""
         now = int(time.time())
         standard = {"iss": issuer, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 86_400}
-        said = {name: value for name, value in {**standard, **claims}.items() if value is not None}
-        return jwt.encode(said, self.private, self.algorithm, {"kid": self.kid})
+        payload = {name: value for name, value in {**standard, **claims}.items() if value is not None}
+        return jwt.encode(payload, self.private, self.algorithm, {"kid": self.kid})
 
 
 def jwks(*keys: SigningKey) -> str:

@@ -74,7 +74,7 @@ class Owned:
 
     canaries: list[str]
     """Words that stand in the values, and nowhere else."""
-    told: list[str]
+    revealed: list[str]
     """Paths that the other knows."""
     hidden: list[str]
     """Paths that the other principal does not know."""
@@ -93,12 +93,12 @@ async def furnish(owner: Visitor, rng: random.Random, values: int) -> Owned:
     notices, paths = [], []
     for number, canary in enumerate(canaries):
         value = {"private": [canary] * 3, f"key{canary}": {"deep": canary, "number": number}, "rows": ["x"] * 20}
-        said = (
+        result = (
             {"content": [], "structuredContent": value}
             if number % 2
             else {"content": [{"type": "text", "text": f"{canary} " * 300}]}
         )
-        answer = await owner.call("say_mirrored", result=json.dumps(said))
+        answer = await owner.call("say_mirrored", result=json.dumps(result))
         notice = json.loads(answer.partition("data: ")[2] or answer)["result"]["content"][0]["text"]
         notices.append(notice)
         paths.append(re.findall(r"say-[0-9a-f-]{36}", notice)[0])
@@ -114,7 +114,7 @@ Attempt = tuple[str, dict[str, Any]]
 
 def _forms(rng: random.Random, owned: Owned) -> str:
     """A path of the other's, or what might pass for one."""
-    path = rng.choice(owned.told)
+    path = rng.choice(owned.revealed)
     label, _, identity = path.partition("-")
     namespace = json.dumps(["token", "alice"])
     forms: tuple[Callable[[], str], ...] = (

@@ -94,9 +94,9 @@ async def test_requests_without_a_valid_token_get_a_challenge(guarded: Path, cap
             assert (await client.get(served.url.removesuffix("/mcp") + way)).status_code == 401
         for token in (TOKENS["alice"], KEY.sign(ISSUER, scope="more tools")):
             assert (await client.post(served.url, headers=HEADERS | bearer(token), content=HELLO)).status_code == 200
-    said = caplog.text
-    assert "Rejected a token: ExpiredSignatureError" in said
-    assert not [word for word in (*TOKENS.values(), "mcpm_unknown", "eyJ") if word in said]
+    log = caplog.text
+    assert "Rejected a token: ExpiredSignatureError" in log
+    assert not [word for word in (*TOKENS.values(), "mcpm_unknown", "eyJ") if word in log]
 
 
 async def test_a_valid_token_in_a_url_or_sent_twice_is_rejected(guarded: Path) -> None:
@@ -115,11 +115,11 @@ async def test_metadata_names_the_issuers_of_tokens(guarded: Path) -> None:
     async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
         answer = await client.get(served.url.removesuffix("/mcp") + "/.well-known/oauth-protected-resource/mcp")
         assert answer.status_code == 200
-        told = answer.json()
-    assert told["resource"] == RESOURCE
-    assert told["authorization_servers"] == [ISSUER]
-    assert told["scopes_supported"] == ["tools"]
-    assert told["bearer_methods_supported"] == ["header"]
+        metadata = answer.json()
+    assert metadata["resource"] == RESOURCE
+    assert metadata["authorization_servers"] == [ISSUER]
+    assert metadata["scopes_supported"] == ["tools"]
+    assert metadata["bearer_methods_supported"] == ["header"]
 
 
 async def test_the_body_of_a_rejected_request_is_not_read(guarded: Path) -> None:
@@ -140,11 +140,11 @@ async def test_a_session_of_another_principal_is_not_found(guarded: Path) -> Non
         session = await open_session(client, served.url)
         unknown = session | {"mcp-session-id": "0" * 32}
         for method in ("POST", "GET", "DELETE"):
-            told = [
+            answers = [
                 await client.request(method, served.url, headers=HEADERS | carol | named, content=ask)
                 for named in (session, unknown)
             ]
-            seen = [(one.status_code, one.content, {**one.headers, "date": ""}) for one in told]
+            seen = [(one.status_code, one.content, {**one.headers, "date": ""}) for one in answers]
             assert seen[0] == seen[1]
             assert seen[0][0] == 404
         assert (await client.post(served.url, headers=HEADERS | session, content=ask)).status_code == 200
@@ -186,33 +186,33 @@ async def test_a_token_removed_from_the_configuration_is_rejected(configured: Co
     config = configured({}, auth={"tokens": HASHES})
     async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
         session = await session_of(served.url, bearer(TOKENS["bob"]))
-        told = json.loads(config.read_text())
-        del told["auth"]["tokens"]["bob"]
-        config.write_text(json.dumps(told))
+        sections = json.loads(config.read_text())
+        del sections["auth"]["tokens"]["bob"]
+        config.write_text(json.dumps(sections))
         ask = HEADERS | session | bearer(TOKENS["bob"])
         assert (await client.post(served.url, headers=ask, content=LIST)).status_code == 200
         assert served.application.reload(load_config(config, {}), Pins()) == ()
         assert (await client.post(served.url, headers=ask, content=LIST)).status_code == 401
-        del told["auth"]
-        config.write_text(json.dumps(told))
+        del sections["auth"]
+        config.write_text(json.dumps(sections))
         assert served.application.reload(load_config(config, {}), Pins()) == ("auth",)  # the gate stays closed
         known = await client.post(served.url, headers=HEADERS | bearer(TOKENS["alice"]), content=HELLO)
         assert known.status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("sections", "said"),
+    ("sections", "message"),
     [
         ({}, "Write 'auth:' with tokens or issuers, or serve on 127.0.0.1."),
         ({"auth": {"tokens": HASHES}}, "Name in 'server.allowed_hosts' the hosts under which clients reach it"),
     ],
 )
 async def test_other_addresses_than_loopback_need_tokens_and_allowed_hosts(
-    sections: dict[str, Any], said: str, configured: Configured
+    sections: dict[str, Any], message: str, configured: Configured
 ) -> None:
     async with open_application(load_config(configured({}, **sections), {})) as application:
         for host in (ANYWHERE, "::", "tools.example.com"):
-            with pytest.raises(MirrorError, match=re.escape(said)):
+            with pytest.raises(MirrorError, match=re.escape(message)):
                 await application.serve_http(host, 0, print, anyio.Event())
 
 

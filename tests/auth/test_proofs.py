@@ -50,9 +50,9 @@ def digest(token: str) -> str:
 def proof(token: str, key: SigningKey = OWN["ES256"], header: dict[str, Any] | None = None, **claims: Any) -> str:
     """A proof for a POST to the gateway, with claims or parts of its header changed or, where None, left out."""
     standard = {"jti": uuid.uuid4().hex, "htm": "POST", "htu": RESOURCE, "iat": int(time.time()), "ath": digest(token)}
-    said = {name: value for name, value in {**standard, **claims}.items() if value is not None}
+    payload = {name: value for name, value in {**standard, **claims}.items() if value is not None}
     head = {"typ": "dpop+jwt", "jwk": public(key), **(header or {})}
-    return jwt.encode(said, key.private, key.algorithm, {k: v for k, v in head.items() if v is not None})
+    return jwt.encode(payload, key.private, key.algorithm, {k: v for k, v in head.items() if v is not None})
 
 
 def shown(token: str, *given: str, scheme: str = "DPoP") -> list[tuple[str, str]]:
@@ -182,9 +182,9 @@ async def test_an_issuer_with_required_dpop_has_no_bearer_tokens(configured: Con
         assert plain.status_code == 401
         bound = await client.post(served.url, headers=shown(TOKEN, proof(TOKEN)), content=HELLO)
         assert bound.status_code == 200
-        told = await client.get(served.url.removesuffix("/mcp") + "/.well-known/oauth-protected-resource/mcp")
-        assert told.json()["dpop_bound_access_tokens_required"] is True
-        assert "ES256" in told.json()["dpop_signing_alg_values_supported"]
+        metadata = await client.get(served.url.removesuffix("/mcp") + "/.well-known/oauth-protected-resource/mcp")
+        assert metadata.json()["dpop_bound_access_tokens_required"] is True
+        assert "ES256" in metadata.json()["dpop_signing_alg_values_supported"]
 
 
 async def test_the_challenge_names_all_accepted_schemes(configured: Configured, tmp_path: Path) -> None:

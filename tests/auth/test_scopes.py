@@ -52,10 +52,10 @@ class Recorder:
     wants_progress: bool = False
     is_waiting: bool = True
     session_channel: ClientChannel | None = None
-    heard: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    notifications: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        self.heard.append((method, params))
+        self.notifications.append((method, params))
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"asked": method, **params}
@@ -107,14 +107,14 @@ async def both(config: Path) -> AsyncIterator[tuple[Visitor, Visitor]]:
         yield alice, await stack.enter_async_context(visiting(url, "bob"))
 
 
-def said(answer: str) -> Any:
+def result_of(answer: str) -> Any:
     """An answer's result or error."""
-    told = json.loads(answer.partition("data: ")[2] or answer)
-    return told.get("result", told.get("error"))
+    message = json.loads(answer.partition("data: ")[2] or answer)
+    return message.get("result", message.get("error"))
 
 
 async def names(visitor: Visitor, what: str, member: str, key: str, *, modern: bool) -> set[str]:
-    listed = said(await visitor.ask(what, {}, modern=modern))
+    listed = result_of(await visitor.ask(what, {}, modern=modern))
     return {one[key] for one in listed[member]}
 
 
@@ -158,7 +158,7 @@ async def test_no_listing_mentions_an_upstream_without_its_scope(scoped: Path) -
             answer = await bob.ask(method, params, modern=True)
             assert "crm" not in answer
         status = json.loads(
-            said(await alice.ask("resources/read", {"uri": STATUS}, modern=True))["contents"][0]["text"]
+            result_of(await alice.ask("resources/read", {"uri": STATUS}, modern=True))["contents"][0]["text"]
         )
         crm, wiki = status["upstreams"]
         assert (crm["name"], crm["tools"]) == ("crm", wiki["tools"] - 1)  # one takes a scope that she has not
@@ -184,7 +184,7 @@ async def test_a_hidden_upstream_is_answered_like_an_unknown_one(configured: Con
     async def answer(visitor: Visitor, asked: tuple[str, dict[str, Any]], name: str, *, modern: bool) -> str:
         method, params = asked
         filled = json.loads(json.dumps(params).replace("NAME", name))
-        return json.dumps(said(await visitor.ask(method, filled, modern=modern)))
+        return json.dumps(result_of(await visitor.ask(method, filled, modern=modern)))
 
     async with both(configured(upstreams, auth=auth)) as (alice, bob):
         for modern, asked in product(ERAS, UNKNOWN):
@@ -234,8 +234,8 @@ async def test_listings_behind_a_scope_are_marked_private_for_caches(
     config = configured({"crm": speaking("2026-07-28", required_scopes=required)}, auth=auth)
     methods = "tools/list", "prompts/list", "resources/templates/list"
     async with both(config) as (alice, _):
-        answers = [said(await alice.ask(method, {}, modern=True)) for method in methods]
-        answers.append(said(await alice.ask("resources/read", {"uri": "notes://one"}, modern=True)))
+        answers = [result_of(await alice.ask(method, {}, modern=True)) for method in methods]
+        answers.append(result_of(await alice.ask("resources/read", {"uri": "notes://one"}, modern=True)))
     assert {answer["cacheScope"] for answer in answers} == cached
 
 
@@ -244,11 +244,11 @@ async def test_path_errors_do_not_reveal_hidden_tools(scoped: Path) -> None:
     async with both(scoped) as (alice, bob):
         for visitor, tool in (alice, "crm_echo_mirrored"), (bob, "wiki_echo_mirrored"):
             for label in "interview", "nobodys":
-                told = await visitor.call(tool, value=f"{label}-{uuid.uuid4()}")
-                assert ("No value is stored" in told) == (label == "interview"), told
-        told = json.loads(scoped.read_text())
-        told["upstreams"]["wiki"]["tools"] = {"allow": ["echo"]}
-    scoped.write_text(json.dumps(told))
+                answer = await visitor.call(tool, value=f"{label}-{uuid.uuid4()}")
+                assert ("No value is stored" in answer) == (label == "interview"), answer
+        answer = json.loads(scoped.read_text())
+        answer["upstreams"]["wiki"]["tools"] = {"allow": ["echo"]}
+    scoped.write_text(json.dumps(answer))
     async with both(scoped) as (_, bob):
         assert "No value is stored" not in await bob.call("echo_mirrored", value=f"interview-{uuid.uuid4()}")
 
@@ -269,24 +269,26 @@ async def test_an_update_has_the_name_that_each_principal_knows(scoped: Path) ->
         watching = []
         for visitor, uri in (alice, "wiki+notes://one"), (bob, "notes://one"):
             assert uri in await names(visitor, *RESOURCES, modern=True)
-            told: asyncio.Queue[str] = asyncio.Queue()
-            watching.append((uri, told, asyncio.create_task(listen(visitor, {"resourceSubscriptions": [uri]}, told))))
-            assert "acknowledged" in await told.get()
+            updates: asyncio.Queue[str] = asyncio.Queue()
+            watching.append(
+                (uri, updates, asyncio.create_task(listen(visitor, {"resourceSubscriptions": [uri]}, updates)))
+            )
+            assert "acknowledged" in await updates.get()
         await bob.call("wiki_touch_mirrored", uri="notes://one")
-        for uri, told, task in watching:
-            assert json.loads(await told.get())["params"]["uri"] == uri
+        for uri, updates, task in watching:
+            assert json.loads(await updates.get())["params"]["uri"] == uri
             task.cancel()
 
 
 async def test_a_change_is_announced_only_to_principals_with_its_scope(
     scoped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: asyncio.Queue[ListChange] = asyncio.Queue()
+    updates: asyncio.Queue[ListChange] = asyncio.Queue()
     call = {"name": "crm_change_mirrored", "arguments": {"kind": "prompts"}}
     async with serving_gateway(scoped) as served, visiting(served.url, "alice") as alice, asyncio.timeout(BOUND):
-        monkeypatch.setattr(served.application.notifier.announcements, "list_changed", told.put)
+        monkeypatch.setattr(served.application.notifier.announcements, "list_changed", updates.put)
         assert "changed" in await alice.ask("tools/call", call)
-        while (change := await told.get()).kind != "prompts" or change.owner is None:  # it came over her connection
+        while (change := await updates.get()).kind != "prompts" or change.owner is None:  # it came over her connection
             pass
     assert change.required == ("crm",)
     scopes_of = (None, frozenset({"crm"}), frozenset[str]())
@@ -303,21 +305,21 @@ async def test_a_reload_ends_updates_to_principals_without_the_new_scope(
         served = await stack.enter_async_context(serving_gateway(config))
         bob = await stack.enter_async_context(visiting(served.url, "bob"))
         alice = await stack.enter_async_context(visiting(served.url, "alice"))
-        heard: dict[str, asyncio.Queue[str]] = {}
+        received: dict[str, asyncio.Queue[str]] = {}
         tasks = []
         await stack.enter_async_context(asyncio.timeout(BOUND))
         for visitor in bob, alice:  # his is the first watch: the connection was made for him
-            told = heard[visitor.name] = asyncio.Queue()
-            tasks.append(asyncio.create_task(listen(visitor, {"resourceSubscriptions": ["notes://one"]}, told)))
-            assert "acknowledged" in await told.get()
+            updates = received[visitor.name] = asyncio.Queue()
+            tasks.append(asyncio.create_task(listen(visitor, {"resourceSubscriptions": ["notes://one"]}, updates)))
+            assert "acknowledged" in await updates.get()
         changed = json.loads(config.read_text())
         changed["upstreams"]["crm"]["required_scopes"] = ["crm"]
         config.write_text(json.dumps(changed))
         Reloading(served.application, config, {}, lambda _line: None).reload()
-        while "updated" not in await heard["alice"].get():  # it is watched again by her right
+        while "updated" not in await received["alice"].get():  # it is watched again by her right
             pass
-        while not heard["bob"].empty():
-            assert "updated" not in heard["bob"].get_nowait()
+        while not received["bob"].empty():
+            assert "updated" not in received["bob"].get_nowait()
         for task in tasks:
             task.cancel()
 
@@ -333,26 +335,26 @@ async def test_a_session_without_its_scope_gets_no_messages_of_the_upstream() ->
     await home.notify("notifications/message", {"data": 2})
     with pytest.raises(RefusedError, match="The client cannot receive roots/list now"):
         await home.request("roots/list", {})
-    assert session.heard == [("notifications/message", {"data": 1})]
-    told = home.log_level, home.wants_progress, home.is_waiting, home.session_channel, home.caller
-    assert told == (None, False, True, None, session.caller)
+    assert session.notifications == [("notifications/message", {"data": 1})]
+    state = home.log_level, home.wants_progress, home.is_waiting, home.session_channel, home.caller
+    assert state == (None, False, True, None, session.caller)
 
 
 async def test_a_session_without_its_scope_can_unsubscribe(scoped: Path) -> None:
-    told = json.loads(scoped.read_text())
-    crm = told["upstreams"]["crm"]
+    sections = json.loads(scoped.read_text())
+    crm = sections["upstreams"]["crm"]
     del crm["url"]  # the shared process knows subscriptions of other tests
     crm |= {"command": sys.executable, "args": [str(RELAY), "stdio", "2025-11-25"]}
-    scoped.write_text(json.dumps(told))
+    scoped.write_text(json.dumps(sections))
     async with both(scoped) as (alice, _):
         tokens = {scope: KEY.sign(ISSUER, sub="carla", scope=scope) for scope in ("crm", "")}
         carla = Visitor("carla", alice.url, alice.http)
         broad, narrow = ({"authorization": f"Bearer {token}"} for token in tokens.values())
         carla.session = await session_of(alice.url, broad)
         watched = {"uri": "notes://one"}
-        assert said(await carla.ask("resources/subscribe", watched, modern=False, **broad)) == {}
+        assert result_of(await carla.ask("resources/subscribe", watched, modern=False, **broad)) == {}
         assert "notes://one" in await carla.ask("tools/call", ASK_WATCHED, modern=False, **broad)
-        assert said(await carla.ask("resources/unsubscribe", watched, modern=False, **narrow)) == {}
+        assert result_of(await carla.ask("resources/unsubscribe", watched, modern=False, **narrow)) == {}
         assert "notes://one" not in await carla.ask("tools/call", ASK_WATCHED, modern=False, **broad)
 
 
@@ -391,10 +393,10 @@ async def test_a_reload_applies_changed_scopes(scoped: Path) -> None:
         served = await stack.enter_async_context(serving_gateway(scoped))
         bob = await stack.enter_async_context(visiting(served.url, "bob"))
         assert "crm_echo_mirrored" not in await names(bob, *TOOLS, modern=False)
-        told = json.loads(scoped.read_text())
-        del told["upstreams"]["crm"]["required_scopes"]
-        told["upstreams"]["wiki"]["required_scopes"] = ["wiki"]
-        scoped.write_text(json.dumps(told))
+        sections = json.loads(scoped.read_text())
+        del sections["upstreams"]["crm"]["required_scopes"]
+        sections["upstreams"]["wiki"]["required_scopes"] = ["wiki"]
+        scoped.write_text(json.dumps(sections))
         Reloading(served.application, scoped, {}, lambda _line: None).reload()
         async with asyncio.timeout(BOUND):
             while "crm_echo_mirrored" not in await names(bob, *TOOLS, modern=False):  # noqa: ASYNC110  # the upstream starts
@@ -434,5 +436,5 @@ async def test_check_reports_names_of_tools_that_do_not_exist(
     config = configured({"crm": speaking("2025-11-25", tools=tools, overrides=overrides)}, auth=auth)
     ended = await run("check", "--config", str(config))
     assert ended.code == 1
-    told = {line.partition("'")[2].partition("'")[0] for line in ended.err.splitlines() if " no tool " in line}
-    assert told == {"eccho", "gorw", "groww", "y*"}
+    unknown = {line.partition("'")[2].partition("'")[0] for line in ended.err.splitlines() if " no tool " in line}
+    assert unknown == {"eccho", "gorw", "groww", "y*"}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Run
 
 BOUND = 60
-HEARD = '"shown": "ac"'
+RECEIVED = '"shown": "ac"'
 """What the upstream says of a call that came with an access token."""
 
 
@@ -93,15 +93,15 @@ async def test_client_credentials_are_exchanged_once_for_a_kept_token(
     caplog.set_level("DEBUG", "mcp_mirror")
     config = load_config(configured({"guarded": alone(authority, tmp_path)}), {})
     async with open_application(config) as application:
-        assert HEARD in await text(application, "hear_mirrored")
+        assert RECEIVED in await text(application, "hear_mirrored")
         async with anyio.create_task_group() as tasks:
             for _ in range(8):  # that are answered only when all are under way
                 tasks.start_soon(text, application, "slow_mirrored", {"enough": 8})
         refused = await text(application, "quote_mirrored")
         assert "You sent ***" in refused
     assert grants(authority) == ["client_credentials"]
-    said = "\n".join(one.getMessage() for one in caplog.records if one.name.startswith("mcp_mirror")) + refused
-    assert not [secret for secret in (*authority.good, CLIENT[1]) if secret in said]
+    log = "\n".join(one.getMessage() for one in caplog.records if one.name.startswith("mcp_mirror")) + refused
+    assert not [secret for secret in (*authority.good, CLIENT[1]) if secret in log]
     file = tmp_path / "kept" / "tokens.json"
     assert file.read_text().count(next(iter(authority.good))) == 1
     if sys.platform != "win32":
@@ -109,10 +109,10 @@ async def test_client_credentials_are_exchanged_once_for_a_kept_token(
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert [path.name for path in file.parent.iterdir()] == ["tokens.json"]
     async with open_application(config) as application:
-        assert HEARD in await text(application, "hear_mirrored")
+        assert RECEIVED in await text(application, "hear_mirrored")
         assert grants(authority) == ["client_credentials"]  # it was kept
         authority.good.clear()  # withdrawn
-        assert HEARD in await text(application, "hear_mirrored")
+        assert RECEIVED in await text(application, "hear_mirrored")
         assert grants(authority) == ["client_credentials"] * 2
 
 
@@ -129,7 +129,7 @@ async def test_a_wrapped_server_uses_the_tokens_of_a_login_by_its_address(
     with anyio.fail_after(BOUND):
         assert await sign_in(config.upstreams[0], (), browse) == str(tmp_path / "data/mcp-mirror/tokens/guarded.json")
     async with open_application(config) as application:
-        assert HEARD in await text(application, "hear_mirrored")
+        assert RECEIVED in await text(application, "hear_mirrored")
     endpoint = build_wrap_config("other", describe_remote("http://x/mcp", ["Authorization: b"]), {}, None, {})
     assert "oauth=None" in repr(endpoint.upstreams[0].endpoint)
 
@@ -147,19 +147,19 @@ async def test_a_user_signs_in_once_and_tokens_are_refreshed(
         assert "not connected now: guarded" in await text(application, "hear_mirrored")
         await log_in(config, "more")
         async with asyncio.timeout(BOUND):
-            while HEARD not in await text(application, "hear_mirrored"):  # noqa: ASYNC110  # the gateway connects
+            while RECEIVED not in await text(application, "hear_mirrored"):  # noqa: ASYNC110  # the gateway connects
                 await asyncio.sleep(0.1)
     asked = dict(authority.asked)["authorization_code"]
     assert asked["resource"] == f"{authority.url}/mcp"
     assert asked["client_id"] == "registered"
     assert authority.scopes == "extra more"
     kept = tmp_path / "kept" / "tokens.json"
-    told = json.loads(kept.read_text())
-    kept.write_text(json.dumps({**told, "ends": 1.0}))  # long ago
+    token = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**token, "ends": 1.0}))  # long ago
     asked_before = len(authority.asked)
     authority.expires_in = 3600
     async with open_application(load_config(config, {})) as application:
-        assert HEARD in await text(application, "hear_mirrored")
+        assert RECEIVED in await text(application, "hear_mirrored")
         assert grants(authority)[asked_before:] == ["refresh_token"]
         authority.good.clear()
         authority.refresh.clear()  # the person has taken the permission back
@@ -175,15 +175,15 @@ async def test_a_user_signs_in_from_the_command_line(
         COMMAND, "login", "guarded", "--config", str(config), stdin=DEVNULL, stderr=PIPE
     )
     assert process.stderr is not None
-    said = ""
+    output = ""
     async with asyncio.timeout(BOUND):
         while line := (await process.stderr.readline()).decode():
-            said += line
+            output += line
             if line.startswith("http"):
                 await browse(line.strip())
-        assert await process.wait() == 0, said
-    assert "Signed in to guarded." in said
-    assert not [secret for secret in (*authority.good, *authority.refresh) if secret in said]
+        assert await process.wait() == 0, output
+    assert "Signed in to guarded." in output
+    assert not [secret for secret in (*authority.good, *authority.refresh) if secret in output]
 
 
 async def test_insufficient_scope_names_the_login_command_and_no_server_text(
@@ -192,11 +192,11 @@ async def test_insufficient_scope_names_the_login_command_and_no_server_text(
     config = configured({"guarded": wanting(authority, tmp_path)})
     await log_in(config)
     async with open_application(load_config(config, {})) as application:
-        for rights, told in (("a more:rights", " --scope 'a more:rights'"), ("a'$(x)", ""), ("a" * 300, "")):
+        for rights, option in (("a more:rights", " --scope 'a more:rights'"), ("a'$(x)", ""), ("a" * 300, "")):
             authority.rights = rights
-            assert f"mcp-mirror login guarded{told} (" in await text(application, "hear_mirrored")
+            assert f"mcp-mirror login guarded{option} (" in await text(application, "hear_mirrored")
         authority.rights = ""
-        assert HEARD in await text(application, "hear_mirrored")
+        assert RECEIVED in await text(application, "hear_mirrored")
 
 
 async def test_tokens_of_one_url_are_not_sent_to_another(
@@ -206,8 +206,8 @@ async def test_tokens_of_one_url_are_not_sent_to_another(
     await log_in(config)
     other = Authority()
     async with governing(other):
-        told = await state_of(configured({"guarded": wanting(other, tmp_path)}))
-    assert "Run: mcp-mirror login guarded" in told
+        state = await state_of(configured({"guarded": wanting(other, tmp_path)}))
+    assert "Run: mcp-mirror login guarded" in state
     assert other.asked == []
 
 
@@ -222,13 +222,13 @@ async def test_a_refused_sign_in_is_reported_without_the_servers_text(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     authority.status = 400
-    told = await state_of(configured({"guarded": alone(authority, tmp_path)}))
-    assert "its authorization server returned no token (HTTP status 400, invalid_grant)" in told
-    assert CLIENT[1] not in told
+    state = await state_of(configured({"guarded": alone(authority, tmp_path)}))
+    assert "its authorization server returned no token (HTTP status 400, invalid_grant)" in state
+    assert CLIENT[1] not in state
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"issuer": "http://login.example.com"}, "names an authorization server without https"),
         ({"metadata": {"issuer": "https://evil.example.com"}}, "returned an invalid response"),
@@ -236,11 +236,11 @@ async def test_a_refused_sign_in_is_reported_without_the_servers_text(
     ],
 )
 async def test_secrets_are_not_sent_to_addresses_that_an_upstream_names(
-    *, change: dict[str, Any], said: str, authority: Authority, configured: Configured, tmp_path: Path
+    *, change: dict[str, Any], message: str, authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     for name, value in change.items():
         setattr(authority, name, value)
-    assert said in await state_of(configured({"guarded": alone(authority, tmp_path)}))
+    assert message in await state_of(configured({"guarded": alone(authority, tmp_path)}))
     assert authority.asked == []
 
 
@@ -255,9 +255,9 @@ async def test_readable_or_damaged_token_files_are_not_used(
     assert f"Run: chmod 600 {file}" in await state_of(config)
     file.chmod(0o600)
     file.write_text(file.read_text().replace("{", "[", 1))
-    told = await state_of(config)
-    assert "cannot be read. Remove the file" in told
-    assert not [token for token in authority.good if token in told]
+    state = await state_of(config)
+    assert "cannot be read. Remove the file" in state
+    assert not [token for token in authority.good if token in state]
 
 
 async def test_a_redirect_to_another_origin_gets_neither_headers_nor_tokens(
@@ -287,10 +287,10 @@ async def test_a_redirect_to_another_origin_gets_neither_headers_nor_tokens(
         (tmp_path / "tokens.json").write_text(json.dumps(kept))
         by_header = {"url": url, "headers": {"Authorization": "Bearer h3ader-c4nary"}}
         by_token = {"url": url, "auth": {"oauth": {"token_file": "tokens.json"}}}
-        told = [await state_of(configured({"one": one})) for one in (by_header, by_token)]
-    assert all(one.startswith("down: ") for one in told)
+        state = [await state_of(configured({"one": one})) for one in (by_header, by_token)]
+    assert all(one.startswith("down: ") for one in state)
     assert seen == []
-    assert "c4nary" not in str(told)
+    assert "c4nary" not in str(state)
 
 
 async def test_login_needs_an_upstream_with_an_authorization_code(

@@ -117,7 +117,7 @@ async def test_the_configuration_chooses_the_claim_of_the_principal(keys: str) -
 
 
 @pytest.mark.parametrize(
-    ("said", "scopes"),
+    ("claims", "scopes"),
     [
         ({"scope": "a b"}, {"a", "b"}),
         ({"scp": ["a", "b", 3]}, {"a", "b"}),
@@ -126,8 +126,8 @@ async def test_the_configuration_chooses_the_claim_of_the_principal(keys: str) -
         ({}, set()),
     ],
 )
-async def test_scopes_are_read_in_all_common_forms(keys: str, said: dict[str, Any], scopes: set[str]) -> None:
-    principal = await issuers(keys).find_principal(KEY.sign(ISSUER, **said))
+async def test_scopes_are_read_in_all_common_forms(keys: str, claims: dict[str, Any], scopes: set[str]) -> None:
+    principal = await issuers(keys).find_principal(KEY.sign(ISSUER, **claims))
     assert principal
     assert principal.scopes == scopes
 

@@ -61,7 +61,7 @@ async def test_a_principal_cannot_use_values_of_another(guarded: Path, store: st
         owned = await furnish(alice, rng, 24)
         assert await try_all(bob, owned, rng.getrandbits(64), ATTEMPTS) == []
         listed = await alice.call("memory_list")
-        for path in (*owned.told, *owned.hidden)[:8]:  # nor was anything harmed
+        for path in (*owned.revealed, *owned.hidden)[:8]:  # nor was anything harmed
             assert "c4nary" in await alice.call("memory_read", memory_path=path)
         assert owned.seen_in(listed)
         assert not owned.seen_in(await bob.call("memory_list"))
@@ -69,9 +69,9 @@ async def test_a_principal_cannot_use_values_of_another(guarded: Path, store: st
 
 @own_store
 async def test_by_default_principals_do_not_evict_values_of_others(guarded: Path) -> None:
-    told = json.loads(guarded.read_text())
-    told["store"]["max_values"] = 40
-    guarded.write_text(json.dumps(told))
+    sections = json.loads(guarded.read_text())
+    sections["store"]["max_values"] = 40
+    guarded.write_text(json.dumps(sections))
     async with AsyncExitStack() as stack:
         url = (await stack.enter_async_context(serving_gateway(guarded))).url
         alice = await stack.enter_async_context(visiting(url, "alice"))
@@ -107,24 +107,24 @@ TOOLS: list[tuple[str, dict[str, Any]]] = [
 
 async def answers_of(visitor: Visitor, path: str) -> list[str]:
     """The answers of all memory tools, resources and a twin for a path, without the path itself."""
-    told = [await visitor.call(tool, **json.loads(json.dumps(given).replace("{}", path))) for tool, given in TOOLS]
-    told += [await visitor.ask("resources/read", {"uri": f"memory://{path}{more}"}) for more in ("", "/private")]
-    told += [await visitor.ask("resources/list", {"cursor": path})]
-    told += [await visitor.ask("resources/read", {"uri": f"memory://{path}"}, modern=True)]
-    return [answer.replace(path, "PATH").partition('"id":')[2].partition(",")[2].rstrip() for answer in told]
+    answers = [await visitor.call(tool, **json.loads(json.dumps(given).replace("{}", path))) for tool, given in TOOLS]
+    answers += [await visitor.ask("resources/read", {"uri": f"memory://{path}{more}"}) for more in ("", "/private")]
+    answers += [await visitor.ask("resources/list", {"cursor": path})]
+    answers += [await visitor.ask("resources/read", {"uri": f"memory://{path}"}, modern=True)]
+    return [answer.replace(path, "PATH").partition('"id":')[2].partition(",")[2].rstrip() for answer in answers]
 
 
 @own_store
 async def test_foreign_expired_and_unknown_paths_return_the_same_error(guarded: Path) -> None:
-    told = json.loads(guarded.read_text())
-    told["store"]["ttl"] = 1
-    guarded.write_text(json.dumps(told))
+    sections = json.loads(guarded.read_text())
+    sections["store"]["ttl"] = 1
+    guarded.write_text(json.dumps(sections))
     async with AsyncExitStack() as stack:
         url = (await stack.enter_async_context(serving_gateway(guarded))).url
         alice = await stack.enter_async_context(visiting(url, "alice"))
         bob = await stack.enter_async_context(visiting(url, "bob"))
         owned = await furnish(alice, random.Random(SEED), 2)  # noqa: S311  # as above
-        (foreign,) = owned.told
+        (foreign,) = owned.revealed
         unknown = f"say-{uuid.uuid4()}"
         assert await answers_of(bob, foreign) == await answers_of(bob, unknown)
         async with asyncio.timeout(30):
@@ -171,9 +171,9 @@ async def test_credentials_of_clients_are_not_forwarded_to_upstreams(configured:
         }  # fmt: skip
         for modern in (False, True):
             call = {"name": "hear_mirrored", "arguments": {"said": "this"}, "_meta": meta}
-            heard = await alice.ask("tools/call", call, modern=modern, **shown)
-            assert "kept" in heard
-            assert not [word for word in (token, canary, "uthorization", "cookie", "nested") if word in heard]
+            received = await alice.ask("tools/call", call, modern=modern, **shown)
+            assert "kept" in received
+            assert not [word for word in (token, canary, "uthorization", "cookie", "nested") if word in received]
 
 
 @own_store
@@ -188,7 +188,7 @@ async def test_response_times_do_not_reveal_paths_of_another_principal(guarded: 
         times: tuple[list[float], list[float]] = ([], [])
         rng = random.Random(SEED)  # noqa: S311  # as above
         for _ in range(PAIRS):
-            paths = [rng.choice(owned.told), f"say-{uuid.UUID(int=rng.getrandbits(128), version=4)}"]
+            paths = [rng.choice(owned.revealed), f"say-{uuid.UUID(int=rng.getrandbits(128), version=4)}"]
             for which in rng.sample((0, 1), 2):
                 began = time.perf_counter()
                 await bob.call("memory_describe", memory_path=paths[which])

@@ -53,8 +53,8 @@ async def sealing(console: Console, runs: int, large: bool) -> None:  # noqa: AR
                 ]
             columns = [zip(*(pair[form] for pair in pairs), strict=True) for form in (0, 1)]
             before, after = ([statistics.median(each) for each in column] for column in columns)
-            told = (f"{b * 1000:.2f} ms, {b / a:.2f}" for a, b in zip(before, after, strict=True))
-            rows.append((name, *told))
+            cells = (f"{b * 1000:.2f} ms, {b / a:.2f}" for a, b in zip(before, after, strict=True))
+            rows.append((name, *cells))
         show(console, f"{kind}: sealed, and its ratio to clear", ("value", "put", "read", "read of 100 bytes"), rows)
 
 

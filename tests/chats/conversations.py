@@ -97,11 +97,11 @@ def openai(draw: Draw) -> list[Message]:
     """Chat Completions."""
     messages: list[Message] = [{"role": draw(st.sampled_from(("system", "developer"))), "content": draw(texts)}]
 
-    def parts(said: list[str | None]) -> Any:
-        if len(said) == 1 and said[0] is not None and draw(st.booleans()):
-            return said[0]
+    def parts(parts_of_text: list[str | None]) -> Any:
+        if len(parts_of_text) == 1 and parts_of_text[0] is not None and draw(st.booleans()):
+            return parts_of_text[0]
         image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}}
-        return [image if text is None else {"type": "text", "text": text} for text in said]
+        return [image if text is None else {"type": "text", "text": text} for text in parts_of_text]
 
     def called(call: Call) -> Message:
         if draw(st.integers(0, 5)) == 0:
@@ -118,8 +118,8 @@ def openai(draw: Draw) -> list[Message]:
             calls = {"tool_calls": [called(call) for call in step.calls]} if step.calls else {}
             messages.append({"role": "assistant", "content": content, **calls})
             for call in step.calls:
-                said = call.result if isinstance(call.result, list) else [_as_text(call.result)]
-                body = parts([text or "an image" for text in said])
+                items = call.result if isinstance(call.result, list) else [_as_text(call.result)]
+                body = parts([text or "an image" for text in items])
                 messages.append({"role": "tool", "tool_call_id": call.identity, "content": body})
     return messages
 
@@ -131,10 +131,10 @@ def responses(draw: Draw) -> list[Message]:
     image = {"type": "input_image", "detail": "auto", "image_url": f"data:image/png;base64,{IMAGE}"}
     count = 0
     for turn in draw(plans()):
-        said = [image if text is None else {"type": "input_text", "text": text} for text in turn.asked]
+        content = [image if text is None else {"type": "input_text", "text": text} for text in turn.asked]
         first = turn.asked[0]
-        plain = len(said) == 1 and first is not None and draw(st.booleans())
-        items.append({"type": "message", "role": "user", "content": first if plain else said})
+        plain = len(content) == 1 and first is not None and draw(st.booleans())
+        items.append({"type": "message", "role": "user", "content": first if plain else content})
         for step in turn.steps:
             for _ in range(step.thoughts):
                 count += 1
@@ -175,8 +175,8 @@ def anthropic(draw: Draw) -> list[Message]:
     def cached() -> Message:
         return {"cache_control": {"type": "ephemeral"}} if draw(st.integers(0, 5)) == 0 else {}
 
-    def blocks(said: list[str | None]) -> list[Message]:
-        return [image if text is None else {"type": "text", "text": text, **cached()} for text in said]
+    def blocks(lines: list[str | None]) -> list[Message]:
+        return [image if text is None else {"type": "text", "text": text, **cached()} for text in lines]
 
     def result(call: Call) -> Message:
         body = blocks(call.result) if isinstance(call.result, list) else _as_text(call.result)
@@ -195,9 +195,9 @@ def anthropic(draw: Draw) -> list[Message]:
             if owed:
                 messages.append({"role": "user", "content": owed})
             thoughts = [_thought(draw) for _ in range(step.thoughts)]
-            said = [] if step.text is None else [{"type": "text", "text": step.text, **cached()}]
+            spoken_texts = [] if step.text is None else [{"type": "text", "text": step.text, **cached()}]
             calls = [{"type": "tool_use", "id": c.identity, "name": "look", "input": c.arguments} for c in step.calls]
-            messages.append({"role": "assistant", "content": [*thoughts, *said, *calls]})
+            messages.append({"role": "assistant", "content": [*thoughts, *spoken_texts, *calls]})
             owed = [result(call) for call in step.calls]
     return [*messages, {"role": "user", "content": owed}] if owed else messages
 

@@ -115,8 +115,8 @@ async def call_tools(client: Client) -> None:
 async def call_as_told(client: Client) -> None:
     """Make the calls that the suite names."""
     await client.list_tools()
-    for told in json.loads(os.environ["MCP_CONFORMANCE_CONTEXT"])["toolCalls"]:
-        await call(client, told["name"], told["arguments"])
+    for request in json.loads(os.environ["MCP_CONFORMANCE_CONTEXT"])["toolCalls"]:
+        await call(client, request["name"], request["arguments"])
 
 
 async def ask_for_all(client: Client) -> None:
@@ -219,9 +219,9 @@ def main(flags: set[str]) -> None:
     try:
         asyncio.run(drive(sys.argv[-1], flags))
     except Exception as failed:  # noqa: BLE001  # each failure is printed on one line
-        told = find_leaves(failed)
-        sys.stderr.write("".join(f"{type(one).__name__}: {one}\n" for one in told))
-        if "--direct" not in flags or not all(isinstance(one, ValidationError) for one in told):
+        errors = find_leaves(failed)
+        sys.stderr.write("".join(f"{type(one).__name__}: {one}\n" for one in errors))
+        if "--direct" not in flags or not all(isinstance(one, ValidationError) for one in errors):
             sys.exit(1)
 
 

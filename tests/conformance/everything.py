@@ -59,8 +59,8 @@ class Everything(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        told = notification_options or NotificationOptions(prompts_changed=True, tools_changed=True)
-        return super().create_initialization_options(told, experimental_capabilities, extensions)
+        options = notification_options or NotificationOptions(prompts_changed=True, tools_changed=True)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
 def build(shelf: Shelf) -> Everything:
@@ -142,9 +142,9 @@ def _of_the_handshake_era(app: ASGIApp) -> ASGIApp:
     """Refuse requests that servers of this protocol version do not know, with text instead of JSON, as they do."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        told = dict(scope.get("headers", [])).get(b"mcp-protocol-version", b"").decode()
-        if told in MODERN_PROTOCOL_VERSIONS:
-            answer = PlainTextResponse(f"Bad Request: Unsupported protocol version: {told}", status_code=400)
+        version = dict(scope.get("headers", [])).get(b"mcp-protocol-version", b"").decode()
+        if version in MODERN_PROTOCOL_VERSIONS:
+            answer = PlainTextResponse(f"Bad Request: Unsupported protocol version: {version}", status_code=400)
             await answer(scope, receive, send)
         else:
             await app(scope, receive, send)

@@ -93,8 +93,8 @@ async def hold(interview: Interview, ctx: Ctx, params: InputResponseRequestParam
 
 
 def _askable(interview: Interview, ctx: Ctx, questions: Questions) -> Questions:
-    told = ctx.session.client_capabilities
-    declared = told.model_dump(exclude_none=True) if told else {}
+    capabilities = ctx.session.client_capabilities
+    declared = capabilities.model_dump(exclude_none=True) if capabilities else {}
     missing = {_CAPABILITIES[question.method] for question in questions.values()} - declared.keys()
     able = {key: one for key, one in questions.items() if _CAPABILITIES[one.method] not in missing}
     if missing and not (interview.only_declared and able):

@@ -30,8 +30,8 @@ Play = Callable[[], Awaitable[None]]
 async def find_issuer(url: str) -> str:
     """The authorization server that the suite's server names."""
     async with httpx2.AsyncClient(timeout=_BOUND) as client:
-        told = await client.get(httpx2.URL(url).join("/.well-known/oauth-protected-resource/mcp"))
-        return str(told.json()["authorization_servers"][0])
+        metadata = await client.get(httpx2.URL(url).join("/.well-known/oauth-protected-resource/mcp"))
+        return str(metadata.json()["authorization_servers"][0])
 
 
 async def write_access(url: str, scenario: str, folder: Path) -> Mapping[str, Any]:
@@ -59,16 +59,16 @@ async def sign_in(config: Path, *more: str) -> None:
     command = [str(Path(sys.executable).parent / "mcp-mirror"), "login", "suite", "--config", str(config), *more]
     process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stderr=PIPE)
     assert process.stderr is not None
-    said = ""
+    output = ""
     async with asyncio.timeout(_BOUND), httpx2.AsyncClient(follow_redirects=True) as browser:
         while line := (await process.stderr.readline()).decode():
-            said += line
+            output += line
             if line.startswith("http"):
                 await browser.get(line.strip())
         code = await process.wait()
-    sys.stderr.write(said)
+    sys.stderr.write(output)
     if code:
-        raise RuntimeError(said)
+        raise RuntimeError(output)
 
 
 async def check(config: Path) -> str:
@@ -91,10 +91,10 @@ async def play_signed_in(config: Path, play: Play) -> None:
         try:
             await play()
         except Exception as failed:  # whatever it is, it may say what to do
-            told = _ASKED.search(_words_of(failed))
-            if told is None:
+            match = _ASKED.search(_words_of(failed))
+            if match is None:
                 raise
-            asked = shlex.split(told[1] or "")
+            asked = shlex.split(match[1] or "")
         else:
             return
     raise RuntimeError("It still wants somebody to sign in.")

@@ -90,7 +90,7 @@ async def run_server(url: str, revision: str, title: str) -> Report:
     with tempfile.TemporaryDirectory() as results:
         arguments = ("--url", url, "--requirements", revision, "--timeout", f"{_ONE * 1000:.0f}", "-o", results)
         code, output = await _run("server", *arguments)
-        complaints = {name.removeprefix("server-"): told for name, told in _read_complaints(Path(results))}
+        complaints = {name.removeprefix("server-"): lines for name, lines in _read_complaints(Path(results))}
     required = set(require("server", revision))
     scenarios = tuple(
         Scenario(name, mark == "✓", name in required, complaints.get(name, ()))
@@ -103,12 +103,12 @@ async def run_client(command: str, scenario: str, revision: str | None) -> Repor
     """Run one scenario, of a revision or of an extension, with a client that a command starts; a warning fails it."""
     with tempfile.TemporaryDirectory() as results:
         of_revision = () if revision is None else ("--spec-version", revision)
-        told = ("--command", command, "--scenario", scenario, *of_revision)
-        code, output = await _run("client", *told, "--timeout", f"{_ONE * 1000:.0f}", "-o", results)
+        arguments = ("--command", command, "--scenario", scenario, *of_revision)
+        code, output = await _run("client", *arguments, "--timeout", f"{_ONE * 1000:.0f}", "-o", results)
         complaints = tuple(line for _, lines in _read_complaints(Path(results)) for line in lines)
-        said = tuple(path.read_text(encoding="utf-8") for path in Path(results).rglob("stderr.txt"))
+        errors = tuple(path.read_text(encoding="utf-8") for path in Path(results).rglob("stderr.txt"))
     passed = code == 0 and "OVERALL: PASSED" in output
-    return Report(scenario, code, (Scenario(scenario, passed, scored=True, complaints=(*complaints, *said)),), output)
+    return Report(scenario, code, (Scenario(scenario, passed, scored=True, complaints=(*complaints, *errors)),), output)
 
 
 async def _run(*arguments: str) -> tuple[int, str]:

@@ -26,8 +26,8 @@ _WIDE: Final = 160
 
 @asynccontextmanager
 async def _server(flags: set[str]) -> AsyncIterator[str]:
-    era = HANDSHAKE_ONLY if "--handshake-only" in flags else ()
-    async with fixture_on_http(*era) as url:
+    options = HANDSHAKE_ONLY if "--handshake-only" in flags else ()
+    async with fixture_on_http(*options) as url:
         if "--direct" in flags:
             yield url
             return

@@ -47,7 +47,7 @@ SAMPLE = {("sse-retry", "2025-11-25"), ("tools_call", "2025-11-25"), ("request-m
 """Scenarios of `make test`; `make test-slow` has the others."""
 
 
-def name_era(value: str | tuple[str, ...]) -> str:
+def name_flags(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else "of-2025" if value else "of-both"
 
 
@@ -70,21 +70,21 @@ async def assert_client_passes(scenario: str, revision: str, *flags: str) -> Non
 
 @CONTROL
 @pytest.mark.parametrize(
-    ("revision", "era"),
+    ("revision", "flags"),
     [("2025-11-25", ()), ("2025-11-25", HANDSHAKE_ONLY), ("2026-07-28", ())],
-    ids=name_era,
+    ids=name_flags,
 )
-async def test_the_fixture_without_the_gateway_passes_the_suite(revision: str, era: tuple[str, ...]) -> None:
-    async with fixture_on_http(*era) as url:
+async def test_the_fixture_without_the_gateway_passes_the_suite(revision: str, flags: tuple[str, ...]) -> None:
+    async with fixture_on_http(*flags) as url:
         await assert_whole(url, revision, f"The fixture, {revision}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-@pytest.mark.parametrize("era", [(), HANDSHAKE_ONLY], ids=name_era)
-async def test_the_fixture_supports_its_protocol_versions_on_stdio(mode: str, era: tuple[str, ...]) -> None:
-    modern = mode == "auto" and not era
-    async with asyncio.timeout(30), connect(StdioServerParameters(**fixture_on_stdio(*era)), mode) as client:
+@pytest.mark.parametrize("flags", [(), HANDSHAKE_ONLY], ids=name_flags)
+async def test_the_fixture_supports_its_protocol_versions_on_stdio(mode: str, flags: tuple[str, ...]) -> None:
+    modern = mode == "auto" and not flags
+    async with asyncio.timeout(30), connect(StdioServerParameters(**fixture_on_stdio(*flags)), mode) as client:
         result = await client.call_tool("test_elicitation_sep1034_defaults")
         assert client.protocol_version == ("2026-07-28" if modern else "2025-11-25")
         assert isinstance(result.content[0], TextContent)
@@ -92,7 +92,7 @@ async def test_the_fixture_supports_its_protocol_versions_on_stdio(mode: str, er
 
 
 @pytest.mark.parametrize(
-    ("revision", "transport", "era"),
+    ("revision", "transport", "flags"),
     [
         ("2025-11-25", "http", ()),
         pytest.param("2025-11-25", "stdio", (), marks=SLOW),
@@ -101,13 +101,13 @@ async def test_the_fixture_supports_its_protocol_versions_on_stdio(mode: str, er
         pytest.param("2026-07-28", "http", (), marks=SLOW),
         ("2026-07-28", "stdio", ()),
     ],
-    ids=name_era,
+    ids=name_flags,
 )
-async def test_a_gateway_passes_the_suite_as_a_server(revision: str, transport: str, era: tuple[str, ...]) -> None:
+async def test_a_gateway_passes_the_suite_as_a_server(revision: str, transport: str, flags: tuple[str, ...]) -> None:
     async with AsyncExitStack() as stack:
-        upstream: Mapping[str, Any] = fixture_on_stdio(*era)
+        upstream: Mapping[str, Any] = fixture_on_stdio(*flags)
         if transport == "http":
-            upstream = {"url": await stack.enter_async_context(fixture_on_http(*era))}
+            upstream = {"url": await stack.enter_async_context(fixture_on_http(*flags))}
         url = await stack.enter_async_context(gateway_before(upstream))
         await assert_whole(url, revision, f"The gateway before an upstream over {transport}, {revision}")
 

@@ -20,15 +20,15 @@ HANDSHAKE_ONLY: Final = ("--era", "2025-11-25")
 """Makes the fixture a server of only this protocol version."""
 
 
-def fixture_on_stdio(*era: str) -> dict[str, Any]:
+def fixture_on_stdio(*flags: str) -> dict[str, Any]:
     """The fixture as an upstream that the gateway starts."""
-    return {"command": sys.executable, "args": [_EVERYTHING, "stdio", *era]}
+    return {"command": sys.executable, "args": [_EVERYTHING, "stdio", *flags]}
 
 
 @asynccontextmanager
-async def fixture_on_http(*era: str) -> AsyncIterator[str]:
+async def fixture_on_http(*flags: str) -> AsyncIterator[str]:
     """The address of a running fixture."""
-    async with _running([sys.executable, _EVERYTHING, "http", "0", *era], stdout=PIPE) as process:
+    async with _running([sys.executable, _EVERYTHING, "http", "0", *flags], stdout=PIPE) as process:
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), _BOUND)
         yield f"http://127.0.0.1:{int(line)}/mcp"

@@ -22,7 +22,7 @@ def literals(*texts: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("value", "texts", "said"),
+    ("value", "texts", "expected"),
     [
         ({"a": 1}, ['{"a": 1}'], SAME),
         ({"a": 1.0}, ['{ "a":1 }'], SAME),
@@ -38,8 +38,8 @@ def literals(*texts: str) -> list[bytes]:
         ({"a": 1}, [], UNKNOWN),
     ],
 )
-def test_texts_are_compared_with_a_value(value: Any, texts: list[str], said: str) -> None:
-    assert compare_value(json.dumps(value).encode(), literals(*texts), b"[1]") == said
+def test_texts_are_compared_with_a_value(value: Any, texts: list[str], expected: str) -> None:
+    assert compare_value(json.dumps(value).encode(), literals(*texts), b"[1]") == expected
 
 
 def test_the_blocks_themselves_may_be_the_value() -> None:
@@ -49,11 +49,11 @@ def test_the_blocks_themselves_may_be_the_value() -> None:
 
 
 def test_long_strings_are_compared_at_any_size_however_they_are_escaped() -> None:
-    said = "caf\u00e9\n" * (3 * COMPARED_BYTES // 6)
-    plain, escaped = json.dumps(said, ensure_ascii=False).encode(), json.dumps(said).encode()
+    text = "caf\u00e9\n" * (3 * COMPARED_BYTES // 6)
+    plain, escaped = json.dumps(text, ensure_ascii=False).encode(), json.dumps(text).encode()
     assert compare_value(plain, [escaped], b"") == SAME
-    assert compare_value(plain, [json.dumps(said + "x").encode()], b"") == UNKNOWN
-    assert compare_value(plain, [json.dumps("x" + said).encode()], b"") == UNKNOWN
+    assert compare_value(plain, [json.dumps(text + "x").encode()], b"") == UNKNOWN
+    assert compare_value(plain, [json.dumps("x" + text).encode()], b"") == UNKNOWN
 
 
 def test_long_json_is_compared_by_its_bytes() -> None:

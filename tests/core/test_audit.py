@@ -48,21 +48,21 @@ def test_a_record_is_one_line_of_json() -> None:
 
 
 def test_unknown_members_are_omitted() -> None:
-    told = json.loads(line(AuditRecord("read", "local", "memory_read", "ok")))
-    assert set(told) == {"time", "event", "principal", "tool", "outcome", "bytes"}
+    record = json.loads(line(AuditRecord("read", "local", "memory_read", "ok")))
+    assert set(record) == {"time", "event", "principal", "tool", "outcome", "bytes"}
 
 
 @given(st.text(), st.text(), st.integers(0, 400), st.sampled_from(["", "/k", "/a b/~1", "/\u202e"]))
 def test_texts_are_bounded_and_paths_are_hashed(before: str, behind: str, times: int, below: str) -> None:
     text = f"{before * times}'{BASE}{below}'{behind}"
     many = {f"{at}{text}": text for at in range(99)}
-    said = line(AuditRecord("refusal", text, text, text, text, {**many, "all": [text] * 99}, detail=many))
-    assert said.endswith("\n")
-    assert said.count("\n") == 1
-    assert BASE not in said
-    assert BASE[7:] not in said
-    assert len(said) < 200_000
-    json.loads(said)
+    written = line(AuditRecord("refusal", text, text, text, text, {**many, "all": [text] * 99}, detail=many))
+    assert written.endswith("\n")
+    assert written.count("\n") == 1
+    assert BASE not in written
+    assert BASE[7:] not in written
+    assert len(written) < 200_000
+    json.loads(written)
 
 
 def test_path_hashes_show_the_base_and_depend_on_the_key() -> None:
@@ -84,12 +84,12 @@ def test_path_hashes_show_the_base_and_depend_on_the_key() -> None:
     ],
 )
 def test_paths_in_texts_are_replaced_completely(text: str, hidden: str) -> None:
-    said = SHORT.replace_paths(text)
-    assert BASE not in said
-    assert (said == text) is (BASE not in hidden)
+    replaced = SHORT.replace_paths(text)
+    assert BASE not in replaced
+    assert (replaced == text) is (BASE not in hidden)
     if BASE in hidden:
         path = hidden.strip('"').removesuffix('" is')
-        assert f"(path {SHORT.hash_path(path)})" in said
+        assert f"(path {SHORT.hash_path(path)})" in replaced
 
 
 async def test_without_a_sink_everything_is_admitted() -> None:

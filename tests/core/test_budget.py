@@ -37,14 +37,14 @@ def test_sent_and_reserved_tokens_never_exceed_the_capacity(
     most = max(capacity, before)
     for step, wanted, cost, which in steps:
         if step == "begin":
-            held = account.share(wanted)
-            account = account.reserve(held)
-            open_calls.append(held)
+            reservation = account.share(wanted)
+            account = account.reserve(reservation)
+            open_calls.append(reservation)
         elif open_calls:
-            held = open_calls.pop(which % len(open_calls))
-            more = min(max(cost - held, 0), account.room) if step == "end" else 0
+            reservation = open_calls.pop(which % len(open_calls))
+            more = min(max(cost - reservation, 0), account.room) if step == "end" else 0
             account = account.reserve(more)
-            account = account.settle(held + more, min(cost, held + more) if step == "end" else 0)
+            account = account.settle(reservation + more, min(cost, reservation + more) if step == "end" else 0)
         assert account.sent + account.reserved <= most
         assert account.reserved == sum(open_calls)
         assert account.room == max(capacity - account.sent - account.reserved, 0)
@@ -53,10 +53,10 @@ def test_sent_and_reserved_tokens_never_exceed_the_capacity(
 @given(st.integers(0, 300_000), TOKENS)
 def test_a_call_reserves_at_most_its_share_and_at_least_a_path(capacity: int, wanted: int) -> None:
     account = TokenAccount(capacity)
-    held = account.share(wanted)
-    assert held <= min(wanted, account.room)
-    assert held == wanted or held >= min(account.room // ROOM_DIVISOR, wanted)
-    assert held >= min(wanted, account.room, MIN_CALL_TOKENS)
+    reservation = account.share(wanted)
+    assert reservation <= min(wanted, account.room)
+    assert reservation == wanted or reservation >= min(account.room // ROOM_DIVISOR, wanted)
+    assert reservation >= min(wanted, account.room, MIN_CALL_TOKENS)
 
 
 @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=400))
@@ -84,7 +84,7 @@ def test_the_capacity_for_answers_is_the_unreserved_part(policy: ContextPolicy, 
 
 
 @pytest.mark.parametrize(
-    ("held", "inline", "error", "read", "answer", "notice"),
+    ("reservation", "inline", "error", "read", "answer", "notice"),
     [
         (100_000, 2500, 2000, 2500, 20_000, "compact"),
         (2600, 2500, 2000, 2275, 2600, "compact"),
@@ -94,12 +94,12 @@ def test_the_capacity_for_answers_is_the_unreserved_part(policy: ContextPolicy, 
     ],
 )
 def test_every_budget_decreases_with_the_reservation_of_a_call(  # the columns of the table
-    held: int, inline: int, error: int, read: int, answer: int, notice: str
+    reservation: int, inline: int, error: int, read: int, answer: int, notice: str
 ) -> None:
-    low = lower_budgets(MirrorPolicy(), held)
+    low = lower_budgets(MirrorPolicy(), reservation)
     budgets = (low.inline_budget, low.error_budget, low.read_budget, low.answer_budget, low.notice)
     assert budgets == (inline, error, read, answer, notice)
-    assert lower_budgets(low, 10 * held).inline_budget == inline
+    assert lower_budgets(low, 10 * reservation).inline_budget == inline
 
 
 @given(st.integers(0, 50_000), st.integers(0, 50_000), st.integers(0, 50_000))
@@ -121,8 +121,8 @@ def size(text: Buffer) -> int:
     return len(text)
 
 
-def text(said: str, **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": said, **more}
+def text(content: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": content, **more}
 
 
 PICTURE = base64.b64encode(bytes(600_000)).decode()

@@ -33,8 +33,8 @@ TEXTS = spelled() | st.sampled_from(
     ["", "plain", "x", "[", "{}", '{"result": 1}', " [1] ", "NaN", '{"a":1,"a":2}', "1e400"]
 )
 BLOCKS: st.SearchStrategy[Any] = st.one_of(
-    TEXTS.map(lambda said: {"type": "text", "text": said}),
-    TEXTS.map(lambda said: {"type": "text", "text": said, "annotations": {"priority": 1}}),
+    TEXTS.map(lambda text: {"type": "text", "text": text}),
+    TEXTS.map(lambda text: {"type": "text", "text": text, "annotations": {"priority": 1}}),
     st.sampled_from(
         [
             *({"type": "image", "data": "aGk=", "mimeType": "image/png"}, {"type": "audio", "data": "a" * 600_000}),
@@ -63,10 +63,10 @@ def results(draw: st.DrawFn) -> dict[str, Any]:
     if "structuredContent" in result and draw(st.booleans()):  # as servers do: the text again
         value = result["structuredContent"]
         value = value.get("result", value) if isinstance(value, dict) else value
-        said = value if isinstance(value, list) and draw(st.booleans()) else [value]
+        parts = value if isinstance(value, list) and draw(st.booleans()) else [value]
         texts = [
             part if isinstance(part, str) else json.dumps(part, indent=draw(st.sampled_from([None, 1])))
-            for part in said
+            for part in parts
         ]
         result["content"] = [{"type": "text", "text": text} for text in texts]
     return result

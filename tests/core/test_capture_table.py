@@ -23,8 +23,8 @@ def rules(mode: CaptureMode = "auto", *, wrapped: bool = False, inline: int = 40
     return CaptureRules(mode, inline, error, wrapped)
 
 
-def text(said: str, **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": said, **more}
+def text(content: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": content, **more}
 
 
 def image(size: int) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def test_the_wrapper_of_fastmcp_is_taken_off_where_the_tool_declares_it(
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "stored"),
+    ("expected", "kind", "stored"),
     [
         ('{"b":1.0, "a":1e400}', "object", b'{"b":1.0, "a":1e400}'),
         (" [1,\n2] ", "array", b" [1,\n2] "),
@@ -100,8 +100,8 @@ def test_the_wrapper_of_fastmcp_is_taken_off_where_the_tool_declares_it(
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_one_text_is_the_json_that_it_spells_or_itself(said: str, kind: str, stored: bytes) -> None:
-    captured = taken(result([text(said)]), rules("always"))
+def test_one_text_is_the_json_that_it_spells_or_itself(expected: str, kind: str, stored: bytes) -> None:
+    captured = taken(result([text(expected)]), rules("always"))
     assert captured.value is not None
     assert (captured.value.kind, bytes(captured.value.blob)) == (kind, stored)
 
@@ -431,14 +431,14 @@ def test_a_declared_wrapper_is_unwrapped_beside_additional_text() -> None:
 
 
 def test_a_large_wrapped_text_is_unwrapped_however_it_is_escaped() -> None:
-    said = "caf\u00e9 \U0001f600\n" * 200_000
-    members = result([text(said)]) | {"structuredContent": json.dumps({"content": said}, ensure_ascii=False).encode()}
+    body = "caf\u00e9 \U0001f600\n" * 200_000
+    members = result([text(body)]) | {"structuredContent": json.dumps({"content": body}, ensure_ascii=False).encode()}
     captured = taken(members)
     assert captured.value is not None
     assert captured.value.kind == "text"
-    assert blob(captured) == said
-    almost = members | {"structuredContent": json.dumps({"content": said + "x"}).encode()}
-    assert blob(taken(almost)) == {"content": said + "x"}
+    assert blob(captured) == body
+    almost = members | {"structuredContent": json.dumps({"content": body + "x"}).encode()}
+    assert blob(taken(almost)) == {"content": body + "x"}
 
 
 def test_a_wrapped_text_that_is_small_passes_as_it_came() -> None:
@@ -455,16 +455,16 @@ def test_a_text_that_spells_a_member_is_not_a_second_value() -> None:
 
 
 def test_a_text_between_the_bands_is_shown_whole_and_stored() -> None:
-    said = "word " * 400
-    captured = taken(result([text(said)]), rules(inline=500))
-    assert captured.shown == said
+    body = "word " * 400
+    captured = taken(result([text(body)]), rules(inline=500))
+    assert captured.shown == body
     assert captured.value is not None
     assert taken(result([text("word " * 299)]), rules(inline=500)) == Captured()
 
 
 def test_a_text_counts_as_it_is_read_and_not_as_it_is_escaped() -> None:
-    said = "\n" * 2499
-    assert taken(result([text(said)]), rules("large", inline=500)) == Captured()
+    body = "\n" * 2499
+    assert taken(result([text(body)]), rules("large", inline=500)) == Captured()
 
 
 def test_equal_values_are_shown_in_their_shortest_form() -> None:

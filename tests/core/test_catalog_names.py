@@ -151,9 +151,9 @@ def test_tools_without_a_pin_do_not_change_names_of_pinned_tools(
 @settings(max_examples=40)
 @given(worlds=st.lists(WORLD, min_size=2, max_size=4))
 def test_a_name_that_was_one_tools_is_never_anothers(mirror: MirrorPolicy, worlds: list[World]) -> None:
-    held: dict[str, Origin] = {}
+    given_names: dict[str, Origin] = {}
     for world in worlds:
-        given = build(world, mirror, owned_names=held).origins
-        assert all(held.get(name, origin) == origin for name, origin in given.items())
+        given = build(world, mirror, owned_names=given_names).origins
+        assert all(given_names.get(name, origin) == origin for name, origin in given.items())
         assert set(given.values()) == origins(world)
-        held |= given
+        given_names |= given

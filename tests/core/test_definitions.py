@@ -28,8 +28,10 @@ def test_each_api_has_its_own_form(form: str, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", "mcp"])
 def test_a_definition_is_the_callers_own(form: str) -> None:
     found = format_definition(ADVERT, form)
-    held = found.get("function", found)
-    next(held[key] for key in ("parameters", "input_schema", "inputSchema") if key in held)["properties"].clear()
+    definition = found.get("function", found)
+    next(definition[key] for key in ("parameters", "input_schema", "inputSchema") if key in definition)[
+        "properties"
+    ].clear()
     assert SCHEMA["properties"]
 
 

@@ -37,15 +37,15 @@ def members(**result: Any) -> dict[str, bytes]:
     return {key: json.dumps(value).encode() for key, value in result.items()}
 
 
-def text(said: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": said}]
+def text(content: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": content}]
 
 
 def test_budgets_mean_expected_tokens_or_a_bound_on_them() -> None:
-    said = json.dumps([0.123456789 * n for n in range(400)]).encode()
-    expected, bound = order().estimate(said), order(is_upper_bound=True).estimate(said)
-    assert 1.2 * expected < bound == estimate_tokens(said)
-    assert order(provider="openai").estimate(said) <= estimate_tokens(said, "openai")
+    data = json.dumps([0.123456789 * n for n in range(400)]).encode()
+    expected, bound = order().estimate(data), order(is_upper_bound=True).estimate(data)
+    assert 1.2 * expected < bound == estimate_tokens(data)
+    assert order(provider="openai").estimate(data) <= estimate_tokens(data, "openai")
 
 
 def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
@@ -134,12 +134,12 @@ def test_a_protocol_error_is_reported_as_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "expected"),
     [(b'{"jsonrpc":"2.0","id":1}', "neither a result nor an error"), (b"{", "not valid JSON"),
      (b'{"jsonrpc":"2.0","id":1,"error":{"code":"x"}}', "is not a JSON-RPC error")],
 )  # fmt: skip
-def test_a_frame_that_is_not_a_response_is_an_error(frame: bytes, said: str) -> None:
-    with pytest.raises(WireError, match=said):
+def test_a_frame_that_is_not_a_response_is_an_error(frame: bytes, expected: str) -> None:
+    with pytest.raises(WireError, match=expected):
         process_frame(frame, order(), estimate_tokens)
 
 

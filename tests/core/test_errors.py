@@ -40,9 +40,9 @@ def test_a_traceback_summary_has_types_and_locations_but_no_values() -> None:
     try:
         int("c4nary")
     except ValueError as error:
-        told = summarize_traceback(error)
-    assert told.startswith("ValueError at test_errors.py:")
-    assert "c4nary" not in told
+        summary = summarize_traceback(error)
+    assert summary.startswith("ValueError at test_errors.py:")
+    assert "c4nary" not in summary
     assert summarize_traceback(ValueError("c4nary")) == "ValueError at no known location"
 
 

@@ -237,7 +237,7 @@ def test_a_conversation_that_did_not_end_with_an_answer_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "held", "reason"),
+    ("wanted", "stored", "reason"),
     [
         ("abc", b"abc", None),
         ("abc", b"abc\n", "it contains 'abc\\n'"),
@@ -256,8 +256,10 @@ def test_a_conversation_that_did_not_end_with_an_answer_fails() -> None:
         (ResultOf(result_of="get", at="/gone"), b"{}", "the expected tool returned no result for it"),
     ],
 )
-def test_a_file_must_have_the_expected_content(wanted: str | ResultOf, held: bytes | None, reason: str | None) -> None:
-    found = verdict(case(files=Files(expected={"a": wanted})), got(), files={"a": held})
+def test_a_file_must_have_the_expected_content(
+    wanted: str | ResultOf, stored: bytes | None, reason: str | None
+) -> None:
+    found = verdict(case(files=Files(expected={"a": wanted})), got(), files={"a": stored})
     assert failed(found) == ({"file a": reason} if reason else {})
 
 

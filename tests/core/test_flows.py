@@ -396,7 +396,7 @@ def test_places_have_a_name_and_a_configuration_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("meta", "said"),
+    ("meta", "expected"),
     [
         (b"null", None),
         (b"{}", None),
@@ -407,8 +407,8 @@ def test_places_have_a_name_and_a_configuration_key() -> None:
         (b'{"ifc":"\xff"}', "unreadable"),
     ],
 )
-def test_ifc_labels_are_read_from_meta(meta: bytes, said: object) -> None:
-    assert read_ifc(meta) == said
+def test_ifc_labels_are_read_from_meta(meta: bytes, expected: object) -> None:
+    assert read_ifc(meta) == expected
 
 
 def test_flows_are_built_from_a_configuration() -> None:

@@ -105,7 +105,7 @@ def test_arguments_with_very_many_path_like_texts_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (b'{"code":-32000,"message":"no","data":[1]}', {"code": -32000, "message": "no"}),
         (
@@ -114,9 +114,9 @@ def test_arguments_with_very_many_path_like_texts_are_rejected() -> None:
         ),
     ],
 )
-def test_a_short_error_has_no_data(error: bytes, said: Any) -> None:
+def test_a_short_error_has_no_data(error: bytes, expected: Any) -> None:
     short = json.loads(short_error(open_message(b'{"jsonrpc":"2.0","id":7,"error":%b}' % error)))
-    assert short == {"jsonrpc": "2.0", "id": 7, "error": said}
+    assert short == {"jsonrpc": "2.0", "id": 7, "error": expected}
 
 
 def test_a_huge_error_message_keeps_its_beginning_and_end() -> None:

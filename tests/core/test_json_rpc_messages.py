@@ -35,15 +35,15 @@ PIECES = [
 BROKEN = st.lists(st.sampled_from(PIECES), max_size=25).map(b"".join) | st.binary(max_size=60)
 
 
-def opens_or_tells(frame: bytes) -> Message | None:
+def read_either_way(frame: bytes) -> Message | None:
     try:
         return open_message(frame)
     except WireError as error:
-        told_in_one_line(str(error))
+        assert_one_line(str(error))
         return None
 
 
-def told_in_one_line(message: str) -> None:
+def assert_one_line(message: str) -> None:
     assert message.endswith(".")
     assert "\n" not in message
     assert len(message) < 300
@@ -54,7 +54,7 @@ def told_in_one_line(message: str) -> None:
 @example(b'{"params":{"a":' + b"[" * 100_000)
 @example(b'{"params":{"a":"\\ud800"}}')
 def test_any_bytes_are_a_message_or_a_wire_error(frame: bytes) -> None:
-    opens_or_tells(frame)
+    read_either_way(frame)
     open_object(frame)
     open_array(frame)
     assert recover_id(frame) is None or isinstance(recover_id(frame), int | str)
@@ -63,7 +63,7 @@ def test_any_bytes_are_a_message_or_a_wire_error(frame: bytes) -> None:
 @given(st.dictionaries(st.sampled_from(["id", "params", "result", "error", "x"]), BROKEN, max_size=4))
 def test_any_bytes_inside_a_message_are_a_message_or_a_wire_error(members: dict[str, bytes]) -> None:
     frame = b"{" + b",".join(json.dumps(key).encode() + b":" + value for key, value in members.items()) + b"}"
-    if opens_or_tells(frame):
+    if read_either_way(frame):
         json.loads(frame.replace(b"9" * 5000, b"9"), parse_constant=pytest.fail)
 
 
@@ -130,7 +130,7 @@ def test_a_parsed_frame_can_be_parsed_from_a_deeper_stack() -> None:
     def deepest(low: int, high: int) -> int:
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if opens_or_tells(nested(middle)) else (low, middle - 1)
+            low, high = (middle, high) if read_either_way(nested(middle)) else (low, middle - 1)
         return low
 
     def nested(depth: int) -> bytes:

@@ -10,40 +10,40 @@ names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 @given(st.dictionaries(names, st.integers(), max_size=200), names)
 def test_a_lexicon_equals_its_dict(numbers: dict[str, int], other: str) -> None:
-    held = build_lexicon(numbers)
-    assert dict(held) == numbers
-    assert held.get(other) == numbers.get(other)
+    built = build_lexicon(numbers)
+    assert dict(built) == numbers
+    assert built.get(other) == numbers.get(other)
 
 
 @given(st.dictionaries(names, st.integers(), max_size=200), names)
 def test_it_finds_all_names_with_a_prefix(numbers: dict[str, int], other: str) -> None:
-    held = build_lexicon(numbers)
+    built = build_lexicon(numbers)
     for prefix in {other, *(name[:2] for name in numbers)}:
-        assert held.starting_with(prefix) == {name: one for name, one in numbers.items() if name.startswith(prefix)}
+        assert built.starting_with(prefix) == {name: one for name, one in numbers.items() if name.startswith(prefix)}
 
 
 def test_blocks_of_many_names_lose_none() -> None:
     numbers = {f"{number:x}" * (number % 7 + 1): number for number in range(5000)} | {"\u00e9" * 700: -1}
-    held = build_lexicon(numbers)
-    assert all(held[name] == number for name, number in numbers.items())
-    assert len(held) == len(numbers)
+    built = build_lexicon(numbers)
+    assert all(built[name] == number for name, number in numbers.items())
+    assert len(built) == len(numbers)
     for prefix in ("1", "13", "fff", "\u00e9", "\u00e9" * 3):
-        assert held.starting_with(prefix) == {name: one for name, one in numbers.items() if name.startswith(prefix)}
+        assert built.starting_with(prefix) == {name: one for name, one in numbers.items() if name.startswith(prefix)}
 
 
 def test_it_keeps_few_prefixes_and_forgets_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexicon, "_KEPT_PREFIXES", 2)
-    held = build_lexicon({"aa": 1, "ab": 2, "b": 3})
+    built = build_lexicon({"aa": 1, "ab": 2, "b": 3})
     for _ in range(2):
-        found = [held.starting_with(prefix) for prefix in ("a", "aa", "b", "c", "b\0", "\ud800")]
+        found = [built.starting_with(prefix) for prefix in ("a", "aa", "b", "c", "b\0", "\ud800")]
         assert found == [{"aa": 1, "ab": 2}, {"aa": 1}, {"b": 3}, {}, {}, {}]
 
 
 @pytest.mark.parametrize("absent", ["", "a", "b\0c", "bc", "zz", "\0", "\ud800"])
 def test_unknown_names_are_not_found(absent: str) -> None:
-    held = build_lexicon({"b": 1, "c": 2, "z": 3})
-    assert absent not in held
-    assert Known(held)[absent] == 0
+    built = build_lexicon({"b": 1, "c": 2, "z": 3})
+    assert absent not in built
+    assert Known(built)[absent] == 0
 
 
 def test_the_cache_of_looked_up_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def nested(depth: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("tool", "told"),
+    ("tool", "expected"),
     [
         ({"name": "small", "inputSchema": {"type": "object"}}, None),
         ({"name": "x", "description": "y" * 1000}, "`limits.max_tool_bytes` is 1,000"),
@@ -96,10 +96,10 @@ def nested(depth: int) -> Any:
     ],
     ids=["small", "bytes", "name", "letters", "depth", "within", "far too deep", "odd"],
 )
-def test_an_oversized_definition_names_its_limit(tool: dict[str, Any], told: str | None) -> None:
-    said = find_excess(tool, BOUNDS)
-    assert (said is None) == (told is None)
-    assert told is None or re.search(told, said or "")
+def test_an_oversized_definition_names_its_limit(tool: dict[str, Any], expected: str | None) -> None:
+    excess = find_excess(tool, BOUNDS)
+    assert (excess is None) == (expected is None)
+    assert expected is None or re.search(expected, excess or "")
 
 
 def test_a_call_may_have_so_many_memory_paths() -> None:
@@ -118,7 +118,7 @@ def test_a_busy_error_tells_when_to_try_again() -> None:
     )
 
 
-@pytest.mark.parametrize(("said", "rates"), [(None, (0, 6000)), (0, (0, 0)), (5, (5, 5))])
-def test_authenticated_clients_have_a_default_rate(said: int | None, rates: tuple[int, int]) -> None:
-    traffic = TrafficPolicy(calls_per_minute=said)
+@pytest.mark.parametrize(("configured", "rates"), [(None, (0, 6000)), (0, (0, 0)), (5, (5, 5))])
+def test_authenticated_clients_have_a_default_rate(configured: int | None, rates: tuple[int, int]) -> None:
+    traffic = TrafficPolicy(calls_per_minute=configured)
     assert (traffic.rate(has_auth=False), traffic.rate(has_auth=True)) == rates

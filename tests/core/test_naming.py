@@ -6,10 +6,10 @@ OWN = ("memory_read",)
 
 
 def test_a_name_that_is_anothers_is_not_given_away() -> None:
-    held = {"x_twin": ("a", "x"), "y": ("a", "y")}
-    assert dict(NameAllocator((), held).allocate([("b", "x")], "_twin")) == {("b", "x"): "b_x_twin"}
-    assert dict(NameAllocator((), held).allocate([("a", "x")], "_twin")) == {("a", "x"): "x_twin"}
-    assert NameAllocator((), held).keep_original_names([("b", "y"), ("b", "z")]) == {("b", "z"): "z"}
+    names = {"x_twin": ("a", "x"), "y": ("a", "y")}
+    assert dict(NameAllocator((), names).allocate([("b", "x")], "_twin")) == {("b", "x"): "b_x_twin"}
+    assert dict(NameAllocator((), names).allocate([("a", "x")], "_twin")) == {("a", "x"): "x_twin"}
+    assert NameAllocator((), names).keep_original_names([("b", "y"), ("b", "z")]) == {("b", "z"): "z"}
 
 
 def test_names_that_differ_only_in_case_collide() -> None:
@@ -18,8 +18,8 @@ def test_names_that_differ_only_in_case_collide() -> None:
 
 
 def test_a_name_that_is_taken_in_every_form_gets_a_number() -> None:
-    held = dict.fromkeys(("x", "a_x"), ("z", "z"))
-    assert dict(NameAllocator((), held).allocate([("a", "x")], "")) == {("a", "x"): "a_x2"}
+    names = dict.fromkeys(("x", "a_x"), ("z", "z"))
+    assert dict(NameAllocator((), names).allocate([("a", "x")], "")) == {("a", "x"): "a_x2"}
 
 
 def test_those_that_keep_their_names_do_so_before_others_and_once() -> None:

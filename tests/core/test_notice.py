@@ -47,7 +47,7 @@ def stored(value: Any, **changes: Any) -> NoticeInput:
     return NoticeInput(**{**fields, "members": given_members, **changes})
 
 
-def told(value: Any, style: NoticeStyle = "compact", **changes: Any) -> str:
+def notice_of(value: Any, style: NoticeStyle = "compact", **changes: Any) -> str:
     return write_notice(stored(value, **changes), style)
 
 
@@ -86,11 +86,11 @@ def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
     if lines and kind != "object":
         marked = "\n".join(f"| {line}" for line in lines)
         expected = f"This path stands for the result. Preview, not the result: {summary.removesuffix(':')}\n{marked}"
-        assert told(value) == f'"{BASE}"\n{expected}\n{use_of_preview(kind)}'
+        assert notice_of(value) == f'"{BASE}"\n{expected}\n{use_of_preview(kind)}'
         return
-    said = f"This path {outline} stands for the result." if outline[0] == "(" else f"This path stands for {outline}"
-    said += "." if outline.startswith("object") and "first:" not in outline else ""
-    assert told(value) == f'"{BASE}"\n{said}\n{use_of(kind)}'
+    sentence = f"This path {outline} stands for the result." if outline[0] == "(" else f"This path stands for {outline}"
+    sentence += "." if outline.startswith("object") and "first:" not in outline else ""
+    assert notice_of(value) == f'"{BASE}"\n{sentence}\n{use_of(kind)}'
 
 
 def use_of(kind: Kind) -> str:
@@ -109,35 +109,37 @@ def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind
     blob = blobs.get(kind, b'{"type":"image"}')
     each: tuple[dict[str, Any], ...] = ({}, {"head": "no"}, {"companion": COMPANION})
     for changes in each:
-        notice = told(blob, kind=kind, **changes)
+        notice = notice_of(blob, kind=kind, **changes)
         assert notice.splitlines()[-1] == (use_of_preview(kind) if "\n| " in notice else use_of(kind))
         assert find_notice_bases(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})
         assert (
-            json.loads(told(blob, "json", kind=kind, **changes))["use"]
+            json.loads(notice_of(blob, "json", kind=kind, **changes))["use"]
             == f"This path stands for the result. {use_of(kind)}"
         )
 
 
 def test_a_file_is_outlined_by_its_media_type() -> None:
     block = b'{"type":"image","data":"aGVsbG8=","mimeType":"image/png"}'
-    assert "\nThis path stands for image/png, 5 B.\n" in told(block, kind="binary")
+    assert "\nThis path stands for image/png, 5 B.\n" in notice_of(block, kind="binary")
     untyped = b'{"type":"resource","resource":{"uri":"u","blob":"aGVsbG8="}}'
-    assert "\nThis path stands for file, 5 B.\n" in told(untyped, kind="binary")
+    assert "\nThis path stands for file, 5 B.\n" in notice_of(untyped, kind="binary")
     linked = b'{"type":"resource","resource":{"uri":"u","text":"hello"}}'
-    assert f"\nThis path stands for content block, {len(linked)} B.\n" in told(linked, kind="binary")
+    assert f"\nThis path stands for content block, {len(linked)} B.\n" in notice_of(linked, kind="binary")
 
 
 def test_an_array_past_the_bound_is_not_counted() -> None:
-    assert "Preview, not the result: array, 35 MB\n| first: 1, 1, 1, 1, 1\n" in told(b"[" + b"1," * 17_500_000 + b"1]")
+    assert "Preview, not the result: array, 35 MB\n| first: 1, 1, 1, 1, 1\n" in notice_of(
+        b"[" + b"1," * 17_500_000 + b"1]"
+    )
 
 
 def test_a_notice_contains_the_shown_value_unchanged() -> None:
     shown = '{"a": "\u200b",\n"b": 1}'
-    assert f"\n{shown}\n" in told({"a": 1, "b": 1}, "paper", shown=shown)
-    assert told({"a": 1, "b": 1}, shown=shown) == f'{shown}\nResult ends. Path: "{BASE}"'
-    assert told("a\n", shown="a\n") == f'a\nResult ends. Path: "{BASE}"'
-    assert told([], shown="") == f'Result ends. Path: "{BASE}"'
-    notice = told({"a": 1}, "json", shown=shown)
+    assert f"\n{shown}\n" in notice_of({"a": 1, "b": 1}, "paper", shown=shown)
+    assert notice_of({"a": 1, "b": 1}, shown=shown) == f'{shown}\nResult ends. Path: "{BASE}"'
+    assert notice_of("a\n", shown="a\n") == f'a\nResult ends. Path: "{BASE}"'
+    assert notice_of([], shown="") == f'Result ends. Path: "{BASE}"'
+    notice = notice_of({"a": 1}, "json", shown=shown)
     assert '"content": {"a":"\\u200b","b":1}, ' in notice
     assert "keys" not in json.loads(notice)
 
@@ -146,7 +148,7 @@ DIGITS = '{"a": [1.0, 1e400, -0, 1' + "0" * 40 + '],\r\n\t"b c": "x  y\\" : \\u0
 
 
 def test_a_json_notice_contains_shown_json_with_its_exact_digits() -> None:
-    notice = told(DIGITS.encode(), "json", shown=DIGITS, companion=COMPANION)
+    notice = notice_of(DIGITS.encode(), "json", shown=DIGITS, companion=COMPANION)
     assert '"content": {"a":[1.0,1e400,-0,1' + "0" * 40 + '],"b c":"x  y\\" : \\u0041"}, ' in notice
     assert "\n" not in notice
     assert is_whole_notice(notice)
@@ -169,25 +171,25 @@ def test_a_json_notice_with_a_shown_value_is_one_strict_json_object(
 ) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     shown = value if isinstance(value, str) else text
-    notice = json.loads(told(text.encode("utf-8"), "json", shown=shown))
+    notice = json.loads(notice_of(text.encode("utf-8"), "json", shown=shown))
     assert notice["result"] == BASE
     assert notice["content"] == value
     assert type(notice["content"]) is type(value)
-    assert len(told(text.encode("utf-8"), "json", shown=shown).splitlines()) == 1
+    assert len(notice_of(text.encode("utf-8"), "json", shown=shown).splitlines()) == 1
 
 
 def test_a_json_notice_contains_shown_text_as_a_string() -> None:
-    assert json.loads(told("[1]", "json", shown="[1]"))["content"] == "[1]"
+    assert json.loads(notice_of("[1]", "json", shown="[1]"))["content"] == "[1]"
 
 
 def test_the_companion_is_named_in_every_style_but_opaque() -> None:
     for style in ("compact", "paper", "json"):
-        assert COMPANION in told({"a": 1}, style, companion=COMPANION)
-    assert told({"a": 1}, "opaque", companion=COMPANION) == f"{BASE}\n"
+        assert COMPANION in notice_of({"a": 1}, style, companion=COMPANION)
+    assert notice_of({"a": 1}, "opaque", companion=COMPANION) == f"{BASE}\n"
 
 
 def test_the_paper_style_has_the_text_of_the_paper() -> None:
-    assert told({"grid": [1], "a/b": 2}, "paper", arguments=b'{"molecule":"water"}') == (
+    assert notice_of({"grid": [1], "a/b": 2}, "paper", arguments=b'{"molecule":"water"}') == (
         f'The function make_grid was executed with the input {{"molecule":"water"}}.\n'
         f'The output was stored in memory under the path "{BASE}".\n'
         "The output is a dictionary whose keys are stored under these paths:\n"
@@ -197,7 +199,7 @@ def test_the_paper_style_has_the_text_of_the_paper() -> None:
 
 
 def test_the_json_style_is_one_strict_object() -> None:
-    assert json.loads(told({"grid": [[1, 2]] * 20, "n": 1}, "json", companion=COMPANION)) == {
+    assert json.loads(notice_of({"grid": [[1, 2]] * 20, "n": 1}, "json", companion=COMPANION)) == {
         "result": BASE,
         "kind": "object",
         "size": "178 B",
@@ -210,19 +212,19 @@ def test_the_json_style_is_one_strict_object() -> None:
 def test_an_error_notice_contains_the_beginning_of_the_error() -> None:
     head = f"it failed:\r\n\tat {HIDDEN}line 1\nat line 2"
     expected = "it failed:\n\tat \tline 1\nat line 2"
-    assert f"\nThis path stands for an error (object 8 B) that begins:\n{expected}\n" in told({"a": 1}, head=head)
-    assert f"\nThe output is an error that begins:\n{expected}\n" in told({"a": 1}, "paper", head=head)
-    stub = json.loads(told({"a": 1}, "json", head=head))
+    assert f"\nThis path stands for an error (object 8 B) that begins:\n{expected}\n" in notice_of({"a": 1}, head=head)
+    assert f"\nThe output is an error that begins:\n{expected}\n" in notice_of({"a": 1}, "paper", head=head)
+    stub = json.loads(notice_of({"a": 1}, "json", head=head))
     assert (stub["error_begins"], "keys" in stub) == (expected, False)
 
 
 @pytest.mark.parametrize("style", ["compact", "paper"])
 def test_the_end_of_a_long_error_is_shown_with_its_last_words(style: NoticeStyle) -> None:
     error = ErrorExcerpt("it began", "x" * 900 + "\nthe cause")
-    notice = told("x", style, error=error)
+    notice = notice_of("x", style, error=error)
     assert "begins:\nit began\nIt ends:\n" in notice
     assert "x\nthe cause\n" in notice
-    assert json.loads(told("x", "json", error=error))["error_ends"].endswith("the cause")
+    assert json.loads(notice_of("x", "json", error=error))["error_ends"].endswith("the cause")
 
 
 NASTY = [
@@ -264,7 +266,7 @@ ARGUMENTS = [
 )
 def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, changes: dict[str, Any]) -> None:
     for arguments in ARGUMENTS:
-        notice = told(value, style, arguments=arguments, **dict(changes))
+        notice = notice_of(value, style, arguments=arguments, **dict(changes))
         assert len(notice.encode()) < 2048
         seen = notice.replace("\n", "").replace("\t", "")
         assert not {c for c in seen if unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")}
@@ -287,7 +289,7 @@ def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, cha
 def test_every_path_ends_with_a_newline_or_a_quote(value: dict[str, Any], style: NoticeStyle) -> None:
     clean = json.loads(json.dumps(value).encode("utf-8", "ignore"))
     printable = {key.encode("utf-8", "ignore").decode(): part for key, part in clean.items() if isinstance(part, int)}
-    notice = told(printable, style, companion=COMPANION)
+    notice = notice_of(printable, style, companion=COMPANION)
     assert len(notice.encode()) < 2048
     for match in re.finditer(re.escape(BASE), notice):
         rest = notice[match.end() :]
@@ -297,7 +299,7 @@ def test_every_path_ends_with_a_newline_or_a_quote(value: dict[str, Any], style:
 
 @pytest.mark.parametrize("style", ["compact", "paper", "json"])
 def test_omitted_keys_are_counted(style: NoticeStyle) -> None:
-    notice = told({**{f"key {n}": n for n in range(1000)}, "k" * 1000: 1}, style)
+    notice = notice_of({**{f"key {n}": n for n in range(1000)}, "k" * 1000: 1}, style)
     shown = len(re.findall(r"key \d+", notice))
     assert 5 <= shown < 100
     left = (
@@ -310,35 +312,35 @@ def test_omitted_keys_are_counted(style: NoticeStyle) -> None:
 
 
 def test_a_long_key_does_not_hide_the_other_keys() -> None:
-    assert '"/b" 2, and 1 more keys' in told({"k" * 500: 1, "b": 2})
+    assert '"/b" 2, and 1 more keys' in notice_of({"k" * 500: 1, "b": 2})
 
 
 @given(st.text(), st.integers(3, 60))
 def test_a_quoted_text_is_json_of_at_most_so_many_bytes(text: str, limit: int) -> None:
-    said = as_json_string(text, limit)
-    assert len(said.encode("utf-8", "surrogatepass")) <= limit + 2
-    whole = json.loads(said)
+    quoted = as_json_string(text, limit)
+    assert len(quoted.encode("utf-8", "surrogatepass")) <= limit + 2
+    whole = json.loads(quoted)
     assert whole == text or whole.endswith("...")
-    assert all(unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in said)
+    assert all(unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in quoted)
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
+    ("size", "expected"),
     [
         *((0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1234, "1.23 kB"), (99_949, "99.9 kB"), (99_950, "100 kB")),
         *((999_499, "999 kB"), (999_500, "1 MB"), (999_999, "1 MB"), (19_800_000, "19.8 MB"), (123_456_789, "123 MB")),
         *((999_600_000, "1 GB"), (1_500_000_000, "1.5 GB"), (1_234_000_000_000, "1234 GB")),
     ],
 )
-def test_sizes_have_three_significant_digits(size: int, said: str) -> None:
-    assert format_bytes(size) == said
+def test_sizes_have_three_significant_digits(size: int, expected: str) -> None:
+    assert format_bytes(size) == expected
 
 
 @pytest.mark.parametrize("kind", ["object", "array", "text", "number", "boolean", "null", "binary"])
 @pytest.mark.parametrize("style", STYLES)
 def test_every_kind_has_a_notice_in_every_style(kind: Kind, style: NoticeStyle) -> None:
     blobs = {"array": b"[1]", "text": b'"x"', "number": b"1", "boolean": b"true", "null": b"null"}
-    assert BASE in told(blobs.get(kind, b'{"type":"image"}'), style, kind=kind)
+    assert BASE in notice_of(blobs.get(kind, b'{"type":"image"}'), style, kind=kind)
 
 
 def test_the_notice_of_a_molecule_grid_costs_at_most_85_tokens(count_tokens: Callable[[str], int]) -> None:

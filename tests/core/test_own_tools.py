@@ -39,7 +39,7 @@ def test_each_tool_can_be_switched_off(allow: tuple[str, ...], deny: tuple[str, 
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "expected"),
     [
         (WEEK, "7 days"),
         (86_400.0, "24 hours"),
@@ -49,10 +49,10 @@ def test_each_tool_can_be_switched_off(allow: tuple[str, ...], deny: tuple[str, 
         (0.5, "0.5 seconds"),
     ],
 )
-def test_descriptions_of_storing_tools_state_the_lifetime(seconds: float, said: str) -> None:
+def test_descriptions_of_storing_tools_state_the_lifetime(seconds: float, expected: str) -> None:
     tools = own_tools(ROOTED, seconds)
     for name in (*LABELS - {"pruned"}, "memory_list"):
-        assert f"kept {said} after last use" in tools[name].description
+        assert f"kept {expected} after last use" in tools[name].description
     assert all("{" not in tool.description for tool in tools.values())
 
 
@@ -85,7 +85,7 @@ def test_json_is_kept_as_it_is_written(tool: str, argument: str, written: bytes,
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
+    ("tool", "arguments", "expected"),
     [
         (
             "memory_read",
@@ -109,7 +109,7 @@ def test_json_is_kept_as_it_is_written(tool: str, argument: str, written: bytes,
         ("memory_forget", b'{"memory_path":"p","x":1}', "It takes memory_path."),
     ],
 )
-def test_a_wrong_argument_is_answered_with_what_to_do(tool: str, arguments: bytes, said: str) -> None:
+def test_a_wrong_argument_is_answered_with_what_to_do(tool: str, arguments: bytes, expected: str) -> None:
     with pytest.raises(ToolError) as error:
         TOOLS[tool].read_arguments(arguments)
-    assert said in str(error.value)
+    assert expected in str(error.value)

@@ -161,8 +161,8 @@ def test_a_definition_nested_too_deep_is_always_a_change() -> None:
 
 
 def test_a_diff_is_readable_and_escapes_invisible_characters() -> None:
-    said = "Adds.\nThree numbers.\u202e\x1b[31m\u200bnow\x9b"
-    change = compare_tool(lock(TOOL), "up", "add", {**TOOL, "description": said, "icons": [], "\u2028k": {}})
+    description = "Adds.\nThree numbers.\u202e\x1b[31m\u200bnow\x9b"
+    change = compare_tool(lock(TOOL), "up", "add", {**TOOL, "description": description, "icons": [], "\u2028k": {}})
     assert change is not None
     lines = list(change.lines())
     assert '-    "Two numbers."' in lines
@@ -200,7 +200,7 @@ def damaged(change: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "Expecting"),
         ("[" * 5000, "nested too deep"),
@@ -211,8 +211,8 @@ def damaged(change: Any) -> str:
         (damaged(lambda tree: tree["upstreams"]["up"]["tools"]["add"].update(sha256="0")), "\"add\" of upstream 'up'"),
     ],
 )
-def test_an_edited_lock_is_rejected(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_edited_lock_is_rejected(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read_lock(text)
 
 

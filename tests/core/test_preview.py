@@ -29,8 +29,10 @@ OTHER = "say-11111111-6a55-4b8e-9d0a-0f3b2f6f6a11"
 
 
 def read(result: Mapping[str, Any], style: NoticeStyle = "compact", **rules: Any) -> ProcessedResult:
-    told = CaptureRules(**{"mode": "auto", "inline_budget": 800, "error_budget": 2000, "is_wrapped": False, **rules})
-    order = ProcessingOptions(told, style, "say", b"{}", FixedBases(BASE, OTHER), 1 << 16).without_preview()
+    capture_rules = CaptureRules(
+        **{"mode": "auto", "inline_budget": 800, "error_budget": 2000, "is_wrapped": False, **rules}
+    )
+    order = ProcessingOptions(capture_rules, style, "say", b"{}", FixedBases(BASE, OTHER), 1 << 16).without_preview()
     members = {key: json.dumps(value).encode() for key, value in result.items()}
     return process_result(members, order, lambda raw: estimate_tokens(bytes(raw)))
 
@@ -59,15 +61,15 @@ def test_a_notice_without_preview_contains_no_upstream_text(
 
 
 @pytest.mark.parametrize(
-    ("style", "told"),
+    ("style", "expected"),
     [
         ("compact", '"/~#0" text 6 B, "/~#1" array[2x2], "/~#2" object 15 B, "/~#3" number 1 B'),
         ("paper", f'- "{BASE}/~#0"\n- "{BASE}/~#1"\n- "{BASE}/~#2"\n- "{BASE}/~#3"'),
         ("json", '{"~#0": "text 6 B", "~#1": "array[2x2]", "~#2": "object 15 B", "~#3": "number 1 B"}'),
     ],
 )
-def test_hidden_keys_are_positions_and_values_are_types_and_sizes(style: NoticeStyle, told: str) -> None:
-    assert told in read(RESULTS["structured"], style).notice
+def test_hidden_keys_are_positions_and_values_are_types_and_sizes(style: NoticeStyle, expected: str) -> None:
+    assert expected in read(RESULTS["structured"], style).notice
 
 
 @given(
@@ -134,21 +136,21 @@ def test_an_upstream_without_previews_lists_only_twins() -> None:
 
 
 HIDDEN = st.sampled_from("\u200b\u200d\u202e\u2066\ufeff\u00ad\ufe0f\U000e0041\U000e0100\x00\x1b\x7f\u2028\u3164")
-TOLD = st.text(st.one_of(HIDDEN, st.characters(codec="utf-8")), max_size=200)
+ANY_TEXT = st.text(st.one_of(HIDDEN, st.characters(codec="utf-8")), max_size=200)
 SEEN = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\u00ad\ufe00-\ufe0f\U000e0000-\U000e0fff\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u3164\ud800-\udfff]")  # fmt: skip  # noqa: E501  # one class
 
 
-@given(TOLD, st.integers(1, 200))
+@given(ANY_TEXT, st.integers(1, 200))
 def test_no_error_is_long_and_nothing_is_hidden_in_it(text: str, times: int) -> None:
     message = build_error_reply(f"There is no tool {text * times}")["content"]
     assert not isinstance(message, bytes | memoryview)
-    told = json.loads(b"".join(map(bytes, message)))[0]["text"]
-    assert not SEEN.search(told)
-    assert len(told.encode()) <= MAX_ERROR_BYTES
+    message_text = json.loads(b"".join(map(bytes, message)))[0]["text"]
+    assert not SEEN.search(message_text)
+    assert len(message_text.encode()) <= MAX_ERROR_BYTES
     assert sanitize_lines("a\n\tb", 10) == "a\n\tb"
 
 
-@given(st.dictionaries(TOLD, TOLD, max_size=5), st.sampled_from(STYLES), st.booleans())
+@given(st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=5), st.sampled_from(STYLES), st.booleans())
 def test_every_notice_is_short_printable_ascii(
     value: dict[str, str],
     style: NoticeStyle,

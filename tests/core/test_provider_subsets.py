@@ -156,7 +156,7 @@ PROVIDERS: Mapping[str, Mapping[str, Rule]] = {
 
 
 def broken_rules(provider: str, tool: Schema) -> list[str]:
-    return [said for said, rule in PROVIDERS[provider].items() if not rule(tool)]
+    return [name for name, rule in PROVIDERS[provider].items() if not rule(tool)]
 
 
 def a_tool(schema: Any, name: str = "x", description: str = "Does.") -> Schema:
@@ -201,14 +201,14 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("provider", "said", "tool"), REFUSED, ids=[f"{one}: {two}" for one, two, _ in REFUSED])
-def test_each_rule_refuses_what_it_is_about(provider: str, said: str, tool: Schema) -> None:
-    assert broken_rules(provider, tool) == [said]
+@pytest.mark.parametrize(("provider", "name", "tool"), REFUSED, ids=[f"{one}: {two}" for one, two, _ in REFUSED])
+def test_each_rule_refuses_what_it_is_about(provider: str, name: str, tool: Schema) -> None:
+    assert broken_rules(provider, tool) == [name]
 
 
 def test_every_rule_has_its_case() -> None:
-    assert {(provider, said) for provider, rules in PROVIDERS.items() for said in rules} == {
-        (provider, said) for provider, said, _ in REFUSED
+    assert {(provider, name) for provider, rules in PROVIDERS.items() for name in rules} == {
+        (provider, name) for provider, name, _ in REFUSED
     }
 
 
@@ -280,7 +280,7 @@ def test_the_twin_of_a_hard_case_is_a_schema_of_its_own(schema: Schema) -> None:
 
 # Schemas of all kinds.
 
-SAID = st.fixed_dictionaries({}, optional={"description": st.just("D"), "title": st.just("T"), "default": st.none()})
+EXTRAS = st.fixed_dictionaries({}, optional={"description": st.just("D"), "title": st.just("T"), "default": st.none()})
 PLAIN: st.SearchStrategy[Schema] = st.sampled_from(
     [TEXT, NUMBER, {"type": "number", "format": "double"}, {"type": "boolean"}, TEXT | {"enum": ["a", "b"]},
      TEXT | {"format": "date-time"}, TEXT | {"maxLength": 9}, NUMBER | {"minimum": 1}, TEXT | {"pattern": "^a"}]
@@ -295,20 +295,20 @@ NAMES = st.sampled_from(["a", "b", "c.d", "e-f"])
 
 def grown(leaf: st.SearchStrategy[Schema], words: tuple[str, ...]) -> st.SearchStrategy[Schema]:
     def grow(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
-        arrays = st.builds(lambda items, said: {"type": "array", "items": items, **said}, inner, SAID)
+        arrays = st.builds(lambda items, extras: {"type": "array", "items": items, **extras}, inner, EXTRAS)
         several = st.builds(
             lambda word, parts: {word: parts}, st.sampled_from(words), st.lists(inner, min_size=1, max_size=3)
         )
         return arrays | several | objects(inner)
 
-    return st.recursive(st.builds(lambda schema, said: {**schema, **said}, leaf, SAID) | leaf, grow, max_leaves=8)
+    return st.recursive(st.builds(lambda schema, extras: {**schema, **extras}, leaf, EXTRAS) | leaf, grow, max_leaves=8)
 
 
 def objects(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
-    def build(properties: Schema, said: Schema, *, required: bool) -> Schema:
-        return {**of(**properties), **said, **({"required": list(properties)} if required and properties else {})}
+    def build(properties: Schema, extras: Schema, *, required: bool) -> Schema:
+        return {**of(**properties), **extras, **({"required": list(properties)} if required and properties else {})}
 
-    return st.builds(build, st.dictionaries(NAMES, inner, max_size=3), SAID, required=st.booleans())
+    return st.builds(build, st.dictionaries(NAMES, inner, max_size=3), EXTRAS, required=st.booleans())
 
 
 DEFINITIONS = {"$defs": {"D": {"type": "array", "items": of(x=NUMBER | {"description": "D"})}}}

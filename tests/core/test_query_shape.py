@@ -108,7 +108,7 @@ def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expe
 
 
 @pytest.mark.parametrize(
-    ("blob", "held"),
+    ("blob", "expected"),
     [
         (b'"[1, 2.50]"', b"[1, 2.50]"),
         (b'" {\\"a\\": 1e400}\\n"', b'{"a": 1e400}'),
@@ -118,8 +118,8 @@ def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expe
         (b"[1]", None),
     ],
 )
-def test_json_in_text_is_an_object_or_an_array(blob: bytes, held: bytes | None) -> None:
-    assert find_embedded_json(blob) == held
+def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | None) -> None:
+    assert find_embedded_json(blob) == expected
 
 
 @pytest.mark.parametrize(

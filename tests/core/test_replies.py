@@ -7,15 +7,15 @@ import pytest
 
 from mcp_mirror.functions.reply import read_reply
 
-SAID = {"type": "text", "text": "said"}
+TEXT_BLOCK = {"type": "text", "text": "said"}
 LINK = {"type": "resource_link", "uri": "file:///ä", "name": "a"}
 
 
 @pytest.mark.parametrize(
     ("blocks", "text"),
     [
-        ([SAID], "said"),
-        ([SAID, SAID], "said\nsaid"),
+        ([TEXT_BLOCK], "said"),
+        ([TEXT_BLOCK, TEXT_BLOCK], "said\nsaid"),
         ([], ""),
         ([{"type": "image", "data": "YQ==", "mimeType": "image/png"}], "(image: image/png)"),
         ([{"type": "audio", "data": "YQ=="}], "(audio: of no named type)"),
@@ -34,7 +34,7 @@ def test_the_text_is_what_a_model_reads_of_each_block(blocks: list[Any], text: s
 
 def test_structured_content_is_the_text_without_a_text_block() -> None:
     assert read_reply({"content": b"[]", "structuredContent": b'{"n": 1.0}'}).text == '{"n": 1.0}'
-    assert read_reply({"content": json.dumps([SAID]).encode(), "structuredContent": b"{}"}).text == "said"
+    assert read_reply({"content": json.dumps([TEXT_BLOCK]).encode(), "structuredContent": b"{}"}).text == "said"
     assert read_reply({"structuredContent": b"{}"}).text == "{}"
     assert read_reply({"structuredContent": b'{"result": [1.0]}'}).text == "[1.0]"
 
@@ -58,11 +58,11 @@ PAPER = f'The output was stored in memory under the path "{PATH}". It is a dicti
     ],
 )
 def test_a_preview_is_the_notice_without_its_path(text: str, preview: str) -> None:
-    blocks = [{"type": "text", "text": text}, SAID]
+    blocks = [{"type": "text", "text": text}, TEXT_BLOCK]
     reply = read_reply({"content": json.dumps(blocks).encode()}, PATH)
     assert (reply.path, reply.preview) == (PATH, f"{preview}\nsaid".lstrip("\n"))
 
 
 def test_a_reply_without_a_stored_value_has_no_path_and_no_preview() -> None:
-    reply = read_reply({"content": json.dumps([SAID]).encode()})
+    reply = read_reply({"content": json.dumps([TEXT_BLOCK]).encode()})
     assert (reply.path, reply.preview) == (None, None)

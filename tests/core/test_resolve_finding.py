@@ -250,8 +250,8 @@ def test_as_many_candidates_as_there_are_items_are_looked_at_once_each() -> None
     ],
 )
 def test_the_log_explains_why_a_string_is_or_is_not_a_path(text: str, path: str | None, why: str) -> None:
-    [(at, found, said)] = explain_strings(json.dumps({"x": ["y", text]}).encode(), KNOWN)
-    assert (at, found, said.startswith(why)) == (("x", 1), path, True)
+    [(at, found, reason)] = explain_strings(json.dumps({"x": ["y", text]}).encode(), KNOWN)
+    assert (at, found, reason.startswith(why)) == (("x", 1), path, True)
 
 
 def test_strings_that_resemble_no_path_are_not_explained() -> None:

@@ -105,9 +105,9 @@ def test_a_value_is_converted_to_the_declared_type_by_the_table(name: str, wante
     if expected is NO:
         with pytest.raises(ToolError) as caught:
             coerce(resolved(name), frozenset({wanted}), ("grid", 0))
-        said = str(caught.value)
-        assert all(word in said for word in ("'grid.0'", wanted, VALUES[name][1], BASE))
-        assert ("path below it" in said) == (VALUES[name][1] in ("object", "array"))  # the others have nothing below
+        message = str(caught.value)
+        assert all(word in message for word in ("'grid.0'", wanted, VALUES[name][1], BASE))
+        assert ("path below it" in message) == (VALUES[name][1] in ("object", "array"))  # the others have nothing below
     else:
         assert join(coerce(resolved(name), frozenset({wanted}), ("grid", 0))) == (
             VALUES[name][0] if expected is SAME else expected

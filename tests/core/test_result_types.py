@@ -128,7 +128,7 @@ def test_a_type_that_can_be_written_is_accepted(annotation: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "said"),
+    ("annotation", "expected"),
     [
         (Strange, "Strange"),
         (list[Strange | None], "Strange"),
@@ -149,8 +149,8 @@ def test_a_type_that_can_be_written_is_accepted(annotation: Any) -> None:
         (BaseException, "BaseException"),
     ],
 )
-def test_a_type_that_cannot_be_written_is_named(annotation: Any, said: str) -> None:
-    assert (find_unencodable_result(returning(annotation)) or "").rpartition(f"{__name__}.")[2].startswith(said)
+def test_a_type_that_cannot_be_written_is_named(annotation: Any, expected: str) -> None:
+    assert (find_unencodable_result(returning(annotation)) or "").rpartition(f"{__name__}.")[2].startswith(expected)
 
 
 def test_a_function_without_a_return_annotation_is_accepted() -> None:

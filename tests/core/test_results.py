@@ -277,7 +277,7 @@ def test_the_error_for_a_value_without_json_names_its_type(value: object) -> Non
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (ValueError("no such city"), "load failed: ValueError: no such city"),
         (KeyError(), "load failed: KeyError"),
@@ -287,6 +287,6 @@ def test_the_error_for_a_value_without_json_names_its_type(value: object) -> Non
         (ValueError("half \ud800"), "load failed: ValueError: half ?"),
     ],
 )
-def test_an_exception_becomes_an_error_that_names_it(error: BaseException, said: str) -> None:
+def test_an_exception_becomes_an_error_that_names_it(error: BaseException, expected: str) -> None:
     found = {key: json.loads(bytes(raw)) for key, raw in convert_failure("load", error).items()}
-    assert found == {"content": [{"type": "text", "text": said}], "isError": True}
+    assert found == {"content": [{"type": "text", "text": expected}], "isError": True}

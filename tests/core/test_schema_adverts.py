@@ -36,7 +36,7 @@ def test_an_advert_keeps_all_but_name_and_schemas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "schema", "description", "said"),
+    ("tool", "schema", "description", "expected"),
     [
         ({}, {}, None, ""),
         ({"description": None}, {"properties": {"a": TEXT}}, None, "Reads memory paths."),
@@ -51,16 +51,18 @@ def test_an_advert_keeps_all_but_name_and_schemas() -> None:
     ],
 )
 def test_a_twin_description_mentions_memory_paths(
-    tool: Schema, schema: Schema, description: str | None, said: str
+    tool: Schema, schema: Schema, description: str | None, expected: str
 ) -> None:
-    assert build_twin(tool, "x", admit_paths(schema), description)["description"] == said
+    assert build_twin(tool, "x", admit_paths(schema), description)["description"] == expected
 
 
 def test_a_description_is_not_made_longer_than_openai_takes() -> None:
     schema = {"properties": {"a": TEXT}}
     for length, hinted in ((1003, True), (1004, True), (1005, False), (1024, False), (1025, True), (5000, True)):
-        said = build_twin({"description": "x" * (length - 1) + "."}, "x", admit_paths(schema), None)["description"]
-        assert (len(said), said.endswith("Reads memory paths.")) == (length + 20 * hinted, hinted)
+        description = build_twin({"description": "x" * (length - 1) + "."}, "x", admit_paths(schema), None)[
+            "description"
+        ]
+        assert (len(description), description.endswith("Reads memory paths.")) == (length + 20 * hinted, hinted)
 
 
 def described(**arguments: Schema) -> Schema:
@@ -136,7 +138,7 @@ def test_twins_of_tools_as_servers_write_them_cost_few_tokens_more(extra_tokens:
 
 
 WORDS = st.sampled_from(["query", "limit", "path", "repo_path", "max_count", "branch", "tags", "include_hidden"])
-SAID = st.fixed_dictionaries(
+EXTRAS = st.fixed_dictionaries(
     {}, optional={"title": st.just("Max Count"), "description": st.sampled_from(["ISO date", "Number of results"])}
 )
 LEAF = st.sampled_from(
@@ -148,12 +150,14 @@ LEAF = st.sampled_from(
 @st.composite
 def arguments(draw: st.DrawFn, inner: st.SearchStrategy[Schema]) -> Schema:
     if draw(st.booleans()):
-        return {"type": "array", "items": draw(inner)} | draw(SAID)
-    return described(**draw(st.dictionaries(WORDS, inner, max_size=5))) | draw(SAID)
+        return {"type": "array", "items": draw(inner)} | draw(EXTRAS)
+    return described(**draw(st.dictionaries(WORDS, inner, max_size=5))) | draw(EXTRAS)
 
 
 SCHEMAS = st.dictionaries(
-    WORDS, st.recursive(st.builds(lambda leaf, said: leaf | said, LEAF, SAID), arguments, max_leaves=8), max_size=6
+    WORDS,
+    st.recursive(st.builds(lambda leaf, extras: leaf | extras, LEAF, EXTRAS), arguments, max_leaves=8),
+    max_size=6,
 )
 
 

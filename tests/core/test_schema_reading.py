@@ -189,19 +189,19 @@ def test_types_are_unknown_once_too_many_subschemas_apply() -> None:
     ],
 )
 def test_validation_errors_are_bounded_and_name_the_location(arguments: Any, words: tuple[str, ...]) -> None:
-    said = compile_check(VALID)(arguments)
+    errors = compile_check(VALID)(arguments)
     if not words:
-        assert said is None
+        assert errors is None
     else:
-        assert said is not None
-        assert all(word in said for word in words)
-        assert len(said) <= 300
+        assert errors is not None
+        assert all(word in errors for word in words)
+        assert len(errors) <= 300
 
 
 def test_the_place_of_a_fault_is_bounded_too() -> None:
-    said = compile_check({"additionalProperties": {"type": "null"}})({"k" * 100_000: 1})
-    assert said is not None
-    assert len(said) <= 300
+    errors = compile_check({"additionalProperties": {"type": "null"}})({"k" * 100_000: 1})
+    assert errors is not None
+    assert len(errors) <= 300
 
 
 def nested(depth: int) -> Any:
@@ -268,7 +268,7 @@ def test_a_schema_of_any_draft_may_describe_an_object(schema: Schema) -> None:
 @pytest.fixture
 def listener() -> Iterator[tuple[str, list[bytes]]]:
     """A local address, and what was sent to it."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -278,11 +278,11 @@ def listener() -> Iterator[tuple[str, list[bytes]]]:
                 except OSError:
                     return
                 with connection:
-                    heard.append(connection.recv(100))
+                    received.append(connection.recv(100))
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}", heard
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", received
         server.shutdown(socket.SHUT_RDWR)
         thread.join(5)
 
@@ -290,7 +290,7 @@ def listener() -> Iterator[tuple[str, list[bytes]]]:
 def test_nothing_is_fetched_and_what_is_elsewhere_is_not_checked(
     listener: tuple[str, list[bytes]], tmp_path: Path
 ) -> None:
-    url, heard = listener
+    url, received = listener
     (tmp_path / "s.json").write_text('{"type": "null"}')
     references = [f"{url}/s.json", f"{url}/s.json#/$defs/x", (tmp_path / "s.json").as_uri(), "https://x.invalid/s"]
     for reference in references:
@@ -305,7 +305,7 @@ def test_nothing_is_fetched_and_what_is_elsewhere_is_not_checked(
     assert (
         compile_check({"$schema": f"{url}/dialect", "properties": {"n": {"type": "integer"}}})({"n": "x"}) is not None
     )
-    assert heard == []
+    assert received == []
 
 
 def test_a_pattern_that_is_meant_to_take_for_ever_is_not_judged() -> None:

@@ -174,7 +174,7 @@ def test_arguments_are_python_values(function: Callable[..., Any], given: Any, e
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ({"city": 3}, "city: Input should be a valid string"),
         ({}, "city: Missing required argument"),
@@ -182,10 +182,10 @@ def test_arguments_are_python_values(function: Callable[..., Any], given: Any, e
         ({"city": "Bonn", "days": "x" * 500}, "days: Input should be a valid integer"),
     ],
 )
-def test_argument_errors_do_not_contain_the_values(given: Any, said: str) -> None:
+def test_argument_errors_do_not_contain_the_values(given: Any, expected: str) -> None:
     with pytest.raises(ToolError) as caught:
         read(plain).read_arguments(json.dumps(given).encode())
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert "xxx" not in str(caught.value)
     assert str(caught.value).startswith("The arguments do not fit tool 'plain': ")
     assert "http" not in str(caught.value)
@@ -253,7 +253,7 @@ def unknown(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F8
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "expected"),
     [
         (by_position, "it takes value, which is positional-only. Give its parameters names."),
         (rest, "it takes *values. Give its parameters names."),
@@ -273,10 +273,10 @@ def unknown(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F8
         (type("iterator", (), {"__call__": None, "__name__": "iterator"})(), "it has no signature"),
     ],
 )
-def test_errors_for_invalid_functions_have_two_sentences_at_most(function: Any, said: str) -> None:
+def test_errors_for_invalid_functions_have_two_sentences_at_most(function: Any, expected: str) -> None:
     with pytest.raises(MirrorError) as caught:
         read(function)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert len(str(caught.value)) < 320
     assert "pydantic.dev" not in str(caught.value)
 
@@ -288,7 +288,7 @@ def test_options_are_a_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({"capture": "sometimes"}, "`capture` of a tool must be one of auto, large, always, never, not 'sometimes'."),
         ({"timeout": 0}, "`timeout` of a tool must be a number of seconds above 0"),
@@ -300,7 +300,7 @@ def test_options_are_a_policy() -> None:
         ),
     ],
 )
-def test_options_that_there_cannot_be_are_refused(options: Any, said: str) -> None:
+def test_options_that_there_cannot_be_are_refused(options: Any, expected: str) -> None:
     with pytest.raises(MirrorError) as caught:
         read_policy(options)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)

@@ -15,7 +15,7 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("id,name,age\n1,Ann,3\n2,Bob,4\n", "CSV, 3 columns"),
         ('id;name\n1;"a;b"\n2;c\n', "CSV, 2 columns"),
@@ -47,8 +47,8 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
         ("word", ""),
     ],
 )
-def test_a_text_is_recognised_by_its_beginning(text: str, said: str) -> None:
-    assert guess_format(text, is_whole=True) == said
+def test_a_text_is_recognised_by_its_beginning(text: str, expected: str) -> None:
+    assert guess_format(text, is_whole=True) == expected
 
 
 def test_a_line_that_is_cut_does_not_count() -> None:

@@ -178,7 +178,7 @@ def test_a_larger_text_takes_no_longer() -> None:
 CALL = {"name": "look_up", "arguments": '{"city": "Berlin", "days": [1, 2]}'}
 ARGUMENTS = {"city": "Berlin", "days": [1, 2]}
 RESULT = {"type": "tool_result", "tool_use_id": "1", "content": PROSE}
-SAID = {"type": "text", "value": PROSE}
+TEXT_BLOCK = {"type": "text", "value": PROSE}
 ANSWER = {"name": "look_up", "response": {"text": PROSE}}
 
 
@@ -204,7 +204,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "Gemini call": turn("model", {"functionCall": {"name": "look_up", "args": ARGUMENTS}}, named="parts"),
     "Gemini result": turn("user", {"functionResponse": ANSWER}, named="parts"),
     "AI SDK call": turn("assistant", {"type": "tool-call", "toolName": "look_up", "input": ARGUMENTS}),
-    "AI SDK result": turn("tool", {"type": "tool-result", "toolName": "x", "output": SAID}),
+    "AI SDK result": turn("tool", {"type": "tool-result", "toolName": "x", "output": TEXT_BLOCK}),
     "AI SDK part": turn("assistant", {"type": "tool-look_up", "input": ARGUMENTS, "output": 12.5}, named="parts"),
     "numbers and bytes": turn("user", {"value": 12}, {"value": b"abc"}, {"input": {"raw": b"abc", "at": {1}}}),
 }
@@ -285,8 +285,8 @@ def test_numbers_in_a_buffer_cost_what_their_bytes_do() -> None:
 @pytest.mark.parametrize(("size", "tokens"), [(10, MEDIUM_TOKENS), (80_000, 20_000)])
 def test_another_medium_costs_by_its_data(size: int, tokens: int) -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "A" * size, "format": "wav"}}
-    empty, heard = ({"role": "user", "content": content} for content in ([], [audio]))
-    assert tokens <= estimate_tokens(heard) - estimate_tokens(empty) <= tokens + 30
+    empty, recorded = ({"role": "user", "content": content} for content in ([], [audio]))
+    assert tokens <= estimate_tokens(recorded) - estimate_tokens(empty) <= tokens + 30
 
 
 @pytest.mark.parametrize(
@@ -301,6 +301,7 @@ def test_the_pieces_are_all_of_a_text(name: str) -> None:
     assert "".join(split(TEXTS[name])) == TEXTS[name]
 
 
+@pytest.mark.slow
 def test_a_table_is_read_as_it_was_written() -> None:
     assert decode_table(encode_table(table())) == table()
 

@@ -60,11 +60,11 @@ def test_work_grows_with_values_and_texts() -> None:
 @pytest.mark.parametrize("depth", [0, 3, 30])
 def test_the_error_of_a_recursive_schema_names_the_innermost_value(depth: int) -> None:
     began = time.process_time()
-    said = check(page(), blocks(depth, "cardd"))
+    error = check(page(), blocks(depth, "cardd"))
     assert time.process_time() - began < 5
-    assert '\'type\' is "cardd"; the schema has alternatives for "section", "columns", "card", "tabs"' in said
-    assert said.startswith("page" + ".children.0" * min(depth, 3))
-    assert len(said) <= 300
+    assert '\'type\' is "cardd"; the schema has alternatives for "section", "columns", "card", "tabs"' in error
+    assert error.startswith("page" + ".children.0" * min(depth, 3))
+    assert len(error) <= 300
 
 
 def test_the_error_of_very_deep_arguments_ends_where_the_steps_end() -> None:
@@ -82,7 +82,7 @@ TREE = {"type": "object", "additionalProperties": RECURSIVE, "properties": {"n":
 
 
 @pytest.mark.parametrize(
-    ("schema", "arguments", "said"),
+    ("schema", "arguments", "expected"),
     [
         ({"$defs": {"tree": TREE}, "allOf": [{}, RECURSIVE]}, {"n": "x"}, 'n: "x" is not of type "integer"'),
         ({"$defs": {"tree": TREE}, "properties": {"a": RECURSIVE}}, {"a": 5}, 'a: 5 is not of type "object"'),
@@ -144,9 +144,9 @@ TREE = {"type": "object", "additionalProperties": RECURSIVE, "properties": {"n":
         ),
     ],
 )
-def test_an_error_follows_references_and_alternatives(schema: Any, arguments: Any, said: str) -> None:
-    assert check(schema, arguments).startswith(said)
-    assert bool(check(schema, arguments)) == bool(said)
+def test_an_error_follows_references_and_alternatives(schema: Any, arguments: Any, expected: str) -> None:
+    assert check(schema, arguments).startswith(expected)
+    assert bool(check(schema, arguments)) == bool(expected)
 
 
 def test_an_error_of_many_values_costs_few_validations() -> None:
@@ -169,7 +169,7 @@ DEFAULTED = {
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ({"path": "a"}, ""),
         ({"path": "a", "edits": [{}]}, ""),
@@ -178,10 +178,10 @@ DEFAULTED = {
         ({}, '"path" is a required property'),
     ],
 )
-def test_a_required_member_with_a_default_may_be_absent(arguments: Any, said: str) -> None:
+def test_a_required_member_with_a_default_may_be_absent(arguments: Any, expected: str) -> None:
     found = check(DEFAULTED, arguments)
-    assert said in found
-    assert bool(said) == bool(found)
+    assert expected in found
+    assert bool(expected) == bool(found)
 
 
 @pytest.mark.parametrize("required", [[1], "a", ["unknown"]])

@@ -124,7 +124,7 @@ def test_only_servers_of_a_program_or_an_address_are_wrapped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "media_type"),
+    ("kind", "declared", "media_type"),
     [
         ("text", None, "text/plain"),
         ("binary", None, "application/octet-stream"),
@@ -133,8 +133,10 @@ def test_only_servers_of_a_program_or_an_address_are_wrapped() -> None:
         ("null", None, "application/json"),
     ],
 )
-def test_a_value_has_its_declared_media_type_or_that_of_its_kind(kind: Kind, said: str | None, media_type: str) -> None:
-    assert media_type_of(kind, said) == media_type
+def test_a_value_has_its_declared_media_type_or_that_of_its_kind(
+    kind: Kind, declared: str | None, media_type: str
+) -> None:
+    assert media_type_of(kind, declared) == media_type
 
 
 @pytest.mark.parametrize(

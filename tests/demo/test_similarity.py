@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rdkit import Chem
+from samples import sample as as_sample
 
 from mcp_mirror.demo.density import density_grid
 from mcp_mirror.demo.library import read_descriptors, read_samples
@@ -74,7 +75,7 @@ def test_the_shipped_descriptors_are_those_that_the_code_computes(name: str) -> 
     assert np.allclose(computed, read_descriptors()[NAMES.index(name)], rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", as_sample(CHOSEN, CHOSEN[::3].__contains__))
 def test_a_turned_molecule_ranks_itself_first_by_a_clear_margin(name: str) -> None:
     structure = structure_of(name)
     for seed in (TURNED.index(name), 1000 + TURNED.index(name)):

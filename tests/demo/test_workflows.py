@@ -13,17 +13,17 @@ from mcp_mirror.demo.workflows import WORKFLOWS, Runs, Trace, path_in, table_of,
 def test_the_table_fits_80_columns_with_each_row_on_one_line(unit: str) -> None:
     ours, worded = Trace(["with"], 1.5, ["wi"]), Trace(["x" * 12_345], notices=["x" * 1234])
     rows = [Runs(workflow, ours, worded, Trace(["x" * 33_958_692], 61.234)) for workflow in WORKFLOWS]
-    told = printed(table_of(rows, len, unit))
-    assert told[0].endswith(f"({unit})")
-    assert told[-4:] == [
+    lines = printed(table_of(rows, len, unit))
+    assert lines[0].endswith(f"({unit})")
+    assert lines[-4:] == [
         "molecule grid 4 33,958,692 1 : 8,489,673 1.50 61.23",
         "in the paper 1,234.04 20,822,181.34 1 : 16,873",
         "safety data sheet 4 33,958,692 1 : 8,489,673 1.50 61.23",
         "in the paper 841.66 6,411.36 1 : 8",
     ]
-    told = printed(wording_table_of(rows, len, unit))
-    assert told[0].endswith(f"({unit})")
-    assert told[-2:] == [f"{workflow.name} 2 1,234 0% 12,345 0%" for workflow in WORKFLOWS]
+    lines = printed(wording_table_of(rows, len, unit))
+    assert lines[0].endswith(f"({unit})")
+    assert lines[-2:] == [f"{workflow.name} 2 1,234 0% 12,345 0%" for workflow in WORKFLOWS]
 
 
 def printed(table: Table) -> list[str]:

@@ -30,7 +30,7 @@ class ScriptedServer(ThreadingHTTPServer):
         self.positions: dict[tuple[str, int], int] = defaultdict(int)
         self.scripts: dict[str, list[Any]] = {}
         self.lock = threading.Lock()
-        self.held = threading.Event()
+        self.blocked = threading.Event()
         """Set when a request is delayed; requests with seeds from `hold` on are delayed until `release`."""
         self.hold: int | None = None
         self.release = threading.Event()
@@ -44,7 +44,7 @@ class ScriptedServer(ThreadingHTTPServer):
     def reply(self, body: dict[str, Any]) -> tuple[int, bytes]:
         script = self.scripts.get(body["model"]) or self._from_file(body["model"])
         if self.hold is not None and body.get("seed", 0) >= self.hold:
-            self.held.set()
+            self.blocked.set()
             self.release.wait(20)
         with self.lock:
             self.seen.append(body)
@@ -108,11 +108,11 @@ def _text_of(message: dict[str, Any]) -> str:
 
 
 def _message(step: Any, body: dict[str, Any]) -> dict[str, Any]:
-    said = [str(message.get("content") or "") for message in body["messages"][1:]]
+    texts = [str(message.get("content") or "") for message in body["messages"][1:]]
     if callable(step):
         step = step(body["messages"])
-    paths = list(dict.fromkeys(BASE.findall("\n".join(said))))
-    filled = _filled(step, paths, said[-1] if said else "")
+    paths = list(dict.fromkeys(BASE.findall("\n".join(texts))))
+    filled = _filled(step, paths, texts[-1] if texts else "")
     listed = filled if isinstance(filled, list) else [filled]
     calls = [call for one in listed if isinstance(one, dict) for call in one.items()]
     calls = [(_listed(name, body), arguments) for name, arguments in calls]

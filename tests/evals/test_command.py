@@ -52,7 +52,7 @@ def test_an_interrupted_evaluation_continues_with_the_missing_runs(case: Path, t
         server.scripts["sky"] = ["It is blue."]
         server.hold = 2
         broken = subprocess.Popen(arguments(case, server.url, *more), stdout=subprocess.PIPE, text=True)
-        assert server.held.wait(BOUND)
+        assert server.blocked.wait(BOUND)
         broken.send_signal(signal.SIGINT)
         output, _ = broken.communicate(timeout=BOUND)
         assert broken.returncode == 130

@@ -1,7 +1,7 @@
 """Real servers, called directly and through one gateway, side by side.
 
-`make test` runs the servers that it has installed anyway; `make everyday` (EVERYDAY_FULL=1) runs all of them and prints
-a table. EVERYDAY_WRITE_DOCS=1 also writes its totals into docs/evaluation/everyday.md.
+`make test-slow` runs the servers that are installed anyway; `make everyday` (EVERYDAY_FULL=1) runs all of them and
+prints a table. EVERYDAY_WRITE_DOCS=1 also writes its totals into docs/evaluation/everyday.md.
 """
 
 import json

@@ -221,7 +221,7 @@ INSTALLED: Final = (
     Server("git", lambda _: _module("mcp_server_git"), _git),
     Server("time", lambda _: _module("mcp_server_time", "--local-timezone", "UTC"), _time),
 )
-"""The servers that `make test` has."""
+"""The servers that are installed with the test dependencies; `make test-slow` runs them."""
 
 ALL: Final = (
     *INSTALLED,

@@ -8,7 +8,7 @@ import pytest
 from tests.everyday.servers import Place, Server
 from tests.real.conftest import Connection
 
-pytestmark = pytest.mark.xdist_group("everyday")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("everyday")]
 
 PER_TOOL: Final = 10
 PER_PLACE: Final = 9.1

@@ -14,7 +14,7 @@ from tests.real.conftest import Connection
 
 from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS
 
-pytestmark = pytest.mark.xdist_group("everyday")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("everyday")]
 
 CountTokens = Callable[[str], int]
 Direct = Callable[[Server], tuple[Connection, Place]]
@@ -136,15 +136,15 @@ def _compare(
 ) -> None:
     plain, mirrored = results
     here, there = places
-    said, read = normalize(read_of(plain), here), normalize(read_of(mirrored), there)
-    direct, through = count_tokens(said), count_tokens(read)
+    original, read = normalize(read_of(plain), here), normalize(read_of(mirrored), there)
+    direct, through = count_tokens(original), count_tokens(read)
     row.calls += 1
     row.direct += direct
     row.through += through
     assert mirrored.is_error == plain.is_error
     if plain.is_error:
         row.errors += 1
-        assert read == said or _names_the_same_argument(said, read)
+        assert read == original or _names_the_same_argument(original, read)
     elif normalize(json.dumps(blocks_of(mirrored)), there) == normalize(json.dumps(blocks_of(plain)), here):
         row.same += 1
         assert _normal(mirrored.structured_content, there) == _normal(plain.structured_content, here)
@@ -161,10 +161,10 @@ def _compare(
         check_stored(gateway, path, value_of(plain), places)
 
 
-def _names_the_same_argument(said: str, read: str) -> bool:
+def _names_the_same_argument(original: str, read: str) -> bool:
     """Whether the gateway refused, by the server's own schema, what the server refuses too."""
     refused = re.search(r'do not fit tool .*: "?(\w+)"?(?: is a required|: )', read)
-    return refused is not None and re.search(rf"\b{refused[1]}\b", said) is not None
+    return refused is not None and re.search(rf"\b{refused[1]}\b", original) is not None
 
 
 def _normal(value: Any, place: Place) -> str:
@@ -211,6 +211,6 @@ def test_ten_small_calls_cost_little_more_than_direct(  # noqa: PLR0917  # fixtu
         direct = sum(count_tokens(normalize(read_of(result), here)) for result in plain)
         through = sum(count_tokens(normalize(read_of(result), there)) for result in mirrored)
         ratios[server.name] = through / direct
-        said = f"{direct} tokens direct, {through} through the gateway ({through / direct:.2f})"
-        record_property("everyday line", f"Ten small calls of {server.name}, `capture: {capture}`: {said}.")
+        summary = f"{direct} tokens direct, {through} through the gateway ({through / direct:.2f})"
+        record_property("everyday line", f"Ten small calls of {server.name}, `capture: {capture}`: {summary}.")
     assert all(ratio <= most for ratio in ratios.values()), ratios

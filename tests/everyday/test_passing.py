@@ -13,7 +13,7 @@ from notices import path_in
 from tests.everyday.servers import LOG, SOURCE, Place, Server
 from tests.real.conftest import Connection
 
-pytestmark = pytest.mark.xdist_group("everyday")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("everyday")]
 
 _MEDIA: Final = re.compile(r'^"([^"\n]+)" (\w+/\S+),', re.MULTILINE)
 Needs = Callable[..., None]

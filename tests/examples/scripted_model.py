@@ -27,17 +27,17 @@ class ScriptedModel:
     def message(self, request: dict[str, Any]) -> dict[str, Any]:
         """Its next message."""
         self.requests.append(request)
-        told = [_text(message["content"]) for message in request["messages"] if message["role"] == "tool"]
-        if not told:
+        texts = [_text(message["content"]) for message in request["messages"] if message["role"] == "tool"]
+        if not texts:
             return _calling("load_table_mirrored", {"city": "Bonn"}, request)
-        values = f"{found[0]}/celsius" if (found := PATH.search(told[0])) else "no path was told"
+        values = f"{found[0]}/celsius" if (found := PATH.search(texts[0])) else "no path was told"
         steps: list[tuple[str, dict[str, Any]]] = [
             ("average_mirrored", {"values": values}),
             ("count_above_mirrored", {"values": values, "limit": 12}),
         ]
-        if len(told) <= len(steps):
-            return _calling(*steps[len(told) - 1], request)
-        average, above = (NUMBER.findall(text)[0] for text in told[1:])
+        if len(texts) <= len(steps):
+            return _calling(*steps[len(texts) - 1], request)
+        average, above = (NUMBER.findall(text)[0] for text in texts[1:])
         answer = f"{average} degrees on average, {above} hours above 12."
         if "response_format" in request:
             return _calling("final_answer", {"response": answer}, request)

@@ -105,7 +105,17 @@ FILES = st.dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
-@given(data=mappings_of(["upstreams", "mcpServers"]) | FILES, as_json=st.booleans())
+ANY_MAPPING = given(data=mappings_of(["upstreams", "mcpServers"]) | FILES, as_json=st.booleans())
+
+
+@settings(max_examples=100, deadline=None)
+@ANY_MAPPING
 def test_any_mapping_gives_a_configuration_or_its_problems(scratch: Path, data: Any, *, as_json: bool) -> None:
+    check_loading(scratch, json.dumps(data) if as_json else yaml.safe_dump(data, allow_unicode=True))
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@ANY_MAPPING
+def test_many_mappings_give_a_configuration_or_its_problems(scratch: Path, data: Any, *, as_json: bool) -> None:
     check_loading(scratch, json.dumps(data) if as_json else yaml.safe_dump(data, allow_unicode=True))

@@ -151,10 +151,10 @@ def test_install_does_not_put_wrapped_servers_behind_a_second_gateway(wrapped: A
 def test_install_keeps_a_gateway_that_the_user_added(gateway: Any, write: Write) -> None:
     file = write(files=FILES, mine=gateway)
     before = file.read_bytes()
-    for command, said in (("install", "starts mcp-mirror already"), ("uninstall", "does not exist")):
+    for command, message in (("install", "starts mcp-mirror already"), ("uninstall", "does not exist")):
         ran = invoke(command, "claude-desktop")
         assert (ran.exit_code, file.read_bytes()) == (2, before)
-        assert said in ran.stderr
+        assert message in ran.stderr
 
 
 def test_a_configuration_that_was_changed_stays(write: Write, tmp_path: Path) -> None:
@@ -213,12 +213,12 @@ def test_a_client_that_is_named_by_its_file_is_the_same(write: Write, tmp_path: 
 
 
 def test_variables_that_a_client_does_not_expand_stay_text(write: Write, tmp_path: Path) -> None:
-    told = {"command": "x", "args": ["${HOME}", "$${x}", "$y", "{z}"]}
-    write(told=told)
+    entry = {"command": "x", "args": ["${HOME}", "$${x}", "$y", "{z}"]}
+    write(told=entry)
     assert invoke("install", "claude-desktop").exit_code == 0
     (upstream,) = load_config(tmp_path / ".config/mcp-mirror/claude-desktop.yaml", {}).upstreams
     assert isinstance(upstream.endpoint, StdioEndpoint)
-    assert upstream.endpoint.args == tuple(told["args"])
+    assert upstream.endpoint.args == tuple(entry["args"])
 
 
 def test_variables_are_handed_on_as_the_client_spells_them(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,11 +278,11 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_servers_that_cannot_be_moved_stay_with_a_warning(case: str, write: Write, tmp_path: Path) -> None:
-    content, said = REFUSED[case]
+    content, message = REFUSED[case]
     file = write("cursor", content)
     ran = invoke("install", "cursor")
     assert ran.exit_code == 2
-    assert said in ran.stderr
+    assert message in ran.stderr
     assert file.read_text() == content
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [file.name]
 

@@ -39,11 +39,11 @@ def test_an_exact_count_is_the_tokenizers(files: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "said"),
+    ("provider", "expected"),
     [("default", "--provider"), ("google", "--tokenizer"), ("llama", "--tokenizer"), ("anthropic", "ctok")],
 )
-def test_missing_tokenizers_are_reported(provider: TokenProvider, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_missing_tokenizers_are_reported(provider: TokenProvider, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         count_tokens("a", provider)
 
 

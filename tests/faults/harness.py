@@ -57,7 +57,7 @@ class Fault:
 class Seen:
     """What came of it. Times are seconds."""
 
-    said: str
+    text: str
     """What the client saw of the call that met the fault."""
     failed: bool
     lost: int
@@ -127,10 +127,13 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 
-async def observe(fault: Fault, folder: Path, era: str = "2025") -> Seen:
+async def observe(fault: Fault, folder: Path, version: str = "2025") -> Seen:
     """Let it happen once, with another call in flight on the same upstream and a neighbour that is called all along."""
     before = slowness()
-    async with asyncio.timeout(CASE), staging(fault.transport, folder, proxied=fault.via is not None, era=era) as on:
+    async with (
+        asyncio.timeout(CASE),
+        staging(fault.transport, folder, proxied=fault.via is not None, version=version) as on,
+    ):
         await on.times(min(20, SAMPLES))
         idle = await on.times(SAMPLES)
         over = asyncio.Event()
@@ -169,7 +172,7 @@ async def _strike(fault: Fault, on: Stage) -> Seen:
     lost = [one for one in (answer, beside) if one.failed]
     last = max(one.at for one in (lost or [answer]))
     return Seen(
-        said=answer.text,
+        text=answer.text,
         failed=answer.failed,
         lost=len(lost),
         refused_slowest=refused,

@@ -79,9 +79,9 @@ async def body_without_end(client: asyncio.StreamWriter, _answer: bytes) -> None
 
 def break_off(writer: asyncio.StreamWriter) -> None:
     """Close so that the other end reads a reset."""
-    held: socket.socket | None = writer.get_extra_info("socket")
-    if held is not None and not writer.is_closing():
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock: socket.socket | None = writer.get_extra_info("socket")
+    if sock is not None and not writer.is_closing():
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 

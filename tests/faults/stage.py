@@ -27,6 +27,8 @@ MESSAGE = 2_000_000
 """Bytes that a message may have."""
 _IMPATIENT = ("hang", "freeze", "wrong_id", "wrong_ids", "brief", "never_ending")
 _PATIENT = 20
+_PACE = 0.02
+"""Seconds between two calls to the neighbour."""
 
 
 @dataclass
@@ -104,9 +106,12 @@ class Stage:
         return [await self._ping() for _ in range(calls)]
 
     async def times_until(self, done: asyncio.Event, at_least: int) -> list[float]:
+        """Seconds of each call to the neighbour, at a steady pace until an event and in any case so many."""
         taken: list[float] = []
         while not done.is_set() or len(taken) < at_least:
             taken.append(await self._ping())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), _PACE)
         return taken
 
     async def _ping(self) -> float:
@@ -141,23 +146,29 @@ def settings_of(bad: dict[str, Any], folder: Path, environment: dict[str, str]) 
 
 @asynccontextmanager
 async def staging(
-    transport: str, folder: Path, *, face: str = "", proxied: bool = False, era: str = "2025", mode: str = "legacy"
+    transport: str,
+    folder: Path,
+    *,
+    client_transport: str = "",
+    proxied: bool = False,
+    version: str = "2025",
+    mode: str = "legacy",
 ) -> AsyncIterator[Stage]:
     """The gateway with both upstreams ready; by default over the same transport on both sides."""
     async with AsyncExitStack() as stack:
         witness = await stack.enter_async_context(witnessing())
-        told = {"WITNESS": str(witness.port), "ERA": era, "DOWN": str(folder / "down")}
+        environment = {"WITNESS": str(witness.port), "ERA": version, "DOWN": str(folder / "down")}
         upstream, proxy = None, None
-        bad = lines_upstream(told)
+        bad = lines_upstream(environment)
         if transport == "http":
-            upstream = HttpUpstream(told)
+            upstream = HttpUpstream(environment)
             await upstream.start()
             stack.push_async_callback(upstream.stop)
             if proxied:
-                strike = lambda at: witness.hear({"what": "struck", "at": at})  # noqa: E731  # one use
+                strike = lambda at: witness.record({"what": "struck", "at": at})  # noqa: E731  # one use
                 proxy = await stack.enter_async_context(proxying(upstream.port, strike))
             bad = {"url": f"http://127.0.0.1:{proxy.port if proxy else upstream.port}/mcp"}
-        config = settings_of(bad, folder, {"WITNESS": told["WITNESS"]})
-        gateway = await stack.enter_async_context(connect_gateway(config, face or transport, mode=mode))
+        config = settings_of(bad, folder, {"WITNESS": environment["WITNESS"]})
+        gateway = await stack.enter_async_context(connect_gateway(config, client_transport or transport, mode=mode))
         await gateway.client.list_tools()
         yield Stage(folder, gateway.client, gateway.process.pid, witness, proxy, upstream)

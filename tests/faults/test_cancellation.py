@@ -23,24 +23,24 @@ SLACK = 0.4
 UNKNOWN = "wait-00000000-0000-4000-8000-000000000000"
 
 
-def heard(word: dict[str, Any], transport: str, era: str) -> dict[str, Any]:
+def received(word: dict[str, Any], transport: str, version: str) -> dict[str, Any]:
     """The way in which an upstream learns that the client does not wait for this call any more."""
-    if (transport, era) == ("http", "2026"):
+    if (transport, version) == ("http", "2026"):
         return {"what": "left", "key": word["key"]}
     return {"what": "notifications/cancelled", "id": word["id"]}
 
 
-async def give_up(on: Stage, transport: str, era: str) -> float:
+async def give_up(on: Stage, transport: str, version: str) -> float:
     """Begin a call and cancel it; the seconds until its upstream knew."""
     key = on.key()
     call = asyncio.create_task(on.call("wait", key=key, gate=str(on.folder / "gate"), words=5_000))
     word = await on.witness.see("called", key=key)
     at = time.monotonic()
     call.cancel()
-    told = await on.witness.see(**heard(word, transport, era))
+    report = await on.witness.see(**received(word, transport, version))
     await asyncio.wait([call])
     assert call.cancelled()
-    return float(told["at"]) - at
+    return float(report["at"]) - at
 
 
 ALL = list(product(("stdio", "http"), ("legacy", "auto"), ("stdio", "http"), ("2025", "2026")))
@@ -62,15 +62,20 @@ SAMPLE = {
 """Combinations of `make test`: each value at least twice."""
 
 
-@pytest.mark.parametrize(("face", "mode", "transport", "era"), sample(CHOSEN, SAMPLE.__contains__))
+@pytest.mark.parametrize(("client_transport", "mode", "transport", "version"), sample(CHOSEN, SAMPLE.__contains__))
 async def test_a_cancelled_call_is_cancelled_at_its_upstream_and_stores_nothing(
-    face: str, mode: str, transport: str, era: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    client_transport: str,
+    mode: str,
+    transport: str,
+    version: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    async with staging(transport, tmp_path, face=face, mode=mode, era=era) as on:
-        taken = sorted([await give_up(on, transport, era) for _ in range(CALLS)])
+    async with staging(transport, tmp_path, client_transport=client_transport, mode=mode, version=version) as on:
+        taken = sorted([await give_up(on, transport, version) for _ in range(CALLS)])
         p99 = taken[int(0.99 * CALLS)]
-        client = f"a client over {face}, {'2025' if mode == 'legacy' else '2026'}"
-        what = f"{client}, cancels {CALLS} calls to an upstream over {transport}, {era}: it knows after"
+        client = f"a client over {client_transport}, {'2025' if mode == 'legacy' else '2026'}"
+        what = f"{client}, cancels {CALLS} calls to an upstream over {transport}, {version}: it knows after"
         record_property("figure", (what, f"{taken[CALLS // 2] * 1e3:.0f} ms; {p99 * 1e3:.0f} ms at the p99"))
         (tmp_path / "gate").touch()
         await on.witness.see("over", times=CALLS)  # with a large answer that no client waits for, or none

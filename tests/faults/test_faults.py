@@ -21,7 +21,7 @@ SLACK = 0.4
 BACK = 1.0
 """Seconds within which a call works after the upstream's return."""
 
-BIDED = 30.0
+GIVE_UP_AFTER = 30.0
 """Seconds after which the test stops waiting."""
 BOUND = 60.0
 """Seconds that letting go of a connection may take."""
@@ -39,9 +39,9 @@ def milliseconds(seconds: float) -> str:
 
 
 def row_of(fault: Fault, seen: Seen) -> tuple[str, ...]:
-    told = seen.said.splitlines()[0] if seen.failed else "its answer"
+    shown = seen.text.splitlines()[0] if seen.failed else "its answer"
     return (
-        fault.transport, fault.what, told, fault.loses, milliseconds(seen.answered), milliseconds(seen.back),
+        fault.transport, fault.what, shown, fault.loses, milliseconds(seen.answered), milliseconds(seen.back),
         f"{seen.idle * 1e3:.1f} / {seen.beside * 1e3:.1f} ms",
     )  # fmt: skip
 
@@ -52,33 +52,33 @@ def name_of(case: object) -> str:
 
 ALL = [*((fault, "2025") for fault in FAULTS), *((fault, "2026") for fault in FAULTS if fault.transport == "http")]
 CHOSEN = [
-    (fault, era)
-    for fault, era in ALL
+    (fault, version)
+    for fault, version in ALL
     if "ALL_COMBINATIONS" in os.environ
     or fault.transport != "http"
-    or (FAULTS.index(fault) % 2 == 0) == (era == "2025")
+    or (FAULTS.index(fault) % 2 == 0) == (version == "2025")
 ]
 """Each fault, over HTTP alternately in one of the two protocol versions; `make soak` uses both."""
 
 
 @pytest.mark.parametrize(
-    ("fault", "era"),
+    ("fault", "version"),
     CHOSEN,
     ids=name_of,
 )
 async def test_a_fault_costs_what_it_must_and_no_more(
-    fault: Fault, era: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    fault: Fault, version: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    seen = await observe(fault, tmp_path, era)
-    if era == "2025":
+    seen = await observe(fault, tmp_path, version)
+    if version == "2025":
         record_property("row", row_of(fault, seen))
-    assert seen.failed is (fault.loses != "nothing"), seen.said
+    assert seen.failed is (fault.loses != "nothing"), seen.text
     assert seen.lost == LOST[fault.loses]
     if fault.loses == "nothing":
-        assert seen.said.startswith("echo key")
+        assert seen.text.startswith("echo key")
     else:
-        assert pattern(fault).search(seen.said), seen.said
-        assert "'bad'" in seen.said
+        assert pattern(fault).search(seen.text), seen.text
+        assert "'bad'" in seen.text
     assert seen.repeated == ()
     assert seen.answered < (fault.waits + AT_ONCE + SLACK) * seen.slowness
     assert seen.refused_slowest < BACK * seen.slowness
@@ -100,7 +100,7 @@ async def test_an_upstream_that_ends_at_each_start_is_reported_until_it_starts(
         await on.witness.see("ended", times=6)  # the pauses between two attempts have grown
         on.down.unlink()
         returned = time.monotonic()
-        while (answer := await on.call("echo")).failed and answer.at - returned < BIDED:
+        while (answer := await on.call("echo")).failed and answer.at - returned < GIVE_UP_AFTER:
             pass
         row = ("stdio", "ends at each start, from the first on", refused.text, "calls until it can start",
                milliseconds(refused.at - asked), milliseconds(answer.at - returned), "")  # fmt: skip
@@ -117,7 +117,7 @@ async def test_a_server_that_stops_reading_costs_one_call_and_restarts(
         assert not (await on.call("deaf")).failed
         asked = time.monotonic()
         lost = await on.call("brief", pad="x" * 1_900_000)
-        while (answer := await on.call("echo")).failed and answer.at - asked < BIDED:
+        while (answer := await on.call("echo")).failed and answer.at - asked < GIVE_UP_AFTER:
             pass
         returned = (await on.witness.see("started", times=before + 1))["at"]
         row = ("stdio", "reads no more", lost.text, "the call", milliseconds(lost.at - asked),
@@ -159,13 +159,13 @@ async def test_a_network_failure_costs_only_the_calls_made_during_it(
         assert on.repeated() == []
 
 
-@pytest.mark.parametrize("era", ["2025", "2026"])
+@pytest.mark.parametrize("version", ["2025", "2026"])
 @pytest.mark.parametrize("fault", [body_without_end, event_without_end, silence], ids=lambda fault: fault.__name__)
 async def test_the_gateway_stops_reading_responses_that_no_call_awaits(
-    fault: proxy.Fault, era: str, tmp_path: Path
+    fault: proxy.Fault, version: str, tmp_path: Path
 ) -> None:
     """An answer without an end would cost work for as long as the gateway lives."""
-    async with staging("http", tmp_path, proxied=True, era=era) as on:
+    async with staging("http", tmp_path, proxied=True, version=version) as on:
         assert on.proxy is not None
         on.proxy.arm(fault)
         assert (await on.call("brief")).failed

@@ -23,7 +23,7 @@ class Witness:
     words: list[Word] = field(default_factory=list)
     _notifier: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def hear(self, word: Word) -> None:
+    def record(self, word: Word) -> None:
         self.words.append(word)
         self._notifier.set()
         self._notifier = asyncio.Event()
@@ -42,7 +42,7 @@ class Witness:
     async def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.CancelledError):  # at the end of the test
             while line := await reader.readline():
-                self.hear(json.loads(line))
+                self.record(json.loads(line))
         writer.close()
 
 

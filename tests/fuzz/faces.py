@@ -45,9 +45,9 @@ Attempt = Callable[[bytes], Awaitable[str]]
 """Tries an input, and gives the beginning of what was answered."""
 
 
-def corpus_of(face: str) -> list[bytes]:
-    """The stored inputs of a face, the same order each time."""
-    return [path.read_bytes() for path in sorted((HERE / f"corpus-{face}").iterdir())]
+def corpus_of(side: str) -> list[bytes]:
+    """The stored inputs of a side, the same order each time."""
+    return [path.read_bytes() for path in sorted((HERE / f"corpus-{side}").iterdir())]
 
 
 WORDS = (
@@ -93,12 +93,12 @@ async def open_stage(folder: Path) -> AsyncIterator["Stage"]:
         limits = {"max_message_bytes": "1MiB", "body_timeout": 1}
         config.write_text(json.dumps({"upstreams": upstreams, "store": {"kind": "memory"}, "limits": limits}))
         application = await stack.enter_async_context(open_application(load_config(config, {})))
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         leaving = anyio.Event()
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        tasks.start_soon(application.serve_http, "127.0.0.1", 0, told.set_result, leaving)
+        tasks.start_soon(application.serve_http, "127.0.0.1", 0, answer.set_result, leaving)
         await application.upstreams.settle(BOUND)
-        yield Stage(application, await told, config)
+        yield Stage(application, await answer, config)
         leaving.set()
 
 
@@ -127,41 +127,43 @@ class Stage:
         """Another call is answered truly; one whose connection was broken may have to be made again."""
         nonce = f"nonce-{next(self._numbers)}"
         async with asyncio.timeout(BOUND):
-            while (said := await self._call(f"{upstream}_steady_mirrored", {"nonce": nonce})) != nonce:
-                assert re.search("closed the connection|is down|is starting|try again|could not be reached", said), said
+            while (answer := await self._call(f"{upstream}_steady_mirrored", {"nonce": nonce})) != nonce:
+                assert re.search("closed the connection|is down|is starting|try again|could not be reached", answer), (
+                    answer
+                )
 
     async def try_upstream(self, upstream: str, data: bytes) -> str:
         """These bytes are what an upstream answers with."""
         given = {"bytes": base64.b64encode(data).decode(), "nonce": "true"}
         async with asyncio.timeout(BOUND):
-            said = await self._call(f"{upstream}_parrot_mirrored", given)
+            answer = await self._call(f"{upstream}_parrot_mirrored", given)
         await self.steady(upstream)
         await self.steady("calm")
-        return said
+        return answer
 
     async def try_http(self, data: bytes) -> str:
         """These bytes are what a client says over HTTP, and then no more."""
-        said = b""
+        received = b""
         reader, writer = await asyncio.open_connection(self._address.hostname, self._address.port)
         try:
             with contextlib.suppress(ConnectionError):
                 writer.write(data.replace(b"@HOST@", self._address.netloc.encode()))
                 await writer.drain()
                 with contextlib.suppress(TimeoutError):
-                    said = await asyncio.wait_for(reader.read(1 << 16), BOUND if _is_whole(data) else PAUSE)
-                if not said and not reader.at_eof():  # it waits for more bytes, which do not come
+                    received = await asyncio.wait_for(reader.read(1 << 16), BOUND if _is_whole(data) else PAUSE)
+                if not received and not reader.at_eof():  # it waits for more bytes, which do not come
                     writer.write_eof()
-                    said = await asyncio.wait_for(reader.read(1 << 16), BOUND)
-                assert said == b"" or said.startswith(b"HTTP/1.1 "), said[:100]
+                    received = await asyncio.wait_for(reader.read(1 << 16), BOUND)
+                assert received == b"" or received.startswith(b"HTTP/1.1 "), received[:100]
                 async with asyncio.timeout(BOUND):  # an answer with a length ends
-                    while (length := _length_of(said)) and len(said.partition(END)[2]) < length:
+                    while (length := _length_of(received)) and len(received.partition(END)[2]) < length:
                         more = await reader.read(1 << 16)
-                        assert more, said
-                        said += more
+                        assert more, received
+                        received += more
         finally:
             writer.close()
         await self.steady("calm")
-        return said.decode("latin-1")
+        return received.decode("latin-1")
 
     async def _call(self, tool: str, arguments: object) -> str:
         """What a model reads; of what was stored, that it was."""
@@ -187,12 +189,12 @@ class Stage:
             call = {"jsonrpc": "2.0", "id": identity, "method": "tools/call", "params": {**asked, **meta}}
             writer.write(data + b"\n" + json.dumps(call).encode() + b"\n")
             await writer.drain()
-            said = ""
+            output = ""
             async with asyncio.timeout(BOUND):
                 while json.loads(line := await reader.readline()).get("id") != identity:
-                    said += line.decode()
+                    output += line.decode()
             assert json.loads(line)["result"]["content"][0]["text"] == identity, line
-            return said
+            return output
 
         try:
             yield attempt
@@ -227,15 +229,15 @@ def _text_of(reply: Reply) -> str:
 
 
 @asynccontextmanager
-async def attempts_on(stage: Stage, face: str) -> AsyncIterator[Attempt]:
-    """What tries one face."""
-    if face == "client-stdio":
+async def attempts_on(stage: Stage, side: str) -> AsyncIterator[Attempt]:
+    """What tries one side."""
+    if side == "client-stdio":
         async with stage.lines() as attempt:
             yield attempt
-    elif face == "client-http":
+    elif side == "client-http":
         yield stage.try_http
     else:
-        yield lambda data: stage.try_upstream(face.removeprefix("upstream-"), data)
+        yield lambda data: stage.try_upstream(side.removeprefix("upstream-"), data)
 
 
 FACES = ("client-stdio", "client-http", "upstream-stdio", "upstream-http")

@@ -17,19 +17,19 @@ SECONDS = 600.0
 KEPT = Path(".fuzz")
 
 
-async def fuzz(face: str, seconds: float) -> int:
-    """How many inputs a face has taken."""
+async def fuzz(side: str, seconds: float) -> int:
+    """How many inputs a side has taken."""
     seed, until, count = secrets.randbits(32), time.monotonic() + seconds, 0
-    corpus = corpus_of(face)
+    corpus = corpus_of(side)
     with tempfile.TemporaryDirectory() as folder:
-        async with open_stage(Path(folder)) as stage, attempts_on(stage, face) as attempt:
+        async with open_stage(Path(folder)) as stage, attempts_on(stage, side) as attempt:
             for data in itertools.chain(corpus, mutations_of(corpus, seed)):
                 if time.monotonic() > until:
                     break
                 try:
                     await attempt(data)
                 except BaseException as error:
-                    kept = KEPT / f"{face}-{seed}-{count}"
+                    kept = KEPT / f"{side}-{seed}-{count}"
                     KEPT.mkdir(exist_ok=True)
                     kept.write_bytes(data)
                     error.add_note(f"The input is in {kept}.")
@@ -39,12 +39,12 @@ async def fuzz(face: str, seconds: float) -> int:
 
 
 def main() -> None:
-    """Each face in turn."""
+    """Each side in turn."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
     faces = sys.argv[2:] or FACES
-    for face in faces:
-        count = asyncio.run(fuzz(face, seconds / len(faces)))
-        sys.stdout.write(f"{face}: {count:,} inputs, each answered or refused, and no value changed\n")
+    for side in faces:
+        count = asyncio.run(fuzz(side, seconds / len(faces)))
+        sys.stdout.write(f"{side}: {count:,} inputs, each answered or refused, and no value changed\n")
 
 
 if __name__ == "__main__":

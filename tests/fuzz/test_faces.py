@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.faces import FACES, HERE, attempts_on, corpus_of, mutations_of, open_stage
 
 SECONDS = 4.0
-"""That a face is tried for at the most, beyond its stored inputs."""
+"""That a side is tried for at the most, beyond its stored inputs."""
 MUTATIONS = 120
 
 
@@ -25,21 +25,21 @@ ANSWERED: dict[str, dict[str, str]] = {
 """What some stored inputs must have for an answer: else they would try nothing."""
 
 
-@pytest.mark.parametrize("face", FACES)
-async def test_random_bytes_get_an_answer_or_a_closed_connection(tmp_path: Path, face: str) -> None:
-    corpus = corpus_of(face)
+@pytest.mark.parametrize("side", FACES)
+async def test_random_bytes_get_an_answer_or_a_closed_connection(tmp_path: Path, side: str) -> None:
+    corpus = corpus_of(side)
     assert len(corpus) > 10
-    async with open_stage(tmp_path) as stage, attempts_on(stage, face) as attempt:
-        said: dict[bytes, str] = {}
+    async with open_stage(tmp_path) as stage, attempts_on(stage, side) as attempt:
+        answers: dict[bytes, str] = {}
         until = time.monotonic() + SECONDS
         for count, data in enumerate(itertools.chain(corpus, itertools.islice(mutations_of(corpus, 7), MUTATIONS))):
             if count >= len(corpus) and time.monotonic() > until:
                 break
             try:
-                said[data] = await attempt(data)
+                answers[data] = await attempt(data)
             except BaseException as error:
                 error.add_note(f"The input: {data!r}")
                 raise
-        for name, wanted in ANSWERED[face].items():
-            its_own = said[(HERE / f"corpus-{face}" / name).read_bytes()]  # answers come in any order
-            assert re.search(wanted, "".join(said.values()) if face == "client-stdio" else its_own), name
+        for name, wanted in ANSWERED[side].items():
+            its_own = answers[(HERE / f"corpus-{side}" / name).read_bytes()]  # answers come in any order
+            assert re.search(wanted, "".join(answers.values()) if side == "client-stdio" else its_own), name

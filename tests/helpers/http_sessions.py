@@ -23,8 +23,8 @@ async def open_session(
     answer = await client.post(url, json=hello, headers=HEADERS)
     assert answer.status_code == 200, answer.text
     session = {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
-    told = '{"jsonrpc":"2.0","method":"notifications/initialized"}'
-    assert (await client.post(url, content=told, headers=HEADERS | session)).status_code == 202
+    initialized = '{"jsonrpc":"2.0","method":"notifications/initialized"}'
+    assert (await client.post(url, content=initialized, headers=HEADERS | session)).status_code == 202
     return session
 
 

@@ -86,8 +86,8 @@ class Waits:
         return sorted(self.times)[int(len(self.times) * 0.99)] if self.times else 0.0
 
     def __str__(self) -> str:
-        told = f"{len(self.times)} calls, p99 {1000 * self.p99:.0f} ms, longest {1000 * self.longest:.0f} ms"
-        return told + (f", failed: {self.failures[:3]}" if self.failures else "")
+        summary = f"{len(self.times)} calls, p99 {1000 * self.p99:.0f} ms, longest {1000 * self.longest:.0f} ms"
+        return summary + (f", failed: {self.failures[:3]}" if self.failures else "")
 
 
 @contextmanager

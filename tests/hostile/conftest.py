@@ -178,8 +178,8 @@ async def read_event_loop(gateway: Gateway, token: str = "") -> Mapping[str, Any
     else:
         async with connect_http(gateway.url, token) as client:
             text = (await client.read_resource(STATUS)).contents[0].text  # type: ignore[union-attr]
-    told: Mapping[str, Any] = json.loads(text)["event_loop"]
-    return told
+    event_loop: Mapping[str, Any] = json.loads(text)["event_loop"]
+    return event_loop
 
 
 @asynccontextmanager

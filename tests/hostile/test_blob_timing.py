@@ -47,6 +47,6 @@ async def test_the_time_to_put_or_delete_tells_nothing_of_another(tmp_path: Path
                 assert await store.delete("bob", "t-2")
                 times["put"][which].append(put_at - began)
                 times["delete"][which].append(time.perf_counter() - put_at)
-    told = {what: mann_whitney(*measured) for what, measured in times.items()}
-    print(told)  # noqa: T201  # for runs with -s
-    assert max(map(abs, told.values())) < CERTAIN, told
+    scores = {what: mann_whitney(*measured) for what, measured in times.items()}
+    print(scores)  # noqa: T201  # for runs with -s
+    assert max(map(abs, scores.values())) < CERTAIN, scores

@@ -39,8 +39,8 @@ class Client:
     async def greet(self) -> None:
         if self.version == OLD:
             info = {"name": "hand", "version": "0"}
-            told = {"protocolVersion": OLD, "capabilities": CAPABILITIES, "clientInfo": info}
-            await self.request("initialize", told)
+            params = {"protocolVersion": OLD, "capabilities": CAPABILITIES, "clientInfo": info}
+            await self.request("initialize", params)
             await self.lines.send('{"jsonrpc":"2.0","method":"notifications/initialized"}')
             await self.request("logging/setLevel", {"level": "debug"})
         else:

@@ -37,13 +37,13 @@ async def test_a_flood_does_not_delay_other_clients(
 
         def run() -> tuple[str, Waits]:
             with HttpClient(served.url) as client, bystander(served.url, "honest_hear_mirrored") as waits:
-                said = client.text("flood_mirrored", {"kind": kind, "seconds": SECONDS})
-            return said, waits
+                text = client.text("flood_mirrored", {"kind": kind, "seconds": SECONDS})
+            return text, waits
 
-        said, waits = await anyio.to_thread.run_sync(run)
+        answer, waits = await anyio.to_thread.run_sync(run)
         assert not waits.failures
         row.waited = waits.longest
-        row.outcome = "ended" if "closed the connection" in said else "slowed"
+        row.outcome = "ended" if "closed the connection" in answer else "slowed"
         assert waits.p99 < 1.0 * slowness()
         ours = [line for line in served.stderr if b" call tool=" not in line]  # one line for each call at -v
         assert sum(map(len, ours)) - logged < LOG
@@ -56,11 +56,11 @@ async def test_a_flooding_server_is_reported_and_reconnected(configured: Configu
 
         def run() -> tuple[str, str]:
             with HttpClient(served.url) as client:
-                said = client.text("flood_mirrored", {"kind": "garbage", "seconds": 30})
-                return said, client.text("hear_mirrored")
+                text = client.text("flood_mirrored", {"kind": "garbage", "seconds": 30})
+                return text, client.text("hear_mirrored")
 
-        said, after = await anyio.to_thread.run_sync(run)
-    assert "closed the connection during 'flood'" in said
+        answer, after = await anyio.to_thread.run_sync(run)
+    assert "closed the connection during 'flood'" in answer
     assert after == "2 characters"
 
 

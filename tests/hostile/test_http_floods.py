@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 from gateway_processes import COMMAND, start_executable
+from samples import sample
 from tests.auth.conftest import HASHES, TOKENS
 from tests.load import slowness
 from tests.walk.conftest import BOUND, serve_gateway, until
@@ -36,11 +37,11 @@ def write_config(configured: Configured, **limits: Any) -> Path:
     return configured({}, auth={"tokens": HASHES}, limits=limits)
 
 
-class Held(asyncio.Protocol):
+class HeldConnection(asyncio.Protocol):
     """A raw connection, and what came over it."""
 
     def __init__(self) -> None:
-        self.said = b""
+        self.received = b""
         self.over = asyncio.Event()
         self.transport: asyncio.Transport | None = None
 
@@ -49,7 +50,7 @@ class Held(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self.said += data
+        self.received += data
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the base class's name
         self.over.set()
@@ -63,32 +64,32 @@ class Holder:
         assert address.hostname is not None
         assert address.port is not None
         self.place = (address.hostname, address.port)
-        self.open: list[Held] = []
+        self.open: list[HeldConnection] = []
 
-    async def hold(self, said: bytes = b"") -> Held:
+    async def hold(self, head: bytes = b"") -> HeldConnection:
         """Open one more connection, and send so much."""
-        transport, held = await asyncio.get_running_loop().create_connection(Held, *self.place)
-        transport.write(said)
-        self.open.append(held)
-        return held
+        transport, connection = await asyncio.get_running_loop().create_connection(HeldConnection, *self.place)
+        transport.write(head)
+        self.open.append(connection)
+        return connection
 
-    async def hold_many(self, number: int, said: bytes = b"") -> None:
+    async def hold_many(self, number: int, head: bytes = b"") -> None:
         for at in range(0, number, 100):
-            await asyncio.gather(*(self.hold(said) for _ in range(min(100, number - at))), return_exceptions=True)
+            await asyncio.gather(*(self.hold(head) for _ in range(min(100, number - at))), return_exceptions=True)
 
-    def held(self) -> int:
-        return sum(not held.over.is_set() for held in self.open)
+    def count_open(self) -> int:
+        return sum(not connection.over.is_set() for connection in self.open)
 
 
-async def drip(held: Held, pause: float) -> bytes:
+async def drip(connection: HeldConnection, pause: float) -> bytes:
     """Send a byte now and then, until the other end closes the connection; gives its answer."""
-    assert held.transport is not None
+    assert connection.transport is not None
     async with asyncio.timeout(BOUND):
-        while not held.over.is_set():
-            held.transport.write(b"a")
+        while not connection.over.is_set():
+            connection.transport.write(b"a")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(held.over.wait(), pause)
-    return held.said
+                await asyncio.wait_for(connection.over.wait(), pause)
+    return connection.received
 
 
 @asynccontextmanager
@@ -97,9 +98,9 @@ async def holding(url: str) -> AsyncIterator[Holder]:
     try:
         yield holder
     finally:
-        for held in holder.open:
-            if held.transport is not None:
-                held.transport.abort()
+        for connection in holder.open:
+            if connection.transport is not None:
+                connection.transport.abort()
 
 
 def client_of(name: str) -> httpx2.AsyncClient:
@@ -117,18 +118,20 @@ async def call(http: httpx2.AsyncClient, url: str) -> float:
     return time.monotonic() - began
 
 
-async def call_anew(url: str) -> float:
+async def call_on_new_connection(url: str) -> float:
     """The same, on a connection of its own."""
     async with client_of("alice") as http:
         return await call(http, url)
 
 
-async def get_anew(url: str) -> httpx2.Response:
+async def get_on_new_connection(url: str) -> httpx2.Response:
     async with client_of("bob") as http:
         return await http.get(url)
 
 
-@pytest.mark.parametrize("limits", [{}, {"pending_connections_per_address": 10_000}], ids=["default", "at capacity"])
+@pytest.mark.parametrize(
+    "limits", sample([{}, {"pending_connections_per_address": 10_000}], bool), ids=["default", "at capacity"]
+)
 async def test_half_sent_headers_are_closed_and_do_not_block_others(
     configured: Configured, serve: Serve, limits: dict[str, Any]
 ) -> None:
@@ -140,12 +143,12 @@ async def test_half_sent_headers_are_closed_and_do_not_block_others(
         flood = asyncio.create_task(holder.hold_many(4200, HALF))
         times = []
         while not flood.done():
-            times += [await call_anew(served.url), await call(kept, served.url)]
-        times += [await call_anew(served.url) for _ in range(5)]
+            times += [await call_on_new_connection(served.url), await call(kept, served.url)]
+        times += [await call_on_new_connection(served.url) for _ in range(5)]
         assert max(times) < PROMPT * slowness(), times
-        assert 0 < holder.held() <= (4096 if limits else 256)
-        await until(lambda: not holder.held())
-        assert await call_anew(served.url) < PROMPT * slowness()
+        assert 0 < holder.count_open() <= (4096 if limits else 256)
+        await until(lambda: not holder.count_open())
+        assert await call_on_new_connection(served.url) < PROMPT * slowness()
 
 
 async def test_idle_sockets_do_not_take_all_handles_of_the_process(configured: Configured, tmp_path: Path) -> None:
@@ -158,13 +161,13 @@ async def test_idle_sockets_do_not_take_all_handles_of_the_process(configured: C
         flood = asyncio.create_task(holder.hold_many(1100))
         times = []
         while not flood.done():
-            times.append(await call_anew(served.url))
-        times += [await call_anew(served.url) for _ in range(5)]
+            times.append(await call_on_new_connection(served.url))
+        times += [await call_on_new_connection(served.url) for _ in range(5)]
         assert max(times) < PROMPT * slowness(), times
-        said = b"".join(served.stderr).decode()
-        assert "`limits.max_connections` (4,096)" in said
-        assert "1,024 open files" in said
-        assert "Too many open files" not in said
+        output = b"".join(served.stderr).decode()
+        assert "`limits.max_connections` (4,096)" in output
+        assert "1,024 open files" in output
+        assert "Too many open files" not in output
 
 
 async def test_connections_in_use_at_the_bound_are_answered_with_503(configured: Configured, serve: Serve) -> None:
@@ -174,7 +177,7 @@ async def test_connections_in_use_at_the_bound_are_answered_with_503(configured:
         for _ in range(3):
             await holder.hold(WHOLE + bearer)
         async with asyncio.timeout(BOUND):
-            while (answer := await get_anew(served.url)).status_code != 503:
+            while (answer := await get_on_new_connection(served.url)).status_code != 503:
                 assert answer.status_code < 500  # the gateway accepts connections one by one
         assert "`limits.max_connections` (3)" in answer.json()["error"]["message"]
         assert answer.headers["retry-after"]
@@ -190,18 +193,18 @@ SLOW: list[tuple[str, bytes, bytes]] = [
 ]
 
 
-async def seconds_held(holder: Holder, said: bytes) -> tuple[float, bytes]:
+async def seconds_open(holder: Holder, head: bytes) -> tuple[float, bytes]:
     """The lifetime of a connection that sends a byte now and then, or nothing, and its answer."""
-    held, began = await holder.hold(said), time.monotonic()
-    if said:
-        await drip(held, 0.2)
-    await asyncio.wait_for(held.over.wait(), BOUND)
-    return time.monotonic() - began, held.said
+    connection, began = await holder.hold(head), time.monotonic()
+    if head:
+        await drip(connection, 0.2)
+    await asyncio.wait_for(connection.over.wait(), BOUND)
+    return time.monotonic() - began, connection.received
 
 
 async def test_a_byte_now_and_then_does_not_keep_a_connection_open(configured: Configured, serve: Serve) -> None:
     async with serve(write_config(configured, header_timeout=1)) as served, holding(served.url) as holder:
-        found = await asyncio.gather(*(seconds_held(holder, said) for _, said, _ in SLOW))
+        found = await asyncio.gather(*(seconds_open(holder, head) for _, head, _ in SLOW))
         for (name, _, status), (seconds, answer) in zip(SLOW, found, strict=True):
             assert seconds < 10, name
             assert status in answer[:20], name
@@ -222,10 +225,10 @@ async def test_pipelined_requests_are_answered_in_order(configured: Configured, 
     sent = [WHOLE + f"{bearer}content-length: {len(body)}\r\n\r\n{body}".encode() for body in each]
     end = WHOLE + b"connection: close\r\ncontent-length: 0\r\n\r\n"
     async with serve(write_config(configured)) as served, holding(served.url) as holder:
-        held = await holder.hold(b"".join(sent) + end)
-        assert await call_anew(served.url) < PROMPT * slowness()
-        await asyncio.wait_for(held.over.wait(), BOUND)
-        answers = held.said.split(b"HTTP/1.1 ")[1:]
+        connection = await holder.hold(b"".join(sent) + end)
+        assert await call_on_new_connection(served.url) < PROMPT * slowness()
+        await asyncio.wait_for(connection.over.wait(), BOUND)
+        answers = connection.received.split(b"HTTP/1.1 ")[1:]
         assert len(answers) == 501
         assert [answer[:3] for answer in answers[-2:]] == [answers[0][:3], b"401"]
 
@@ -236,11 +239,11 @@ async def test_a_principal_is_served_while_others_hold_what_they_may(configured:
         holder = await stack.enter_async_context(holding(served.url))
         kept = await stack.enter_async_context(client_of("bob"))
         await call(kept, served.url)
-        for said in (b"", HALF):
-            await holder.hold_many(30, said)
+        for head in (b"", HALF):
+            await holder.hold_many(30, head)
             assert await call(kept, served.url) < PROMPT * slowness()
-            assert await call_anew(served.url) < PROMPT * slowness()
-        await until(lambda: holder.held() <= 5)
+            assert await call_on_new_connection(served.url) < PROMPT * slowness()
+        await until(lambda: holder.count_open() <= 5)
 
 
 async def test_the_bound_of_headers_is_exact(configured: Configured, serve: Serve) -> None:
@@ -261,9 +264,9 @@ async def test_the_bound_of_headers_is_exact(configured: Configured, serve: Serv
     }
     async with serve(write_config(configured)) as served, holding(served.url) as holder:
         for name, (sent, wanted) in table.items():
-            held = await holder.hold(sent)
+            connection = await holder.hold(sent)
             async with asyncio.timeout(BOUND):
-                while held.said.count(b"HTTP/1.1 ") < len(wanted):  # noqa: ASYNC110  # bytes come in a callback
+                while connection.received.count(b"HTTP/1.1 ") < len(wanted):  # noqa: ASYNC110  # bytes come in a callback
                     await asyncio.sleep(0.01)
-            assert [answer[:3] for answer in held.said.split(b"HTTP/1.1 ")[1:]] == wanted, name
-        assert b"`limits.max_header_bytes` (65,536)" in holder.open[1].said
+            assert [answer[:3] for answer in connection.received.split(b"HTTP/1.1 ")[1:]] == wanted, name
+        assert b"`limits.max_header_bytes` (65,536)" in holder.open[1].received

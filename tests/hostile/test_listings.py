@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 from mcp import Client
+from samples import sample
 from tests.hostile import lister
 from tests.hostile.bystander import HEADERS, META
 from tests.hostile.conftest import Budget, Configured, connect_http, full_size, pinging
@@ -178,19 +179,26 @@ async def test_a_listing_of_millions_of_items_is_refused(opened: Open, budget: B
         assert await ask(scene.client, "relist_mirrored", {}) == "done"
 
 
-async def test_listing_many_tools_does_not_delay_other_clients(opened: Open, budget: Budget) -> None:
+@pytest.mark.parametrize(
+    ("size", "tools"),
+    sample([("5,000 tools, 4 MB", many), ("12,000 tools, 10 MB", large)], lambda case: case[1] is many),
+)
+async def test_listing_many_tools_does_not_delay_other_clients(
+    size: str, tools: Callable[[], Tools], opened: Open, budget: Budget
+) -> None:
+    definitions = tools()
     async with opened() as scene, asyncio.timeout(4 * BOUND):
-        await scene.relist(json.dumps([*BEGIN, *large(), tool("last", {})]))
+        await scene.relist(json.dumps([*BEGIN, *definitions, tool("last", {})]))
         while await ask(scene.client, "last_mirrored", {}) != "done":  # noqa: ASYNC110  # of a process
             await asyncio.sleep(0.1)
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}})
         headers = {**HEADERS, "mcp-method": "tools/list"}
         async with (
-            budget(scene.served, "a client's `tools/list`", "12,000 tools, 10 MB", stall=0.05) as row,
+            budget(scene.served, "a client's `tools/list`", size, stall=0.05) as row,
             httpx2.AsyncClient(timeout=BOUND) as http,
             pinging(scene.greet, row),
         ):
             for _ in range(3):
                 answer = await http.post(scene.served.url, content=body, headers=headers)
             row.outcome = "all are listed"
-        assert len(answer.json()["result"]["tools"]) > 12_000
+        assert len(answer.json()["result"]["tools"]) > len(definitions)

@@ -5,6 +5,7 @@ import json
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 from mcp import Client
 from tests.hostile.conftest import ROOT, Budget, Configured, connect_http, pinging
 from tests.walk.conftest import Serve, Served
@@ -29,9 +30,9 @@ class Stage:
         self.served, self.attacker, self.other = served, attacker, other
 
     async def greet(self) -> str:
-        said = await ask(self.other, "good_hear_mirrored", text="hello")
-        assert "hello" in said
-        return said
+        answer = await ask(self.other, "good_hear_mirrored", text="hello")
+        assert "hello" in answer
+        return answer
 
 
 async def staged(stack: AsyncExitStack, serve: Serve, config: Any) -> Stage:
@@ -43,6 +44,7 @@ async def staged(stack: AsyncExitStack, serve: Serve, config: Any) -> Stage:
     return stage
 
 
+@pytest.mark.slow
 async def test_floods_of_notifications(configured: Configured, serve: Serve, raw: Any, budget: Budget) -> None:
     async with AsyncExitStack() as stack:
         stage = await staged(stack, serve, attacked(configured, raw))
@@ -54,15 +56,17 @@ async def test_floods_of_notifications(configured: Configured, serve: Serve, raw
             row.outcome = "the call is answered"
 
 
+@pytest.mark.slow
 async def test_large_results(configured: Configured, serve: Serve, raw: Any, budget: Budget) -> None:
     async with AsyncExitStack() as stack:
         stage = await staged(stack, serve, attacked(configured, raw))
         async with budget(stage.served, "large results", "4 of 16 MB at once") as row, pinging(stage.greet, row):
             calls = [ask(stage.attacker, "giant_mirrored", size=16_000_000) for _ in range(4)]
-            assert all("text, 16 MB" in said for said in await asyncio.gather(*calls))
+            assert all("text, 16 MB" in answer for answer in await asyncio.gather(*calls))
             row.outcome = "stored"
 
 
+@pytest.mark.slow
 async def test_many_errors(configured: Configured, serve: Serve, raw: Any, budget: Budget) -> None:
     async with AsyncExitStack() as stack:
         stage = await staged(stack, serve, attacked(configured, raw))

@@ -82,7 +82,7 @@ REQUESTS: dict[str, tuple[bytes, bytes]] = {
 async def test_a_request_of_very_many_parts_delays_no_other_client(
     config: Path, serve: Serve, budget: Budget, kind: str
 ) -> None:
-    params, said = REQUESTS[kind]
+    params, expected = REQUESTS[kind]
     async with serve(config, "-v") as served, budget(served, f"request: {kind}", f"{COUNT:,}") as row:
 
         def run() -> tuple[bytes, Waits]:
@@ -92,7 +92,7 @@ async def test_a_request_of_very_many_parts_delays_no_other_client(
 
         answer, waits = await anyio.to_thread.run_sync(run)
         assert not waits.failures
-        assert said in answer
+        assert expected in answer
         row.waited, row.outcome = waits.longest, "passed on" if b"characters" in answer else "refused"
     if row.outcome == "passed on":
         sent = json.loads(b"{" + params.rstrip(b",") + b"}")["arguments"]

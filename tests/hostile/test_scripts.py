@@ -65,9 +65,9 @@ async def test_two_principals_at_the_same_time_get_only_their_own_bytes() -> Non
                 reply = await mirror.run(code, inputs, namespace=name)
             assert reply.value == expected, (code, reply.text)
             assert reply.is_error is (expected is None)
-            said = reply.text.replace(paths[other], "")
-            assert other not in said
-            assert all(f"{owner}-{n}" not in said for owner in names for n in (number - 1, number + 2) if n != number)
+            text = reply.text.replace(paths[other], "")
+            assert other not in text
+            assert all(f"{owner}-{n}" not in text for owner in names for n in (number - 1, number + 2) if n != number)
 
         await asyncio.wait_for(asyncio.gather(*map(run, range(RUNS))), 300)
         for name in names:

@@ -48,19 +48,19 @@ async def test_sixty_sessions_start_no_more_processes_than_the_limit(
 
         async def use(session: Session) -> list[str]:
             nonlocal most
-            said = [await session.call(f"{name}_hear_mirrored") for name in ("one", "two")]
+            answers = [await session.call(f"{name}_hear_mirrored") for name in ("one", "two")]
             most = max(most, len(children(served.process.pid)))
-            return said
+            return answers
 
         async with budget(served, "sessions that start processes", "60 sessions, 2 upstreams", wait=20) as row:
             sessions = await asyncio.gather(*[Session.open(http, served.url) for _ in range(SESSIONS)])
             assert len(children(served.process.pid)) == 2
-            said = [text for texts in await asyncio.gather(*map(use, sessions)) for text in texts]
+            replies = [text for texts in await asyncio.gather(*map(use, sessions)) for text in texts]
             row.outcome = f"at most {most} processes, the other calls are refused"
-        refused = [text for text in said if "gets no further connection" in text]
-        assert 0 < len(refused) < len(said)
+        refused = [text for text in replies if "gets no further connection" in text]
+        assert 0 < len(refused) < len(replies)
         assert all("`limits.connections_per_principal` (12)" in text and "scope: shared" in text for text in refused)
-        assert [text for text in said if text not in refused and "Result ends. Path: " not in text] == []
+        assert [text for text in replies if text not in refused and "Result ends. Path: " not in text] == []
         assert most <= 14
         assert threads(served.process.pid) < 12
         assert sum(map(resident_bytes, children(served.process.pid))) < 14 * 50e6
@@ -172,8 +172,8 @@ async def test_one_principal_leaves_room_for_another(configured: Configured, ser
         for session in greedy:  # with a stream open, nothing of theirs is idle
             headers = {**session.headers, "accept": "text/event-stream"}
             await stack.enter_async_context(http.stream("GET", served.url, headers=headers, timeout=60))
-        said = [await session.call("hear_mirrored") for session in greedy]
-        assert sum("`limits.connections_per_principal` (4)" in text for text in said) == 4
+        answers = [await session.call("hear_mirrored") for session in greedy]
+        assert sum("`limits.connections_per_principal` (4)" in text for text in answers) == 4
         modest = await Session.open(http, served.url, token=tokens[1])
         assert "Result ends. Path: " in await modest.call("hear_mirrored")
 
@@ -223,12 +223,12 @@ async def test_without_handles_calls_fail_clearly_and_work_again_later(
         first, second = [await Session.open(http, served.url) for _ in range(2)]
         await first.call("hear_mirrored")
         limit_before = handle_limit(pid)
-        held = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (held + 2, limit_before[1]))
-        said = await second.call("hear_mirrored")
-        assert "no free file handle" in said
-        assert "ulimit -n" in said
-        assert "OSError" not in said
+        open_files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_files + 2, limit_before[1]))
+        answer = await second.call("hear_mirrored")
+        assert "no free file handle" in answer
+        assert "ulimit -n" in answer
+        assert "OSError" not in answer
         assert "Result ends. Path: " in await first.call("hear_mirrored")
         strangers = [asyncio.create_task(stranger(served.url)) for _ in range(20)]
         spent = processor_time(pid)

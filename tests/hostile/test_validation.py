@@ -52,9 +52,9 @@ async def test_validation(configured: Configured, serve: Serve, tmp_path: Path, 
         await greet()
         kind = "invalid arguments of a recursive schema"
         async with budget(served, kind, "four kinds of blocks, 12 levels") as row, pinging(greet, row):
-            said = await ask(client, "edit_mirrored", blocks(12, "cardd"))
-            assert "children.0" in said
-            assert '\'type\' is "cardd"; the schema has alternatives for "section", "columns"' in said
+            answer = await ask(client, "edit_mirrored", blocks(12, "cardd"))
+            assert "children.0" in answer
+            assert '\'type\' is "cardd"; the schema has alternatives for "section", "columns"' in answer
             assert await ask(client, "edit_mirrored", blocks(12, "tabs")) == "done"
             row.outcome = "an error names the block and the kinds"
         kind = "schemas that double their work"
@@ -65,7 +65,7 @@ async def test_validation(configured: Configured, serve: Serve, tmp_path: Path, 
             row.outcome = "the upstream validates"
         kind = "texts where another type is expected"
         async with budget(served, kind, "60 levels of alternatives") as row, pinging(greet, row):
-            said = await ask(client, "nest_mirrored", nested(60, "x"))
-            assert said == "done" or "do not fit" in said
+            answer = await ask(client, "nest_mirrored", nested(60, "x"))
+            assert answer == "done" or "do not fit" in answer
             assert await ask(client, "nest_mirrored", nested(61, "31")) == "done"
             row.outcome = "types are found in linear time"

@@ -60,20 +60,20 @@ def without_envelope(result: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", RESULTS)
 async def test_a_result_passes_untouched(setup: RelaySetup, name: str) -> None:
     result = RESULTS[name]
-    heard = await setup.wire(lambda: setup.client.call_tool("raw_mirrored", {"value": result}))
-    assert without_envelope(heard) == result
+    received = await setup.wire(lambda: setup.client.call_tool("raw_mirrored", {"value": result}))
+    assert without_envelope(received) == result
 
 
 async def test_tool_definitions_keep_all_members_of_the_upstream(setup: RelaySetup) -> None:
     client = setup.client
-    for member, request, of_ours in (
+    for member, request, is_ours in (
         ("tools", client.list_tools, lambda item: not item["name"].endswith("_mirrored")),
         ("resources", client.list_resources, lambda item: item["uri"].startswith(("mcp-mirror:", "memory:"))),
         ("resourceTemplates", client.list_resource_templates, lambda item: item["uriTemplate"].startswith("memory:")),
         ("prompts", client.list_prompts, lambda _item: False),
     ):
         listed = (await setup.wire(lambda request=request: request(cache_mode="bypass")))[member]  # type: ignore[misc]
-        items = [item for item in listed if not of_ours(item)]
+        items = [item for item in listed if not is_ours(item)]
         assert items
         for item in items:
             assert item["x-strange"] == STRANGE["x-strange"]

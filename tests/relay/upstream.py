@@ -146,8 +146,10 @@ async def interview(call: Call) -> Outcome:
 
 
 async def whoami(call: Call) -> Outcome:
-    told = call.ctx.session.client_capabilities
-    return say(json.dumps(told.model_dump(by_alias=True, mode="json", exclude_none=True) if told else {}))
+    capabilities = call.ctx.session.client_capabilities
+    return say(
+        json.dumps(capabilities.model_dump(by_alias=True, mode="json", exclude_none=True) if capabilities else {})
+    )
 
 
 async def touch(call: Call) -> Outcome:
@@ -217,13 +219,13 @@ class Upstream(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        told = notification_options or NotificationOptions(
+        options = notification_options or NotificationOptions(
             prompts_changed=True, resources_changed=True, tools_changed=True
         )
-        return super().create_initialization_options(told, experimental_capabilities, extensions)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-def build(era: str) -> Upstream:
+def build(version: str) -> Upstream:
     """The server."""
     shelf = Shelf()
     listening = ListenHandler(shelf.bus)
@@ -267,7 +269,7 @@ def build(era: str) -> Upstream:
     )
     server.add_request_handler("logging/setLevel", SetLevelRequestParams, set_level)
     boundary = RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="upstream")
-    server.middleware[:] = [_refuse_handshakes, boundary, _add_strange] if era != OLD else [boundary, _add_strange]
+    server.middleware[:] = [_refuse_handshakes, boundary, _add_strange] if version != OLD else [boundary, _add_strange]
     return server
 
 
@@ -292,35 +294,35 @@ async def _add_strange(ctx: Ctx, call_next: CallNext) -> HandlerResult:
     return result
 
 
-def _of_the_handshake_era(app: ASGIApp) -> ASGIApp:
+def _of_the_handshake_version(app: ASGIApp) -> ASGIApp:
     """Refuse requests that servers of this protocol version do not know, with text instead of JSON, as they do."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        told = dict(scope.get("headers", [])).get(b"mcp-protocol-version", b"").decode()
-        if told in MODERN_PROTOCOL_VERSIONS:
-            await PlainTextResponse(f"Bad Request: Unsupported protocol version: {told}", 400)(scope, receive, send)
+        version = dict(scope.get("headers", [])).get(b"mcp-protocol-version", b"").decode()
+        if version in MODERN_PROTOCOL_VERSIONS:
+            await PlainTextResponse(f"Bad Request: Unsupported protocol version: {version}", 400)(scope, receive, send)
         else:
             await app(scope, receive, send)
 
     return serve
 
 
-async def serve_http(era: str) -> None:
+async def serve_http(version: str) -> None:
     """Serve Streamable HTTP on the loopback address."""
-    app: ASGIApp = build(era).streamable_http_app()
+    app: ASGIApp = build(version).streamable_http_app()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         sys.stdout.write(f"{listening.getsockname()[1]}\n")
         sys.stdout.flush()
-        served = _of_the_handshake_era(app) if era == OLD else app
+        served = _of_the_handshake_version(app) if version == OLD else app
         config = uvicorn.Config(served, log_level="error", timeout_graceful_shutdown=1)
         await uvicorn.Server(config).serve(sockets=[listening])
 
 
-async def serve_stdio(era: str) -> None:
+async def serve_stdio(version: str) -> None:
     """Serve one client on standard input and output."""
-    server = build(era)
+    server = build(version)
     async with stdio_server() as (source, sink):
-        if era == OLD:
+        if version == OLD:
             async with server.lifespan(server) as state:
                 await serve_loop(server, source, sink, lifespan_state=state)
         else:

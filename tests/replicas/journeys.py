@@ -178,17 +178,17 @@ async def ask_live(cluster: Cluster, rounds: int) -> str:
     refused = served = 0
     async with cluster.client(elicitation_callback=accept) as (client, trail):
         for _ in range(rounds):
-            before, said = len(trail.of()), None
+            before, message = len(trail.of()), None
             try:
                 result = await client.call_tool(tool, {})
                 assert not result.is_error, result.content
             except MCPError as error:
-                said = str(error)
+                message = str(error)
             replicas = set(trail.of()[before:])
-            assert (said is None) == (len(replicas) == 1), (said, replicas)
-            assert said is None or "another gateway process runs it. Make the call again." in said
-            refused += said is not None
-            served += said is None
+            assert (message is None) == (len(replicas) == 1), (message, replicas)
+            assert message is None or "another gateway process runs it. Make the call again." in message
+            refused += message is not None
+            served += message is None
         assert await add_up(client, await make(client)) == TOTAL
     assert refused, "no call was answered on the other replica"
     return f"served where it is held; of {rounds} calls through the proxy {served} served, {refused} refused by name"

@@ -69,15 +69,15 @@ def _audit(folder: Path) -> set[tuple[str, str]]:
         usage = {row[0]: row[1:] for row in index.execute("SELECT * FROM usage")}
         assert index.execute("SELECT * FROM doomed").fetchall() == []
         known = {(digest, start) for digest, start in index.execute("SELECT digest, start FROM blobs")}
-    for namespace, _, mark, size, content, digest, start, held in kept:
+    for namespace, _, mark, size, content, digest, start, stored_size in kept:
         is_sealed = mark == MAGIC
         if digest is None:
             assert len(content) == (sealed_size(size) if is_sealed else size)
             continue
         whole = (blobs / _name_of(digest, start)).read_bytes()
-        assert (len(whole), content) == (held, None)
+        assert (len(whole), content) == (stored_size, None)
         if is_sealed:
-            assert (held, start) == (sealed_size(size), 0)
+            assert (stored_size, start) == (sealed_size(size), 0)
             continue
         blob = whole[start : start + size]
         known_as = (hmac.digest(namespace.encode(), blob, "sha256"), hashlib.sha256(blob).digest())

@@ -112,8 +112,8 @@ def _fork(folder: Path, policy: StorePolicy, name: str) -> tuple[int, int]:
 
 
 def _reap(process: int, pipe: int) -> list[str]:
-    with os.fdopen(pipe) as told:
-        lines = told.read()
+    with os.fdopen(pipe) as reader:
+        lines = reader.read()
     os.waitpid(process, 0)
     return lines.splitlines()
 

@@ -16,12 +16,12 @@ class Slow:
     """A session whose client takes one word after another, when it is let."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.received: list[str] = []
         self.turn = anyio.Event()
 
     async def notify(self, _method: str, params: Mapping[str, Any]) -> None:
         await self.turn.wait()
-        self.told.append(f"{params['uri']} {params['n']}")
+        self.received.append(f"{params['uri']} {params['n']}")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_updates_during_a_notification_are_sent_too_the_last_per_resource(
             slow.turn.set()
             await anyio.wait_all_tasks_blocked()
             announcements.resource_updated(session, "x://a", {"n": 100})
-    assert slow.told == ["x://a 0", "x://b 99", "x://a 98", "x://a 100"]
+    assert slow.received == ["x://a 0", "x://b 99", "x://a 98", "x://a 100"]
 
 
 def test_a_change_concerns_the_endpoints_that_serve_its_upstream() -> None:

@@ -50,13 +50,13 @@ def test_added_groups_end_with_the_watchdog() -> None:
 
 
 def test_removed_groups_keep_running() -> None:
-    with sleeper() as held, sleeper() as released:
+    with sleeper() as watched, sleeper() as released:
         with ChildWatchdog() as child_watchdog:
-            for process in (released, held, released):
+            for process in (released, watched, released):
                 child_watchdog.add(process.pid)
             child_watchdog.remove(released.pid)
             child_watchdog.remove(released.pid)
-        assert held.wait(BOUND) == -signal.SIGKILL
+        assert watched.wait(BOUND) == -signal.SIGKILL
         assert released.poll() is None
 
 

@@ -119,8 +119,8 @@ async def test_one_answer_lets_one_call_pass() -> None:
     again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
     call = Call(modern(FORMS), "t", ARGUMENTS, input_round=again)
     assert await ConsentStage(spent, may_ask=True)(call, refuse_once) == {"content": b"[]"}
-    asked_anew = await ConsentStage(spent, may_ask=True)(call, refuse_once)
-    assert "inputRequests" in asked_anew
+    asked_again = await ConsentStage(spent, may_ask=True)(call, refuse_once)
+    assert "inputRequests" in asked_again
     round_ = InputRound(b"{}", {"state": "s", **Consent(flow="f10w").round_state})
     assert read_consent(round_, spent).flow == "f10w"
     assert read_consent(round_, spent) == Consent()

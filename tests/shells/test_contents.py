@@ -47,15 +47,15 @@ class Shelf:
 
     async def resource(self, *contents: bytes) -> list[bytes]:
         result: Mapping[str, Any] = {"contents": array_of(contents), "ttlMs": b"1"}
-        told = await self.capture.capture_resource(result, "me", PLACE)
-        assert told["ttlMs"] == b"1"
-        return items_of(told["contents"])
+        captured = await self.capture.capture_resource(result, "me", PLACE)
+        assert captured["ttlMs"] == b"1"
+        return items_of(captured["contents"])
 
     async def prompt(self, *messages: bytes) -> list[bytes]:
         result: Mapping[str, Any] = {"messages": array_of(messages), "description": b'"d"'}
-        told = await self.capture.capture_prompt(result, "me", ResourceOrigin("docs", "greet"))
-        assert told["description"] == b'"d"'
-        return items_of(told["messages"])
+        captured = await self.capture.capture_prompt(result, "me", ResourceOrigin("docs", "greet"))
+        assert captured["description"] == b'"d"'
+        return items_of(captured["messages"])
 
 
 def items_of(member: Buffer | Segments) -> list[bytes]:
@@ -110,10 +110,10 @@ async def test_a_small_message_passes_to_the_byte(block: bytes) -> None:
 async def test_a_large_content_is_stored_and_its_notice_names_the_path() -> None:
     shelf = Shelf()
     small, large = content("small"), content(LARGE, _meta={"a": 1}, annotations={"priority": 1})
-    told = await shelf.resource(small, large)
+    captured = await shelf.resource(small, large)
     ((described, stored),) = await shelf.stored()
-    assert told[0] == small
-    notice = json.loads(told[1])
+    assert captured[0] == small
+    notice = json.loads(captured[1])
     text = notice.pop("text")
     assert text.splitlines()[0] == f'"{described.base}"'
     assert described.base.startswith("resource-")
@@ -132,28 +132,28 @@ async def test_a_large_content_is_stored_and_its_notice_names_the_path() -> None
 async def test_a_large_json_text_is_stored_as_that_json(size: int) -> None:
     shelf = Shelf()
     text = json.dumps({"rows": "r" * size, "n": 1.5})
-    (told,) = await shelf.resource(content(text))
+    (captured,) = await shelf.resource(content(text))
     ((described, stored),) = await shelf.stored()
     assert (described.kind, stored) == ("object", text)
-    assert "/rows" in json.loads(told)["text"]
+    assert "/rows" in json.loads(captured)["text"]
 
 
 async def test_a_large_file_is_stored_as_the_content_that_it_was() -> None:
     shelf = Shelf()
     raw = json.dumps({"uri": "a:b", "mimeType": "application/pdf", "blob": BLOB}).encode()
-    (told,) = await shelf.resource(raw)
+    (captured,) = await shelf.resource(raw)
     ((described, stored),) = await shelf.stored()
     assert (described.kind, described.media_type) == ("binary", "application/pdf")
     assert json.loads(stored) == {"type": "resource", "resource": json.loads(raw)}
-    assert json.loads(told).keys() == {"uri", "mimeType", "text"}
-    assert described.base in json.loads(told)["text"]
+    assert json.loads(captured).keys() == {"uri", "mimeType", "text"}
+    assert described.base in json.loads(captured)["text"]
 
 
 async def test_each_large_content_has_a_path_of_its_own() -> None:
     shelf = Shelf()
-    told = await shelf.resource(content(LARGE), content(LARGE + "."))
+    captured = await shelf.resource(content(LARGE), content(LARGE + "."))
     stored = {described.base: text for described, text in await shelf.stored()}
-    named = [next(base for base in stored if base in json.loads(one)["text"]) for one in told]
+    named = [next(base for base in stored if base in json.loads(one)["text"]) for one in captured]
     assert [json.loads(stored[base]) for base in named] == [LARGE, LARGE + "."]
     assert shelf.kept == 2
 
@@ -161,12 +161,12 @@ async def test_each_large_content_has_a_path_of_its_own() -> None:
 async def test_a_large_message_is_stored_and_its_notice_takes_its_place() -> None:
     shelf = Shelf()
     small = message(type="text", text="small")
-    told = await shelf.prompt(
+    captured = await shelf.prompt(
         small, message(type="text", text=LARGE), message(type="image", data="a" * 6_000_000, mimeType="i/p")
     )
     (image, _), (text, stored) = sorted(await shelf.stored(), key=lambda one: one[0].kind)
-    assert told[0] == small
-    for raw, described in ((told[1], text), (told[2], image)):
+    assert captured[0] == small
+    for raw, described in ((captured[1], text), (captured[2], image)):
         notice = json.loads(raw)
         assert described.base.startswith("prompt-")
         assert notice["content"].pop("text").splitlines()[0] == f'"{described.base}"'
@@ -202,16 +202,20 @@ async def test_by_default_everything_passes() -> None:
 async def test_resources_and_prompts_show_no_byte_without_previews() -> None:
     shelf = Shelf(capture_resources=False)
     hidden = replace(shelf.capture, may_show=lambda name: name != PLACE.upstream)
-    told: list[Mapping[str, Buffer | Segments]] = []
+    captured: list[Mapping[str, Buffer | Segments]] = []
     contents = [b'{"uri":"x://c4nary","mimeType":"c4nary","text":"c4nary","_meta":{"c4nary":1}}', b'{"blob":"c4nary"}']
-    told.append(await hidden.capture_resource({"contents": array_of(contents), "_meta": b'{"c4nary":1}'}, "me", PLACE))
-    told.append(await hidden.capture_resource({"contents": b'"c4nary"'}, "me", PLACE))
+    captured.append(
+        await hidden.capture_resource({"contents": array_of(contents), "_meta": b'{"c4nary":1}'}, "me", PLACE)
+    )
+    captured.append(await hidden.capture_resource({"contents": b'"c4nary"'}, "me", PLACE))
     messages = [b'{"role":"c4nary","content":{"type":"text","text":"c4nary"}}', b'{"role":"assistant"}']
     asked: Mapping[str, Buffer | Segments] = {"messages": array_of(messages), "description": b'"c4nary"'}
-    told.append(await hidden.capture_prompt(asked, "me", ResourceOrigin("docs", "greet")))
-    shown = [json.loads(join(part)) for one in told for part in one.values() if isinstance(part, tuple)]
-    assert "c4nary" not in str([bytes(join(p)) if isinstance(p, tuple) else p for one in told for p in one.values()])
-    assert [set(one) for one in told] == [{"contents"}, {"contents"}, {"messages"}]
+    captured.append(await hidden.capture_prompt(asked, "me", ResourceOrigin("docs", "greet")))
+    shown = [json.loads(join(part)) for one in captured for part in one.values() if isinstance(part, tuple)]
+    assert "c4nary" not in str(
+        [bytes(join(p)) if isinstance(p, tuple) else p for one in captured for p in one.values()]
+    )
+    assert [set(one) for one in captured] == [{"contents"}, {"contents"}, {"messages"}]
     assert [one["uri"] for one in shown[0]] == ["file:///a.txt", "file:///a.txt"]
     assert [len(part) for part in shown] == [2, 0, 2]
     assert [one["role"] for one in shown[2]] == ["user", "assistant"]

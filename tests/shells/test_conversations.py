@@ -44,7 +44,7 @@ def spend(conversations: ContextBudgets, conversation: Conversation | None, cost
 
 
 @pytest.mark.parametrize(
-    ("said", "connection", "read"),
+    ("declared", "connection", "read"),
     [
         (None, None, None),
         (None, "s-1", Conversation(("connection", "s-1"))),
@@ -58,19 +58,19 @@ def spend(conversations: ContextBudgets, conversation: Conversation | None, cost
     ],
 )
 def test_a_conversation_is_what_the_harness_calls_it_else_its_connection(
-    said: Any, connection: str | None, read: Conversation | None
+    declared: Any, connection: str | None, read: Conversation | None
 ) -> None:
-    assert read_conversation({} if said is None else {CONVERSATION: said}, connection) == read
+    assert read_conversation({} if declared is None else {CONVERSATION: declared}, connection) == read
 
 
 @pytest.mark.parametrize(
-    "said",
+    "declared",
     ["", "x" * 201, 7, ["c"], {"id": 7}, {"id": ""}, {"tokens": -1}, {"tokens": 1.5}, {"tokens": True},
      {"reset": "yes"}, {"token": 5}],
 )  # fmt: skip
-def test_the_error_for_an_invalid_conversation_names_the_format(said: Any) -> None:
+def test_the_error_for_an_invalid_conversation_names_the_format(declared: Any) -> None:
     with pytest.raises(ToolError, match="must be an id of up to 200 characters, or an object with any of"):
-        read_conversation({CONVERSATION: said}, "s-1")
+        read_conversation({CONVERSATION: declared}, "s-1")
 
 
 def test_without_a_window_or_a_conversation_anything_may_be_sent() -> None:
@@ -182,8 +182,8 @@ def test_concurrent_calls_never_exceed_the_budget_of_a_conversation(
     for step, name, cost, which in calls:
         if step == "begin":
             stack = ExitStack()
-            held = conversations.reserve("me", Conversation(("harness", name)), cost, lambda: 100)
-            under_way.append((name, stack.enter_context(held), stack))
+            reservation = conversations.reserve("me", Conversation(("harness", name)), cost, lambda: 100)
+            under_way.append((name, stack.enter_context(reservation), stack))
         elif under_way:
             of, hold, stack = under_way.pop(which % len(under_way))
             if step == "end" and hold.widen(cost):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from samples import sample
 
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.store import DiskStore
@@ -48,7 +49,7 @@ async def start(folder: Path, *arguments: str, sealed: bool = False) -> Process:
     )
 
 
-@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("sealed", sample([False, True], bool))
 async def test_three_processes_hammer_one_folder_and_the_books_are_exact(
     sealed: bool,  # noqa: FBT001  # both ways
     tmp_path: Path,
@@ -56,9 +57,9 @@ async def test_three_processes_hammer_one_folder_and_the_books_are_exact(
 ) -> None:
     folder = tmp_path / "store"
     processes = [await start(folder, "hammer", name, sealed=sealed) for name in ("one", "two", "three")]
-    told = [await asyncio.wait_for(process.communicate(), BOUND) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], told
-    assert sum(json.loads(out)["whole"] for out, _ in told) > 3 * writers.ROUNDS
+    outputs = [await asyncio.wait_for(process.communicate(), BOUND) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    assert sum(json.loads(out)["whole"] for out, _ in outputs) > 3 * writers.ROUNDS
     assert 0 < len(audit(folder)) <= writers.TIGHT.max_values
 
 
@@ -93,7 +94,7 @@ async def test_processes_killed_while_writing_lose_no_acknowledged_value(
     tmp_path: Path,
     audit: Audit,
 ) -> None:
-    folder, told, empty = tmp_path / "store", 0, 0
+    folder, acknowledged, empty = tmp_path / "store", 0, 0
     crashing = await start(folder, "crash", str(cycles), sealed=sealed)
     assert crashing.stdin
     assert crashing.stdout
@@ -101,7 +102,7 @@ async def test_processes_killed_while_writing_lose_no_acknowledged_value(
         line = await asyncio.wait_for(crashing.stdout.readline(), BOUND)
         assert line, await crashing.communicate()
         cycle = json.loads(line)
-        told += len(cycle["acknowledged"])
+        acknowledged += len(cycle["acknowledged"])
         empty += not cycle["acknowledged"]
         await check(folder, cycle["acknowledged"], tight=cycle["tight"])
         assert len(audit(folder)) >= (0 if cycle["tight"] else len(cycle["acknowledged"]))
@@ -109,5 +110,5 @@ async def test_processes_killed_while_writing_lose_no_acknowledged_value(
         assert audit(folder) == set()
         crashing.stdin.write(b"\n")
     assert await asyncio.wait_for(crashing.wait(), BOUND) == 0
-    assert told > cycles
+    assert acknowledged > cycles
     assert 0 < empty < cycles / 2

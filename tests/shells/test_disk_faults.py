@@ -148,7 +148,7 @@ async def test_no_failing_system_call_loses_an_acknowledged_value(
             tried = await run_through(folder, tmp_path / "frame", calls, encryption)
             tried.failed.append(str(error))
         failures += len(tried.failed)
-        assert all(ERRORS[code] in said for said in tried.failed)
+        assert all(ERRORS[code] in message for message in tried.failed)
         assert len(tried.failed) <= 1
         async with opened(folder, encryption=encryption) as store:
             for base, blob in tried.blobs.items():
@@ -203,7 +203,7 @@ async def test_without_file_handles_nothing_is_lost_and_the_next_value_is_kept(t
             for one, whole in kept.items():
                 assert bytes((await store.read("me", one)) or b"") == whole
     assert 0 < len(refused) < 12
-    assert all("ulimit -n" in said for said in (*refused, *unread))
+    assert all("ulimit -n" in message for message in (*refused, *unread))
     audit(tmp_path)
 
 
@@ -242,11 +242,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 MB of its own."""
     mounted = tmp_path / "disk"
     mounted.mkdir()
-    said = subprocess.run(
+    output = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(mounted)], check=False, capture_output=True
     )
-    if said.returncode:
-        pytest.skip(f"no disk can be mounted here: {said.stderr.decode().strip()}")
+    if output.returncode:
+        pytest.skip(f"no disk can be mounted here: {output.stderr.decode().strip()}")
     try:
         yield mounted
     finally:
@@ -281,7 +281,7 @@ async def test_on_a_full_disk_nothing_is_lost_and_what_is_stored_is_read(small_d
             (small_disk / "filler").unlink()
             await put(store, "after", blob_of("after"))
     assert 20 < len(refused) < 110
-    assert all("disk is full" in said for said in refused)
+    assert all("disk is full" in message for message in refused)
     assert ("me", "kept") in audit(folder)
 
 
@@ -295,7 +295,7 @@ async def test_a_store_that_starts_on_a_full_disk_fails_and_recovers_later(small
         except StoreError as error:
             refused.append(str(error))
     assert 0 < len(refused) < 60
-    assert all("disk is full" in said for said in refused)
+    assert all("disk is full" in message for message in refused)
     (small_disk / "filler").unlink()
     async with opened(folder) as store:
         await put(store, "after", blob_of("after"))

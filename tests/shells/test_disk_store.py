@@ -446,12 +446,12 @@ async def test_room_that_small_values_took_is_given_back_at_the_next_start(folde
 
 
 async def test_a_put_that_waits_for_the_disk_does_not_block_other_calls(folder: Path, clock: Clock) -> None:
-    waits, goes_on = threading.Event(), threading.Event()
+    waits, continues = threading.Event(), threading.Event()
 
     def fsync(file: int) -> None:
         if stat.S_ISREG(os.fstat(file).st_mode):
             waits.set()
-            assert goes_on.wait(20)
+            assert continues.wait(20)
         os.fsync(file)
 
     async with DiskStore(StorePolicy(ttl=TTL), clock, folder, replace(SYSTEM, fsync=fsync)) as store:
@@ -462,7 +462,7 @@ async def test_a_put_that_waits_for_the_disk_does_not_block_other_calls(folder: 
         await put(store, clock, "t-3", SMALL)
         assert await store.describe("me", "t-2") is None
         assert not putting.done()
-        goes_on.set()
+        continues.set()
         await putting
         assert await read(store, "t-2") == LARGE
 

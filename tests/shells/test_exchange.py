@@ -63,9 +63,13 @@ async def callers_of(*messages: dict[str, Any]) -> list[tuple[str, Caller]]:
 
 
 def handshake(capabilities: dict[str, Any]) -> Sequence[dict[str, Any]]:
-    told = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": {"name": "c", "version": "0"}}
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": capabilities,
+        "clientInfo": {"name": "c", "version": "0"},
+    }
     return (
-        {"id": 0, "method": "initialize", "params": told},
+        {"id": 0, "method": "initialize", "params": params},
         {"method": "notifications/initialized"},
         {"id": 1, "method": "prompts/list"},
     )

@@ -60,7 +60,7 @@ def test_secrets_of_the_configuration_are_redacted(log: Log, name: str, style: s
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("message", "redacted"),
     [
         ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer ***"),
         ("token mcpm_abc-def_123 is", "token *** is"),
@@ -70,9 +70,9 @@ def test_secrets_of_the_configuration_are_redacted(log: Log, name: str, style: s
         ("nothing to hide, /a/b?c", "nothing to hide, /a/b?c"),
     ],
 )
-def test_credentials_and_line_breaks_are_redacted(log: Log, said: str, told: str) -> None:
-    (line,) = log(said)
-    assert line.endswith(f"Z warning mcp_mirror.x: {told}")
+def test_credentials_and_line_breaks_are_redacted(log: Log, message: str, redacted: str) -> None:
+    (line,) = log(message)
+    assert line.endswith(f"Z warning mcp_mirror.x: {redacted}")
 
 
 def test_memory_paths_are_hashed_as_in_the_audit_log(log: Log) -> None:
@@ -87,9 +87,9 @@ def test_a_message_is_bounded() -> None:
 
 def test_a_line_can_be_json(log: Log) -> None:
     (line,) = log('with "quotes"', style="json")
-    told = json.loads(line)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told.pop("time"))
-    assert told == {"level": "warning", "logger": "mcp_mirror.x", "message": 'with "quotes"'}
+    record = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", record.pop("time"))
+    assert record == {"level": "warning", "logger": "mcp_mirror.x", "message": 'with "quotes"'}
 
 
 def test_an_error_is_logged_by_kind_and_place(log: Log, capsys: pytest.CaptureFixture[str]) -> None:

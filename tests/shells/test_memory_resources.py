@@ -170,10 +170,12 @@ async def test_a_value_over_ten_megabytes_is_refused_but_its_parts_are_read(memo
 async def test_the_answer_budget_does_not_limit_resources(memory: Memory) -> None:
     text = {"type": "resource", "resource": {"uri": "a:b", "text": "word " * 1000}}
     picture = {"type": "resource", "resource": {"uri": "a:b", "blob": "A" * 5000}}
-    told, shown = [await put(memory, at, json.dumps(one).encode(), "binary") for at, one in enumerate((text, picture))]
-    assert (await read(memory, f"memory://{told}"))["text"] == "word " * 1000
+    text_block, shown = [
+        await put(memory, at, json.dumps(one).encode(), "binary") for at, one in enumerate((text, picture))
+    ]
+    assert (await read(memory, f"memory://{text_block}"))["text"] == "word " * 1000
     with pytest.raises(ToolError, match="answer_budget"):
-        await TOOLS[RETRIEVE].call(memory, "me", json.dumps({"memory_path": told}).encode())
+        await TOOLS[RETRIEVE].call(memory, "me", json.dumps({"memory_path": text_block}).encode())
     assert (await read(memory, f"memory://{shown}"))["blob"] == "A" * 5000
     (block,) = await TOOLS[RETRIEVE].call(memory, "me", json.dumps({"memory_path": shown}).encode())
     assert json.loads(join(block)) == picture

@@ -50,11 +50,11 @@ async def test_a_full_queue_and_a_long_wait_are_refused() -> None:
 
         tasks.start_soon(late)
         await until_waiting(one, 1)
-        told = (
+        message = (
             r"Upstream 'x' is busy: `limits.calls_per_upstream` \(1\) calls are running, and `limits.queued_calls` "
             r"\(1\) calls wait already. Try again in 1 s."
         )
-        with pytest.raises(BusyError, match=told):
+        with pytest.raises(BusyError, match=message):
             async with one.acquire("c"):
                 pytest.fail("it was let in")
     assert one.is_idle

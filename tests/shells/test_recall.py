@@ -74,8 +74,8 @@ NOTICE = (
 
 
 async def test_a_notice_of_two_paths_is_answered_with_both() -> None:
-    said = f'This is a whole notice, which names several paths. Give only one: "{GRID}" or "{SHEET}".'
-    assert await answer(NOTICE, [GRID, SHEET]) == said
+    message = f'This is a whole notice, which names several paths. Give only one: "{GRID}" or "{SHEET}".'
+    assert await answer(NOTICE, [GRID, SHEET]) == message
 
 
 @pytest.mark.parametrize(

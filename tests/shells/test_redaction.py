@@ -20,21 +20,21 @@ FORMS = [
 @pytest.mark.parametrize("form", FORMS)
 def test_a_secret_is_redacted_in_every_quoted_form(form: str) -> None:
     redactor = Redactor(StdioEndpoint("x", env={"KEY": SECRET}))
-    said = redactor.clean(f"before {form} after")
-    assert "***" in said
-    assert "quoted" not in said
-    assert said.startswith("before ")
-    assert said.endswith(" after")
+    cleaned = redactor.clean(f"before {form} after")
+    assert "***" in cleaned
+    assert "quoted" not in cleaned
+    assert cleaned.startswith("before ")
+    assert cleaned.endswith(" after")
 
 
 @pytest.mark.parametrize("before", range(35, 52))
 def test_shortening_leaves_no_part_of_a_secret(before: int) -> None:
     redactor = Redactor(StdioEndpoint("x", env={"KEY": "0123456789"}))
     for message in (f"{'x' * before}0123456789{'x' * 500}", f"{'x' * 500}0123456789{'x' * before}"):
-        said = redactor.quote(message, 100)
-        assert "\n...\n" in said
-        assert not set("0123456789") & set(said)
-        assert 80 <= len(said) <= 130
+        cleaned = redactor.quote(message, 100)
+        assert "\n...\n" in cleaned
+        assert not set("0123456789") & set(cleaned)
+        assert 80 <= len(cleaned) <= 130
 
 
 def test_of_a_whole_environment_only_values_with_secret_names_are_redacted() -> None:
@@ -59,9 +59,9 @@ def test_each_line_of_a_key_is_a_secret() -> None:
     ],
 )
 def test_arguments_are_redacted_except_flags_and_paths(args: tuple[str, ...], hidden: str, shown: str) -> None:
-    said = Redactor(StdioEndpoint("x", args)).clean(f"usage: {' '.join(args)}")
-    assert hidden not in said
-    assert shown in said
+    cleaned = Redactor(StdioEndpoint("x", args)).clean(f"usage: {' '.join(args)}")
+    assert hidden not in cleaned
+    assert shown in cleaned
 
 
 URL = "https://me:pa%73sword@host.example/v1/0123456789abcdef0123/mcp?api_key=query%20secret&x=1#fragment"

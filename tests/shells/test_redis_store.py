@@ -399,10 +399,10 @@ async def refused(use: Awaitable[object]) -> tuple[str, float]:
     started = time.monotonic()
     with pytest.raises(StoreError) as caught:
         await use
-    said = str(caught.value)
-    assert said.count(". ") <= 1
-    assert not any(secret in said for secret in ("127.0.0.1", "redis://", "hunter2", "t-9", "HSET"))
-    return said, time.monotonic() - started
+    message = str(caught.value)
+    assert message.count(". ") <= 1
+    assert not any(secret in message for secret in ("127.0.0.1", "redis://", "hunter2", "t-9", "HSET"))
+    return message, time.monotonic() - started
 
 
 async def back(store: RedisStore, base: str = "t-back") -> float:
@@ -432,9 +432,9 @@ async def test_a_server_outage_is_reported_in_time_and_recovered_from(
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         getattr(own_redis, fault)()
-        said = [await refused(USES[use](store)) for _ in range(2)]
-        assert max(seconds for _, seconds in said) < LIMIT * slowness()
-        assert said[0][0].startswith("The store's Redis server ")
+        outcomes = [await refused(USES[use](store)) for _ in range(2)]
+        assert max(seconds for _, seconds in outcomes) < LIMIT * slowness()
+        assert outcomes[0][0].startswith("The store's Redis server ")
         own_redis.start() if fault == "kill" else own_redis.resume()
         assert await back(store) < RETURN
         assert await store.read("me", "t-1") == b'"x"'
@@ -448,10 +448,10 @@ async def test_waiting_requests_to_a_silent_server_fail_with_the_first(own_redis
         own_redis.pause()
         started = time.monotonic()
         uses = [refused(use(store)) for _ in range(30) for use in USES.values()]
-        said = await asyncio.gather(*uses)
+        outcomes = await asyncio.gather(*uses)
         bound = (LIMIT + 0.5) * slowness()  # 210 of them in one process, each with its own clock
         assert time.monotonic() - started < bound
-        assert max(seconds for _, seconds in said) < bound
+        assert max(seconds for _, seconds in outcomes) < bound
         own_redis.resume()
         assert await back(store) < RETURN
 
@@ -459,8 +459,8 @@ async def test_waiting_requests_to_a_silent_server_fail_with_the_first(own_redis
 async def test_a_server_that_is_not_there_at_the_start_may_come_later(own_redis: RedisProcess, tmp_path: Path) -> None:
     async with opened(own_redis, tmp_path) as store:
         assert await store.labels() == frozenset()
-        said, _ = await refused(put(store, "t-1"))
-        assert "cannot be reached" in said
+        message, _ = await refused(put(store, "t-1"))
+        assert "cannot be reached" in message
         own_redis.start()
         assert await back(store) < RETURN
 
@@ -471,8 +471,8 @@ async def test_a_read_only_server_is_reported(own_redis: RedisProcess, tmp_path:
         await put(store, "t-1")
         own_redis.run("CONFIG", "SET", "replica-serve-stale-data", "yes")
         own_redis.run("REPLICAOF", "127.0.0.1", free_port())
-        said, seconds = await refused(put(store, "t-2"))
-        assert "read-only" in said
+        message, seconds = await refused(put(store, "t-2"))
+        assert "read-only" in message
         assert seconds < LIMIT * slowness()
         assert isinstance(await store.describe("me", "t-1"), Descriptor)
         assert await store.read("me", "t-1") == b'"x"'

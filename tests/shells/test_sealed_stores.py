@@ -42,10 +42,10 @@ def disk(folder: Path, encryption: EncryptionPolicy | None = None, **more: Any) 
 
 
 async def put(store: Store, namespace: str, base: str, blob: bytes, file: FileSpan | None = None) -> None:
-    said = CANARY.decode()
+    canary = CANARY.decode()
     known = Descriptor(
-        base, "object", len(blob), 7, (Member(said, Span(0, 1)),), time.time(), time.time() + 9e5,
-        Provenance(said, said, said, (said,)), said, {said: said}, said, b'{"%b":1}' % CANARY,
+        base, "object", len(blob), 7, (Member(canary, Span(0, 1)),), time.time(), time.time() + 9e5,
+        Provenance(canary, canary, canary, (canary,)), canary, {canary: canary}, canary, b'{"%b":1}' % CANARY,
     )  # fmt: skip
     await store.put(namespace, known, (blob,), file)
 
@@ -100,8 +100,8 @@ def channel(index: sqlite3.Connection, columns: tuple[str, ...], one: tuple[str,
     names = ", ".join(columns)
     rows = [index.execute(f"SELECT {names} FROM entries WHERE {WHERE}", key).fetchone() for key in (one, other)]  # noqa: S608  # ours
     for key, row in zip((other, one), rows, strict=True):
-        told = ", ".join(f"{column} = ?" for column in columns)
-        index.execute(f"UPDATE entries SET {told} WHERE {WHERE}", (*row, *key))  # noqa: S608  # ours
+        assignments = ", ".join(f"{column} = ?" for column in columns)
+        index.execute(f"UPDATE entries SET {assignments} WHERE {WHERE}", (*row, *key))  # noqa: S608  # ours
 
 
 def rename(index: sqlite3.Connection) -> None:

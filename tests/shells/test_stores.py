@@ -287,9 +287,9 @@ async def test_a_value_of_any_size_and_every_range_of_it_comes_back(roomy: Store
 async def test_all_that_is_known_about_a_value_comes_back(roomy: Store, clock: Clock) -> None:
     members = tuple(Member(f'key {number} "\u00e9\u2603"', Span(number, 2)) for number in range(5000))
     index = ArrayIndex(Span(5, 1 << 33), 1 << 32, tuple(range(1024)), tuple(range(1, 1025)))
-    told = {"media_type": "image/png", "companion": "t-9", "envelope": b'{"_meta":{"a":1.0}}', "array": index}
+    details = {"media_type": "image/png", "companion": "t-9", "envelope": b'{"_meta":{"a":1.0}}', "array": index}
     provenance = Provenance("up", "t\u00f6\u00f6l", "0" * 64, ("a-1", "b-2/c"))
-    known = Descriptor("t-1", "binary", 9, 1 << 40, members, clock.now, clock.now + TTL, provenance, **told)  # type: ignore[arg-type]
+    known = Descriptor("t-1", "binary", 9, 1 << 40, members, clock.now, clock.now + TTL, provenance, **details)  # type: ignore[arg-type]
     await roomy.put("me", known, (b'{"a":[1]}',))
     assert await roomy.describe("me", "t-1") == known
     assert await roomy.list("me") == (known,)
@@ -426,10 +426,10 @@ async def test_one_namespaces_tombstones_do_not_push_out_anothers(
             for index in range(count):
                 clock.now += 1
                 await put(store, clock, f"t-{index}", namespace=namespace)
-        told = [isinstance(await store.describe("quiet", f"t-{index}"), Tombstone) for index in range(3)]
-        assert told == [True, True, False]
-        told = [isinstance(await store.describe("loud", f"t-{index}"), Tombstone) for index in range(30)]
-        assert told == [False] * 24 + [True] * 5 + [False]
+        described = [isinstance(await store.describe("quiet", f"t-{index}"), Tombstone) for index in range(3)]
+        assert described == [True, True, False]
+        described = [isinstance(await store.describe("loud", f"t-{index}"), Tombstone) for index in range(30)]
+        assert described == [False] * 24 + [True] * 5 + [False]
 
 
 def based(label: str, number: int) -> str:

@@ -55,8 +55,8 @@ def response(**result: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "result": {"content": [], **result}}
 
 
-def text(said: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": said}]
+def text(content: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": content}]
 
 
 ROWS = list(range(200))
@@ -102,7 +102,7 @@ async def test_a_json_rpc_error_is_reported(scanner: FrameScanner, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "message_pattern"),
     [
         (b'{"jsonrpc":"2.0","id":1,"result":{"content":[}}', "not valid JSON"),
         (b'{"jsonrpc":"2.0","id":1,"result":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}", "nested too deep"),
@@ -111,9 +111,9 @@ async def test_a_json_rpc_error_is_reported(scanner: FrameScanner, tmp_path: Pat
     ],
 )
 async def test_a_malformed_response_is_an_error_and_the_next_is_read(
-    scanner: FrameScanner, tmp_path: Path, message: bytes, said: str
+    scanner: FrameScanner, tmp_path: Path, message: bytes, message_pattern: str
 ) -> None:
-    with pytest.raises(WireError, match=said):
+    with pytest.raises(WireError, match=message_pattern):
         await scanner.scan(frame_of(tmp_path, message), order())
     assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), ProcessedResult)
 

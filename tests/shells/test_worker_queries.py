@@ -49,10 +49,10 @@ def filed(tmp_path: Path, blob: bytes) -> FileSpan:
 
 
 async def test_the_result_is_the_same_wherever_a_query_runs(queries: QueryRunner, tmp_path: Path) -> None:
-    said = "2000000: the needle"
-    assert await queries.run(LARGE, None, NEEDLE, SECONDS, "alice") == said
-    assert await queries.run(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == said
-    assert await queries.run_in_worker(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == said
+    line = "2000000: the needle"
+    assert await queries.run(LARGE, None, NEEDLE, SECONDS, "alice") == line
+    assert await queries.run(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == line
+    assert await queries.run_in_worker(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == line
     small = b'"the needle"'
     assert await queries.run(small, None, NEEDLE, SECONDS, "alice") == "0: the needle"
     assert await queries.run_in_worker(small, None, NEEDLE, SECONDS, "alice") == "0: the needle"
@@ -76,9 +76,9 @@ async def test_a_worker_that_dies_or_hangs_fails_one_query(
 ) -> None:
     file = filed(tmp_path, LARGE)
     await queries.run(LARGE, file, NEEDLE, SECONDS, "alice")
-    for sign, seconds, said in ((signal.SIGKILL, SECONDS, "died"), (signal.SIGSTOP, 0.1, r"longer than 0\.1 s")):
+    for sign, seconds, reason in ((signal.SIGKILL, SECONDS, "died"), (signal.SIGSTOP, 0.1, r"longer than 0\.1 s")):
         os.kill(child_watchdog.added[-1], sign)
-        with pytest.raises(ToolError, match=said):
+        with pytest.raises(ToolError, match=reason):
             await queries.run(LARGE, file, NEEDLE, seconds, "alice")
         assert await queries.run(LARGE, file, NEEDLE, SECONDS, "alice") == "2000000: the needle"
 

@@ -97,9 +97,9 @@ async def test_a_recursive_schema_is_validated_in_a_worker(workers: SchemaWorker
     entry = await entry_of(workers, tool("edit", page()))
     for _ in range(2):
         assert await workers.validate(entry, json.dumps(blocks(6, "tabs")).encode(), "alice") is None
-        said = await workers.validate(entry, json.dumps(blocks(6, "cardd")).encode(), "alice")
-        assert said is not None
-        assert "'type' is \"cardd\"" in said
+        error = await workers.validate(entry, json.dumps(blocks(6, "cardd")).encode(), "alice")
+        assert error is not None
+        assert "'type' is \"cardd\"" in error
 
 
 async def test_slow_arguments_are_left_to_the_upstream(

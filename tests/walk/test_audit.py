@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Serve, Speak
 
 UNKNOWN = "say-11111111-1111-4111-8111-111111111111"
-SAID = {"result": json.dumps({"structuredContent": {"key-c4nary": "value-c4nary " * 999}, "content": []})}
+LARGE_RESULT = {"result": json.dumps({"structuredContent": {"key-c4nary": "value-c4nary " * 999}, "content": []})}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def told(path: Path) -> list[tuple[str, str, str]]:
+def read_audit(path: Path) -> list[tuple[str, str, str]]:
     return [(one["event"], one.get("tool", ""), one["outcome"]) for one in lines(path)]
 
 
@@ -41,14 +41,14 @@ async def test_calls_reads_and_refusals_are_recorded_without_values(
     path = tmp_path / "audit.jsonl"
     async with speak(configured({"one": raw()}, audit={"path": "audit.jsonl", "key": "k" * 32})) as client:
         await client.greet()
-        stored = path_in(await client.text("say_mirrored", SAID))
+        stored = path_in(await client.text("say_mirrored", LARGE_RESULT))
         await client.text("memory_read", {"memory_path": f"{stored}/key-c4nary"})
         await client.request("resources/read", json.dumps({"uri": f"memory://{stored}"}))
         await client.text("hear_mirrored", {"c4nary": UNKNOWN})
         await client.text("retrieve_final_answer_from_memory", {"memory_path": UNKNOWN})
         await client.text("c4nary", {"c4nary": 1})
         await client.text("refuse_mirrored", {"c4nary": 1})
-    assert told(path) == [
+    assert read_audit(path) == [
         ("call", "say_mirrored", "stored"),
         ("read", "memory_read", "ok"),
         ("call", "memory_read", "ok"),
@@ -78,8 +78,12 @@ async def test_rejected_http_requests_are_recorded(
     async with serve(config) as served, httpx2.AsyncClient(timeout=BOUND) as http:
 
         async def status(content: bytes, **headers: str) -> int:
-            told = {"content-type": "application/json", "accept": "application/json, text/event-stream", **headers}
-            return (await http.post(served.url, content=content, headers=told)).status_code
+            all_headers = {
+                "content-type": "application/json",
+                "accept": "application/json, text/event-stream",
+                **headers,
+            }
+            return (await http.post(served.url, content=content, headers=all_headers)).status_code
 
         assert await status(b"{" * 70_000) == 413
         assert await status(b"c4nary") == 400
@@ -87,7 +91,7 @@ async def test_rejected_http_requests_are_recorded(
         assert await status(b"{}", origin="https://c4nary.example") == 403
         assert await status(b"{}", host="c4nary.example") == 421
     refused = ["message too large", "malformed message", "encoded body", "foreign origin", "foreign host"]
-    assert told(path) == [("refusal", "", outcome) for outcome in refused]
+    assert read_audit(path) == [("refusal", "", outcome) for outcome in refused]
     assert "c4nary" not in path.read_text()
 
 
@@ -101,7 +105,10 @@ async def test_a_hangup_reopens_the_audit_file(configured: Configured, speak: Sp
         client.process.send_signal(signal.SIGHUP)
         await until(path.exists)
         await client.text("memory_list")
-    assert (told(old), told(path)) == ([("call", "hear_mirrored", "stored")], [("call", "memory_list", "ok")])
+    assert (read_audit(old), read_audit(path)) == (
+        [("call", "hear_mirrored", "stored")],
+        [("call", "memory_list", "ok")],
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
@@ -113,11 +120,11 @@ async def test_a_call_without_an_audit_record_is_made_unless_audit_is_required(
     config = configured({"one": upstream}, audit={"path": "/dev/full", "required": required})
     async with speak(config) as client:
         await client.greet()
-        said = await client.text("hear_mirrored")
+        answer = await client.text("hear_mirrored")
         async with asyncio.timeout(BOUND):
             while not await lost(client):  # noqa: ASYNC110  # a thread of the gateway's writes
                 await asyncio.sleep(0.01)
-    assert said.startswith("The gateway cannot write its audit log") is required
+    assert answer.startswith("The gateway cannot write its audit log") is required
     assert ("tools/call" in (tmp_path / "log").read_text()) is not required
     assert b"loses records: No space left on device" in b"".join(client.stderr)
 

@@ -60,9 +60,9 @@ async def test_an_upstream_that_cannot_start_is_reported_and_others_serve(
             assert f"Server bad{index} is " in greeting["instructions"]
         assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
         status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
-        told = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
-        assert {one["name"]: one["state"] for one in told}["good"] == "ready"
-        assert "no licence found" in next(one for one in told if one["name"] == "bad2")["detail"]
+        listed = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
+        assert {one["name"]: one["state"] for one in listed}["good"] == "ready"
+        assert "no licence found" in next(one for one in listed if one["name"] == "bad2")["detail"]
 
 
 CRASH = (
@@ -122,8 +122,8 @@ async def test_one_that_dies_during_a_call_fails_it_at_once_and_comes_back(
     asked = tmp_path / "asked"
     async with speak(configured({"mortal": raw("ok", "--log", str(asked)), "other": raw()})) as client:
         await client.greet()
-        said = await client.text("mortal_die_mirrored")
-        assert "'mortal' closed the connection during 'die'" in said
+        answer = await client.text("mortal_die_mirrored")
+        assert "'mortal' closed the connection during 'die'" in answer
         assert "hello" in await client.text("other_hear_mirrored", {"text": "hello"})
         assert '"text": "again"' in await client.text("mortal_hear_mirrored", {"text": "again"})
         assert asked.read_text().count("initialize\n") == 2
@@ -135,20 +135,20 @@ async def test_an_invalid_message_fails_at_most_the_call_it_should_answer(
     async with speak(configured({"raw": raw()})) as client:
         await client.greet()
         assert await client.text("scream_mirrored") == "screamed"
-        said = await client.text("scream_mirrored", {"bad": True})
-        assert "'raw' refused 'scream'" in said
-        assert "not valid JSON" in said
+        answer = await client.text("scream_mirrored", {"bad": True})
+        assert "'raw' refused 'scream'" in answer
+        assert "not valid JSON" in answer
         assert await client.text("scream_mirrored") == "screamed"
         for wrong in ('"text"', "7", "[]", "null", '{"content":7}', '{"content":null}', '{"content":[],"isError":"y"}'):
-            said = await client.text("say_mirrored", {"result": wrong})
-            assert "'raw'" in said
-            assert "'say'" in said
+            answer = await client.text("say_mirrored", {"result": wrong})
+            assert "'raw'" in answer
+            assert "'say'" in answer
         assert "'raw' refused 'refuse': no such key" in await client.text("refuse_mirrored")  # with the SDK's own code
         deep = "[" * 100_000 + "]" * 100_000
-        said = await client.text("say_mirrored", {"result": f'{{"content":[],"structuredContent":{{"a":{deep}}}}}'})
-        assert "nested too deep" in said
-        said = await client.text("say_mirrored", {"result": '{"content":[{"type":"text","text":"\\ud800"}]}'})
-        assert "'raw'" in said
+        answer = await client.text("say_mirrored", {"result": f'{{"content":[],"structuredContent":{{"a":{deep}}}}}'})
+        assert "nested too deep" in answer
+        answer = await client.text("say_mirrored", {"result": '{"content":[{"type":"text","text":"\\ud800"}]}'})
+        assert "'raw'" in answer
         assert await client.text("scream_mirrored") == "screamed"
 
 
@@ -159,9 +159,9 @@ async def test_a_call_times_out_and_its_late_answer_is_ignored(
     upstream = raw("ok", "--log", str(log), overrides={"hang": {"timeout": 0.3}})
     async with speak(configured({"raw": upstream})) as client:
         await client.greet()
-        said = await client.text("hang_mirrored", {"started": str(started), "until": str(until)})
-        assert "did not answer 'hang' within 0.3 s" in said
-        assert "`timeout`" in said
+        answer = await client.text("hang_mirrored", {"started": str(started), "until": str(until)})
+        assert "did not answer 'hang' within 0.3 s" in answer
+        assert "`timeout`" in answer
         until.touch()
         assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
         assert "notifications/cancelled" in log.read_text()
@@ -171,10 +171,10 @@ async def test_a_server_that_stops_reading_is_restarted(configured: Configured, 
     upstream = raw("deaf", timeout=0.5)
     async with speak(configured({"deaf": upstream})) as client:
         await client.greet()
-        said = await client.text("hear_mirrored", {"text": "x" * 3_000_000})
-        assert "does not read its input" in said
-        said = await client.text("hear_mirrored", {"text": "small"})
-        assert "'deaf'" in said
+        answer = await client.text("hear_mirrored", {"text": "x" * 3_000_000})
+        assert "does not read its input" in answer
+        answer = await client.text("hear_mirrored", {"text": "small"})
+        assert "'deaf'" in answer
 
 
 ODD_TOOLS: list[Any] = [
@@ -266,8 +266,10 @@ async def test_a_restarted_server_is_found_again(configured: Configured, speak: 
             client = await stack.enter_async_context(speak(config))
             await client.greet()
             assert "one" in await client.text("hear_mirrored", {"text": "one"})
-        said = await client.text("hear_mirrored", {"text": "two"})
-        assert f"'raw' did not answer 'hear'. The connection to 127.0.0.1:{port} failed: nothing listens there." in said
+        answer = await client.text("hear_mirrored", {"text": "two"})
+        assert (
+            f"'raw' did not answer 'hear'. The connection to 127.0.0.1:{port} failed: nothing listens there." in answer
+        )
         async with listening("raw_http.py", port):
             assert "three" in await client.text("hear_mirrored", {"text": "three"})
 
@@ -309,8 +311,8 @@ async def test_the_whole_error_of_an_upstream_can_be_read(
     secret = raw() | {"env": {"SECRET": "c4nary-v4lue"}}
     async with speak(configured({"raw": secret}, limits={"spool_bytes": spool_bytes})) as client:
         await client.greet()
-        said = await client.text("refuse_mirrored", {"message": short})
-        assert said == f"Upstream 'raw' refused 'refuse': {short} (error -32000)."
+        answer = await client.text("refuse_mirrored", {"message": short})
+        assert answer == f"Upstream 'raw' refused 'refuse': {short} (error -32000)."
         refused = json.loads(await client.call("refuse_mirrored", json.dumps({"message": f"%s\n{long}"})))["result"]
         assert refused["isError"] is True
         (notice,) = refused["content"]

@@ -42,8 +42,8 @@ def sections(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def upstreams(raw: Any, capture: str = "auto") -> dict[str, Any]:
-    said = {"inline_budget": 60_000, "capture": capture}
-    return {"raw": raw(overrides={"hear": {"capture": "never"}, "say": said})}
+    mirror = {"inline_budget": 60_000, "capture": capture}
+    return {"raw": raw(overrides={"hear": {"capture": "never"}, "say": mirror})}
 
 
 async def test_a_small_result_passes_unchanged_on_stdio(
@@ -77,16 +77,18 @@ async def test_arguments_and_pointers_reach_the_tool_as_they_were_written(
 ) -> None:
     async with speak(configured(upstreams(raw), **sections)) as client:
         await client.greet()
-        heard = await client.text("hear_mirrored", None)
-        assert '"arguments":{}' in heard
-        heard = json.loads(await client.call("hear_mirrored", f'{{"literal": {ODD}}}'))["result"]["content"][0]["text"]
-        assert f'{{"literal": {ODD}}}' in heard
+        received = await client.text("hear_mirrored", None)
+        assert '"arguments":{}' in received
+        received = json.loads(await client.call("hear_mirrored", f'{{"literal": {ODD}}}'))["result"]["content"][0][
+            "text"
+        ]
+        assert f'{{"literal": {ODD}}}' in received
         notice = await client.text("say_mirrored", {"result": DICT})
         path = path_in(notice)
         assert ODD in notice
-        heard = await client.text("hear_mirrored", {"a": path, "b": [f"{path}/whole", f"{path}/n"]})
-        assert f'"a": {{"whole":{ODD},"n":1.0}}' in heard
-        assert f'"b": [{ODD}, 1.0]' in heard
+        received = await client.text("hear_mirrored", {"a": path, "b": [f"{path}/whole", f"{path}/n"]})
+        assert f'"a": {{"whole":{ODD},"n":1.0}}' in received
+        assert f'"b": [{ODD}, 1.0]' in received
         assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}/whole"}) == ODD
         assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}/whole/big"}) == INTEGER
 
@@ -121,11 +123,11 @@ async def test_a_header_is_computed_from_the_value_behind_a_pointer(
     async with listening("annotated.py") as port:
         config = configured({"annotated": {"url": f"http://127.0.0.1:{port}/mcp"}, "raw": raw()})
         async with connect(config) as client:
-            said = '{"content":[],"structuredContent":{"region":"Zürich, \\u00e9","more":[1]}}'
-            stored = await client.call_tool("say_mirrored", {"result": said})
+            produced = '{"content":[],"structuredContent":{"region":"Zürich, \\u00e9","more":[1]}}'
+            stored = await client.call_tool("say_mirrored", {"result": produced})
             path = path_in(stored.content[0].text)  # type: ignore[union-attr]
             result = await client.call_tool("route_mirrored", {"region": f"{path}/region", "rest": path})
-            heard = result.content[0].text  # type: ignore[union-attr]
-            assert result.is_error is not True, heard
+            received = result.content[0].text  # type: ignore[union-attr]
+            assert result.is_error is not True, received
             encoded = base64.b64encode("Zürich, é".encode()).decode()
-            assert heard == f"header==?base64?{encoded}?= argument=Zürich, é"
+            assert received == f"header==?base64?{encoded}?= argument=Zürich, é"

@@ -67,10 +67,10 @@ async def test_a_value_of_the_wrong_type_is_an_error(config: str, run: Run) -> N
 
 
 async def test_an_invalid_argument_is_reported_before_anything_starts(configured: Configured, run: Run) -> None:
-    for text, said in (("text", "must be KEY=VALUE"), ("=x", "must be KEY=VALUE"), (b"text=\xff", "must be UTF-8")):
+    for text, message in (("text", "must be KEY=VALUE"), ("=x", "must be KEY=VALUE"), (b"text=\xff", "must be UTF-8")):
         ended = await run("call", "--config", str(configured({})), "x", "--arg", text)
         assert (ended.code, ended.out) == (2, "")
-        assert said in ended.err
+        assert message in ended.err
 
 
 async def test_only_the_tools_own_upstream_is_waited_for(configured: Configured, run: Run, raw: Any) -> None:

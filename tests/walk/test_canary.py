@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from http_sessions import HEADERS, open_session
+from samples import sample
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ PLACES = (
     "audit", "inbound", "stranger", "meta", "uri",
 )  # fmt: skip
 CANARIES = {place: f"c4n-{place}-0123456789abcdef0123456789abcdef" for place in PLACES}
-SAID = {"value", "key", "argument", "tool", "meta", "uri"}
+PASSED_ON = {"value", "key", "argument", "tool", "meta", "uri"}
 """Secrets that a client sends or receives itself; answers contain none of the others."""
 CONFIGURED = {name.upper(): CANARIES[name] for name in ("env", "header", "query", "shared", "state", "store", "audit")}
 
@@ -82,16 +83,16 @@ UNKNOWN = "say-11111111-1111-4111-8111-111111111111"
 
 async def use(ask: Any) -> dict[str, str]:
     """Everything that a client can do, and much that it cannot; what it was answered."""
-    said: dict[str, str] = {}
+    answers: dict[str, str] = {}
 
     async def call(tool: str, **arguments: Any) -> str:
         meta = {"authorization": f"Bearer {CANARIES['meta']}", "x-api-key": CANARIES["meta"]}
-        told = {"name": tool, "arguments": arguments, "_meta": meta}
-        said[f"{tool} {len(said)}"] = answer = await ask("tools/call", told)
+        params = {"name": tool, "arguments": arguments, "_meta": meta}
+        answers[f"{tool} {len(answers)}"] = answer = await ask("tools/call", params)
         return str(answer)
 
     for method in ("tools/list", "resources/list", "prompts/list", "no/such/method"):
-        said[method] = await ask(method, {})
+        answers[method] = await ask(method, {})
     content = {"content": [], "structuredContent": {CANARIES["key"]: CANARIES["value"] * 99}}
     path = (re.findall(r"say-[0-9a-f-]{36}", await call("one_say_mirrored", result=json.dumps(content))))[0]
     await call("one_say_mirrored", result=json.dumps({"content": [{"type": "text", "text": CANARIES["value"]}]}))
@@ -106,11 +107,11 @@ async def use(ask: Any) -> dict[str, str]:
     await call(CANARIES["tool"], text=CANARIES["argument"])
     await call("memory_list", **{CANARIES["argument"]: 1})
     for uri in (f"memory://{path}", f"memory://{path}/{CANARIES['uri']}", f"x://{CANARIES['uri']}"):
-        said[uri] = await ask("resources/read", {"uri": uri})
+        answers[uri] = await ask("resources/read", {"uri": uri})
     await call("die_mirrored", text=CANARIES["argument"])
     await call("one_hear_mirrored", text=CANARIES["argument"])
-    said["status"] = await ask("resources/read", {"uri": "mcp-mirror://upstreams"})
-    return said
+    answers["status"] = await ask("resources/read", {"uri": "mcp-mirror://upstreams"})
+    return answers
 
 
 async def over_stdio(stack: AsyncExitStack, speak: Speak, path: Path) -> tuple[Any, Lines]:
@@ -143,26 +144,32 @@ async def over_http(stack: AsyncExitStack, serve: Serve, path: Path) -> tuple[An
     return ask, served
 
 
-@pytest.mark.parametrize(("face", "sealed"), [("stdio", False), ("http", True)], ids=["stdio", "http, sealed"])
+@pytest.mark.parametrize(
+    ("client_transport", "sealed"),
+    sample([("stdio", False), ("http", True)], ("http", True).__eq__),
+    ids=["stdio", "http, sealed"],
+)
 async def test_no_secret_is_logged_kept_counted_or_answered(
-    face: str, config: Any, speak: Speak, serve: Serve, run: Run, tmp_path: Path, *, sealed: bool
+    client_transport: str, config: Any, speak: Speak, serve: Serve, run: Run, tmp_path: Path, *, sealed: bool
 ) -> None:
     encryption = {"encryption": {"keys": ["${STORE}"]}} if sealed else {}
     form = {"log_format": "json" if sealed else "text"}
     path = config(store={"kind": "disk", **encryption}, **form)
     async with AsyncExitStack() as stack:
-        opened: Any = over_stdio(stack, speak, path) if face == "stdio" else over_http(stack, serve, path)
+        opened: Any = over_stdio(stack, speak, path) if client_transport == "stdio" else over_http(stack, serve, path)
         ask, gateway = await opened
-        said = await use(ask)
+        answers = await use(ask)
         config(store={"kind": "disk", **encryption}, **form, memory_tools={"deny": ["memory_forget"]})
         gateway.process.send_signal(signal.SIGHUP)
         await until(lambda: b"configuration was reloaded" in b"".join(gateway.stderr))
-        said |= await use(ask)
+        answers |= await use(ask)
     log = b"".join(gateway.stderr)
     assert {
-        name: found(text, set(PLACES) - SAID) for name, text in said.items() if found(text, set(PLACES) - SAID)
+        name: found(text, set(PLACES) - PASSED_ON)
+        for name, text in answers.items()
+        if found(text, set(PLACES) - PASSED_ON)
     } == {}
-    assert not found(said["status"])
+    assert not found(answers["status"])
     assert not found(log), log.decode()
     assert b"leaks is down" in log
     audit = (tmp_path / "audit.jsonl").read_bytes()
@@ -170,7 +177,7 @@ async def test_no_secret_is_logged_kept_counted_or_answered(
     events = [(one["event"], one["outcome"]) for one in map(json.loads, audit.splitlines())]
     assert {("call", "stored"), ("call", "error"), ("read", "ok"), ("refusal", "unknown tool")} <= set(events)
     assert ("refusal", "unknown path") in events
-    assert (("refusal", "no good token") in events) is (face == "http")
+    assert (("refusal", "no good token") in events) is (client_transport == "http")
     kept = found(files(tmp_path / "store"))
     assert kept == (set() if sealed else {"value", "key", "argument"})
     ended = [await run(command, "-vv", "--config", str(path)) for command in ("check", "stats", "lock")]

@@ -23,8 +23,8 @@ def handshakes(log: Path) -> int:
 
 async def status(client: Client) -> list[dict[str, Any]]:
     contents = (await client.read_resource("mcp-mirror://upstreams")).contents
-    told: list[dict[str, Any]] = json.loads(contents[0].text)["upstreams"]  # type: ignore[union-attr]
-    return told
+    upstreams: list[dict[str, Any]] = json.loads(contents[0].text)["upstreams"]  # type: ignore[union-attr]
+    return upstreams
 
 
 CASES = [

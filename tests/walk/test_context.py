@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp_types import CallToolResult, ImageContent, TextContent
+from samples import sample
 from tests.walk.conftest import until
 
 if TYPE_CHECKING:
@@ -39,12 +40,13 @@ class Chat:
         self.client = client
         self.name = name
         self.read: list[str] = []
-        self.told: dict[str, Any] = {}
+        self.declared: dict[str, Any] = {}
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
         named = {"id": self.name} if self.name else {}
-        said, self.told = {**named, **self.told}, {}
-        result = await self.client.call_tool(tool, arguments, meta={CONVERSATION: said} if said else None)  # type: ignore[arg-type]
+        conversation, self.declared = {**named, **self.declared}, {}
+        meta: Any = {CONVERSATION: conversation} if conversation else None
+        result = await self.client.call_tool(tool, arguments, meta=meta)
         structured = result.structured_content
         texts = [block.text for block in result.content if isinstance(block, TextContent)]
         self.read.append("\n".join(texts) if structured is None else json.dumps(structured))
@@ -73,7 +75,7 @@ async def whole(chat: Chat, path: str) -> str:
     """A stored text in parts, each of them in a window that the harness has made room in."""
     parts = list[str]()
     while True:
-        chat.told = {"reset": True, "tokens": OURS - 2000}
+        chat.declared = {"reset": True, "tokens": OURS - 2000}
         at = sum(map(len, parts))
         window = await chat.text("memory_read", {"memory_path": path, "by": "chars", "offset": at})
         part, _, more = window.partition(
@@ -84,16 +86,24 @@ async def whole(chat: Chat, path: str) -> str:
             return "".join(parts)
 
 
-@pytest.mark.parametrize(
-    ("face", "mode", "name"),
-    [("stdio", "auto", None), ("stdio", "legacy", "c-1"), ("http", "auto", "c-1"), ("http", "legacy", None)],
-)
+CLIENTS = [("stdio", "auto", None), ("stdio", "legacy", "c-1"), ("http", "auto", "c-1"), ("http", "legacy", None)]
+
+
+@pytest.mark.parametrize(("client_transport", "mode", "name"), sample(CLIENTS, {CLIENTS[0], CLIENTS[2]}.__contains__))
 async def test_many_results_do_not_overflow_a_conversation_and_are_retrievable(  # noqa: PLR0917  # fixtures
-    face: str, mode: str, name: str | None, configured: Configured, connect: Connect, raw: Any, chemist: Any,
+    client_transport: str,
+    mode: str,
+    name: str | None,
+    configured: Configured,
+    connect: Connect,
+    raw: Any,
+    chemist: Any,
     count_tokens: Callable[[str], int],
-) -> None:  # fmt: skip
-    upstreams = {"raw": raw(), **({"chemist": chemist} if face == "http" else {})}
-    async with connect(configured(upstreams, mirror=LARGE_ALONE, context=WINDOW), face, mode=mode) as client:
+) -> None:
+    upstreams = {"raw": raw(), **({"chemist": chemist} if client_transport == "http" else {})}
+    async with connect(
+        configured(upstreams, mirror=LARGE_ALONE, context=WINDOW), client_transport, mode=mode
+    ) as client:
         chat = Chat(client, name)
         chat.read.append(await definitions(client))
         given, answers = dict[int, str](), dict[int, str]()
@@ -103,9 +113,9 @@ async def test_many_results_do_not_overflow_a_conversation_and_are_retrievable( 
             batch = range(len(given), len(given) + 6)
             assert len(given) < MOST
             given |= {number: line(number, LENGTHS[number % len(LENGTHS)]) for number in batch}
-            said = await asyncio.gather(*(chat.say(given[number]) for number in batch))
-            answers |= dict(zip(batch, said, strict=True))
-            if face == "http":
+            texts = await asyncio.gather(*(chat.say(given[number]) for number in batch))
+            answers |= dict(zip(batch, texts, strict=True))
+            if client_transport == "http":
                 await chat.text("make_grid_mirrored", {"size": 3, "name": "grid"})
             await chat.text("memory_list", {})
         assert sum(map(count_tokens, given.values())) > 5 * OURS
@@ -126,28 +136,28 @@ async def test_each_conversation_has_its_own_window_and_upstreams_do_not_see_it(
     text = line(7, 600)
     async with connect(configured({"raw": raw()}, mirror=LARGE_ALONE, context=WINDOW), "http") as client:
         full, other, nameless = Chat(client, "full"), Chat(client, "other"), Chat(client, None)
-        full.told = {"reset": True, "tokens": OURS}
+        full.declared = {"reset": True, "tokens": OURS}
         assert await full.say(text) == ""
-        full.told = {"reset": True, "tokens": OURS - 100}
+        full.declared = {"reset": True, "tokens": OURS - 100}
         assert "context is full: 100 tokens are left for tool results. Nothing was called." in await full.say(text)
-        full.told = {"reset": True, "tokens": OURS - 150}
+        full.declared = {"reset": True, "tokens": OURS - 150}
         assert PATH.fullmatch((await full.say(text)).strip())
         assert await other.say(text) == text
         for _ in range(12):  # of a client without a session or a name nothing is known
             assert await nameless.say(text) == text
-        full.told = {"reset": True, "tokens": 3000}
+        full.declared = {"reset": True, "tokens": 3000}
         assert await full.say(text) == text
-        full.told = {"reset": True, "tokens": OURS}
+        full.declared = {"reset": True, "tokens": OURS}
         assert await full.say(text) == ""
-        full.told = {"reset": True}
+        full.declared = {"reset": True}
         assert await full.say(text) == text
-        full.told = {"tokens": "many"}
+        full.declared = {"tokens": "many"}
         assert "`tokens` (the number that it contains now)" in await full.say(text)
         meta: Any = {CONVERSATION: "c-1", "example.com/other": 7}
-        heard = await client.call_tool("hear_mirrored", {"x": "1"}, meta=meta)
-        assert isinstance(heard.content[0], TextContent)
-        assert CONVERSATION not in heard.content[0].text
-        assert '"example.com/other":7' in heard.content[0].text.replace(" ", "")
+        received = await client.call_tool("hear_mirrored", {"x": "1"}, meta=meta)
+        assert isinstance(received.content[0], TextContent)
+        assert CONVERSATION not in received.content[0].text
+        assert '"example.com/other":7' in received.content[0].text.replace(" ", "")
 
 
 async def test_a_result_over_the_budget_is_stored_or_an_error(
@@ -162,33 +172,33 @@ async def test_a_result_over_the_budget_is_stored_or_an_error(
     async with connect(config, "http") as client:
         chat = Chat(client, "c")
         assert "x" * 6000 in await chat.text("hear_mirrored", {"x": "x" * 6000})
-        told = await chat.text("hear_mirrored", {"x": line(1, 100_000)})
-        assert re.match(r"Tool 'hear' was called\. Its result, about [\d,]+ tokens, does not fit the [\d,]+ ", told)
+        answer = await chat.text("hear_mirrored", {"x": line(1, 100_000)})
+        assert re.match(r"Tool 'hear' was called\. Its result, about [\d,]+ tokens, does not fit the [\d,]+ ", answer)
         original = await chat.text(
             "say", {"result": json.dumps({"content": [{"type": "text", "text": "x " * 50_000}]})}
         )
         assert original.startswith("Tool 'say' was called.")
         assert await chat.text("memory_list", {}) == "Nothing is stored yet."
 
-        chat.told = {"reset": True, "tokens": OURS - 1000}
+        chat.declared = {"reset": True, "tokens": OURS - 1000}
         path = (await chat.text("say_mirrored", {"result": json.dumps({"content": [picture]})})).strip()
         assert PATH.fullmatch(path)
-        chat.told = {"reset": True, "tokens": OURS - 1000}
+        chat.declared = {"reset": True, "tokens": OURS - 1000}
         failed = await chat.call("say_mirrored", {"result": json.dumps({"content": [picture], "isError": True})})
         assert failed.is_error
         assert PATH.fullmatch(chat.read[-1].strip())
-        chat.told = {"reset": True, "tokens": 0}
+        chat.declared = {"reset": True, "tokens": 0}
         back = await chat.call(RETRIEVE, {"memory_path": path})
         assert [block.data for block in back.content if isinstance(block, ImageContent)] == [picture["data"]]
-        chat.told = {"reset": True, "tokens": OURS - 1000}
+        chat.declared = {"reset": True, "tokens": OURS - 1000}
         assert "takes about 4,800 tokens; 1,000 are left" in await chat.text(RETRIEVE, {"memory_path": path})
 
-        chat.told = {"reset": True, "tokens": OURS - 500}
+        chat.declared = {"reset": True, "tokens": OURS - 500}
         path = (await chat.text("memory_put", {"value": {"key": line(1, 3000)}})).strip()
         assert PATH.fullmatch(path)
-        chat.told = {"reset": True, "tokens": OURS - 600}
+        chat.declared = {"reset": True, "tokens": OURS - 600}
         assert "answers are limited to 150" in await chat.text(RETRIEVE, {"memory_path": f"{path}/key"})
-        chat.told = {"reset": True, "tokens": 0}
+        chat.declared = {"reset": True, "tokens": 0}
         assert await chat.text(RETRIEVE, {"memory_path": f"{path}/key"}) == line(1, 3000)
 
 

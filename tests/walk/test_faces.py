@@ -103,8 +103,8 @@ async def test_errors_of_calls_name_the_next_step(
     (tmp_path / "tools").write_text(json.dumps(tools))
     async with speak(configured({"raw": raw("ok", "--tools", str(tmp_path / "tools"))})) as client:
         await client.greet()
-        said = '{"content":[],"structuredContent":{"data":[1,2,3]}}'
-        path = path_in(await client.text("say_mirrored", {"result": said}))
+        answer_text = '{"content":[],"structuredContent":{"data":[1,2,3]}}'
+        path = path_in(await client.text("say_mirrored", {"result": answer_text}))
         for tool, arguments, wanted in BAD_CALLS:
             given = json.loads(json.dumps(arguments).replace("{path}", path).replace("{cut}", path[:-3]))
             result = json.loads(await client.call(tool, json.dumps(given)))["result"]
@@ -193,8 +193,8 @@ async def test_http_shuts_down_gracefully_with_connected_clients(
                 async with asyncio.timeout(GONE):
                     assert await served.process.wait() == (130 if number == signal.SIGINT else 0)
         assert await left_behind(marker) == []
-    said = b"".join(served.stderr).decode().splitlines()
-    assert len(said) == 1, said
+    lines = b"".join(served.stderr).decode().splitlines()
+    assert len(lines) == 1, lines
 
 
 @pytest.mark.parametrize("stdin", ["closed", "empty", "file", "garbage file"])
@@ -319,8 +319,10 @@ async def test_other_output_of_the_process_does_not_reach_the_client(configured:
         sys.executable, "-c", NOISY, "serve", "--config", str(configured({"raw": raw()})),
         stdin=PIPE, stdout=PIPE, stderr=PIPE,
     )  # fmt: skip
-    told = '{"jsonrpc":"2.0","method":"notifications/initialized"}\n{"jsonrpc":"2.0","id":2,"method":"tools/list"}\n'
+    requests = (
+        '{"jsonrpc":"2.0","method":"notifications/initialized"}\n{"jsonrpc":"2.0","id":2,"method":"tools/list"}\n'
+    )
     async with asyncio.timeout(BOUND):
-        out, err = await process.communicate(f"{HELLO}\n{told}".encode())
+        out, err = await process.communicate(f"{HELLO}\n{requests}".encode())
     assert [json.loads(line)["id"] for line in out.splitlines()] == [1, 2]
     assert err.count(b"noise by ") == 3

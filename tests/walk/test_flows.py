@@ -17,6 +17,7 @@ from flow_user import PATH, ROWS, SECRET, SELF, STRICT, Desk, path_in, upstream
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, ErrorData
+from samples import sample
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, visiting
 from tests.walk.conftest import BOUND, until
@@ -47,9 +48,9 @@ async def test_everything_flows_where_nothing_is_configured(desk: Any) -> None:
 async def test_a_refused_value_is_not_read_or_sent_and_the_rule_is_named(desk: Any) -> None:
     async with desk(STRICT) as user:
         private, public = await user.say("crm"), await user.say("web", {"page": 1})
-        told = await user.refused("mail_hear_mirrored", x=private)
-        assert f"\"{private}\" may not go to upstream 'mail'" in told
-        assert "`upstreams.mail.accepts.confidentiality` is internal" in told
+        text = await user.refused("mail_hear_mirrored", x=private)
+        assert f"\"{private}\" may not go to upstream 'mail'" in text
+        assert "`upstreams.mail.accepts.confidentiality` is internal" in text
         assert "`upstreams.mail.accepts.integrity` is trusted" in await user.refused("mail_hear_mirrored", x=public)
         assert user.calls("mail") == 0
         unknown = await user.refused("mail_hear_mirrored", x=f"{private}/nothing")
@@ -95,8 +96,8 @@ async def test_every_label_before_everything_that_an_upstream_may_accept(
         user = Desk(opened, tmp_path)
         passed = set()
         for integrity, level in pairs:
-            said = {"ifc": {"integrity": integrity, "confidentiality": level}}
-            path = await user.say("from", {"a": 1}, _meta=said)
+            meta = {"ifc": {"integrity": integrity, "confidentiality": level}}
+            path = await user.say("from", {"a": 1}, _meta=meta)
             for one, other in pairs:
                 reply = await user.reply(f"{one}-{other}_hear_mirrored", x=path)
                 if not reply.is_error:
@@ -157,8 +158,8 @@ async def test_additional_text_has_the_labels_of_its_value(desk: Any) -> None:
 async def test_a_file_carries_no_value_past_the_rules(desk: Any) -> None:
     async with desk(STRICT, flows={"files": {"accepts": {"confidentiality": "internal"}}}) as user:
         path = await user.say("crm")
-        told = await user.refused("memory_export", memory_path=path, file="out.json")
-        assert "may not be written to local files" in told
+        text = await user.refused("memory_export", memory_path=path, file="out.json")
+        assert "may not be written to local files" in text
         assert list((user.folder / "exchange").iterdir()) == []
         (user.folder / "exchange" / "in.txt").write_text("kept on this machine")
         imported = path_in(await user.text("memory_import", file="in.txt"))
@@ -197,9 +198,9 @@ async def test_the_model_is_a_place_that_values_may_be_kept_from(desk: Any) -> N
         assert reply.text == f"{path}\n"
         for tool, given in READING:
             for below in ("", "/rows", "/nothing"):
-                told = await user.refused(tool, memory_path=path + below, **given)
-                assert "may not be shown to the model" in told
-                assert "`flows.model.accepts.confidentiality` is internal" in told
+                text = await user.refused(tool, memory_path=path + below, **given)
+                assert "may not be shown to the model" in text
+                assert "`flows.model.accepts.confidentiality` is internal" in text
         assert "may not be shown" not in await user.text("memory_list")
         assert SECRET not in await user.refused("mail_hear_mirrored", x=f"{path}/nothing")
         got = await user.reply("mail_hear_mirrored", x=f"{path}/rows")
@@ -235,10 +236,10 @@ async def test_no_result_that_the_model_may_not_see_is_shown_in_any_part(desk: A
 async def test_no_error_shows_what_the_model_may_not_see(desk: Any) -> None:
     async with desk(STRICT, flows=HIDING) as user:
         assert "no such key" in await user.refused("web_refuse_mirrored")
-        assert "no such key" not in (told := await user.refused("crm_refuse_mirrored"))
-        assert "hides the error message" in told
-        assert "hides the error message" in (told := await user.refused("crm_die_mirrored"))
-        assert "fell over" not in told
+        assert "no such key" not in (text := await user.refused("crm_refuse_mirrored"))
+        assert "hides the error message" in text
+        assert "hides the error message" in (text := await user.refused("crm_die_mirrored"))
+        assert "fell over" not in text
 
 
 async def test_without_a_store_calls_with_hidden_results_are_refused(configured: Configured, tmp_path: Path) -> None:
@@ -247,14 +248,14 @@ async def test_without_a_store_calls_with_hidden_results_are_refused(configured:
     async with open_application(load_config(path, {})) as application:
         await application.upstreams.settle(BOUND)
         user = Desk(application, tmp_path)
-        said = json.dumps({"content": [{"type": "text", "text": SECRET}]})
-        assert "the gateway stores nothing" in await user.refused("crm_say", result=said)
+        result = json.dumps({"content": [{"type": "text", "text": SECRET}]})
+        assert "the gateway stores nothing" in await user.refused("crm_say", result=result)
         assert user.calls("crm") == 0
         raised = json.dumps(
             {"content": [{"type": "text", "text": SECRET}], "_meta": {"ifc": {"confidentiality": "private"}}}
         )
         assert "the gateway stores nothing" in await user.refused("web_say", result=raised)
-        assert SECRET in await user.text("web_say", result=said)
+        assert SECRET in await user.text("web_say", result=result)
 
 
 async def test_an_upstreams_own_word_raises_labels_and_lowers_them_where_it_may(desk: Any) -> None:
@@ -268,8 +269,8 @@ async def test_an_upstreams_own_word_raises_labels_and_lowers_them_where_it_may(
         vain = await user.say("crm", _meta=low)
         assert "private" in await user.refused("mail_hear_mirrored", x=vain)
         secret = await user.say("crm")
-        said = json.dumps({"content": [], "structuredContent": {"a": 1}, "_meta": low})
-        washed = path_in(await user.text("web_say_mirrored", result=said, x=secret))
+        result = json.dumps({"content": [], "structuredContent": {"a": 1}, "_meta": low})
+        washed = path_in(await user.text("web_say_mirrored", result=result, x=secret))
         assert "private" in await user.refused("mail_hear_mirrored", x=washed)  # its own, and not the customer's
 
 
@@ -306,8 +307,8 @@ async def test_a_value_from_before_there_were_labels_is_taken_for_the_worst(desk
         await writer.store_values(LOCAL, Provenance("crm", "say", ""), {base: b'{"a": 1}'}, estimate_tokens)
         assert await user.labels(base) == {}
         assert "it is untrusted" in await user.refused("mail_hear_mirrored", x=base)
-        told = await user.text("memory_describe", memory_path=base)
-        assert "untrusted, private" in told
+        text = await user.text("memory_describe", memory_path=base)
+        assert "untrusted, private" in text
 
 
 # Over HTTP, with several principals.
@@ -329,15 +330,15 @@ async def test_nothing_flows_between_principals_upstreams_without_a_rule(
     )  # fmt: skip
     async with serving_gateway(config) as served, visiting(served.url, "alice") as alice:
         await served.application.upstreams.settle(BOUND)
-        said = json.dumps({"content": [], "structuredContent": ROWS})
-        path = path_in(await answer(alice, "crm_say_mirrored", result=said))
-        told = await answer(alice, "mail_hear_mirrored", x=path)
-        assert "in zone 'crm' and not in 'mail'" in told
-        assert "`flows.allow`" in told
+        result = json.dumps({"content": [], "structuredContent": ROWS})
+        path = path_in(await answer(alice, "crm_say_mirrored", result=result))
+        text = await answer(alice, "mail_hear_mirrored", x=path)
+        assert "in zone 'crm' and not in 'mail'" in text
+        assert "`flows.allow`" in text
         via = path_in((await answer(alice, "web_hear_mirrored", x=path)).replace(path, ""))
         assert "upstream 'crm'" in await answer(alice, "mail_hear_mirrored", x=via)
         assert "may not" not in await answer(alice, "crm_hear_mirrored", x=path)
-        page = path_in(await answer(alice, "web_say_mirrored", result=said))
+        page = path_in(await answer(alice, "web_say_mirrored", result=result))
         assert "may not" not in await answer(alice, "mail_hear_mirrored", x=page)
         assert SECRET in await answer(alice, "retrieve_final_answer_from_memory", memory_path=path)
 
@@ -353,9 +354,9 @@ async def test_a_resource_obeys_the_labels(configured: Configured, tmp_path: Pat
             for result in ({"content": [], "structuredContent": ROWS}, {"content": [picture]})
         ]
         for path in (paths[0], f"{paths[0]}/rows", paths[1]):
-            told = await alice.ask("resources/read", {"uri": f"memory://{path}"})
-            assert "may not be shown to the model" in told
-            assert SECRET not in told
+            text = await alice.ask("resources/read", {"uri": f"memory://{path}"})
+            assert "may not be shown to the model" in text
+            assert SECRET not in text
         listed = await alice.ask("resources/list", {})
         assert all(path in listed for path in paths)
         assert SECRET not in listed
@@ -369,22 +370,22 @@ class Person:
     """Who is asked."""
 
     allows: bool
-    heard: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
 
     async def elicit(
         self, context: object, params: ElicitRequestFormParams | ElicitRequestURLParams
     ) -> ElicitResult | ErrorData:
         del context
-        self.heard.append(params.message)
+        self.questions.append(params.message)
         return ElicitResult(action="accept", content={"allow": self.allows, "name": "Ada"})
 
 
-@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("version", ["legacy", "2026-07-28"])
 @pytest.mark.parametrize("allows", [True, False])
 async def test_a_user_who_can_be_asked_lets_a_value_pass_once_or_not(
     configured: Configured,
     tmp_path: Path,
-    era: str,
+    version: str,
     allows: bool,  # noqa: FBT001  # a table
 ) -> None:
     given = {name: upstream(name, tmp_path, **keys) for name, keys in STRICT.items()}
@@ -394,36 +395,39 @@ async def test_a_user_who_can_be_asked_lets_a_value_pass_once_or_not(
     async with serving_gateway(config) as served:
         await served.application.upstreams.settle(BOUND)
         transport = streamable_http_client(served.url)
-        async with Client(transport, mode=era, elicitation_callback=person.elicit) as client:
+        async with Client(transport, mode=version, elicitation_callback=person.elicit) as client:
 
             async def call(tool: str, **arguments: Any) -> str:
                 result = await asyncio.wait_for(client.call_tool(tool, arguments), BOUND)
                 return str(result.content[0].text)  # type: ignore[union-attr]  # a text
 
-            said = json.dumps({"content": [], "structuredContent": ROWS})
-            path = path_in(await call("crm_say_mirrored", result=said))
+            stored = json.dumps({"content": [], "structuredContent": ROWS})
+            path = path_in(await call("crm_say_mirrored", result=stored))
             sent = [await call("mail_hear_mirrored", x=path), await call("mail_hear_mirrored", x=path)]
             read = await call("memory_read", memory_path=path)
             desk = Desk(served.application, tmp_path)
             assert desk.calls("mail") == (2 if allows else 0)
             assert (SECRET in read) is allows
             assert all(("does not allow it" in one) is not allows for one in (*sent, read))
-        assert len(person.heard) == 3  # again each time
-        assert all(path in question for question in person.heard)
-        assert not any(SECRET in question for question in person.heard)
-        assert "`upstreams.mail.accepts.confidentiality` is internal" in person.heard[0]
+        assert len(person.questions) == 3  # again each time
+        assert all(path in question for question in person.questions)
+        assert not any(SECRET in question for question in person.questions)
+        assert "`upstreams.mail.accepts.confidentiality` is internal" in person.questions[0]
 
 
 @pytest.mark.parametrize(
-    ("era", "upstreams_era"),
-    [("legacy", "2026-07-28"), ("2026-07-28", "2025-11-25"), ("2026-07-28", "2026-07-28")],
+    ("version", "upstream_version"),
+    sample(
+        [("legacy", "2026-07-28"), ("2026-07-28", "2025-11-25"), ("2026-07-28", "2026-07-28")],
+        ("2026-07-28", "2025-11-25").__eq__,
+    ),
 )
 async def test_an_allowed_flow_stays_allowed_during_input_rounds(
-    configured: Configured, tmp_path: Path, era: str, upstreams_era: str
+    configured: Configured, tmp_path: Path, version: str, upstream_version: str
 ) -> None:
     desk = {
         "command": sys.executable,
-        "args": [RELAY, "stdio", upstreams_era],
+        "args": [RELAY, "stdio", upstream_version],
         "overrides": {"*": {"capture": "never"}},
     }
     given = {"crm": upstream("crm", tmp_path), "desk": desk}
@@ -433,26 +437,28 @@ async def test_an_allowed_flow_stays_allowed_during_input_rounds(
     async with serving_gateway(config) as served:
         await served.application.upstreams.settle(BOUND)
         transport = streamable_http_client(served.url)
-        async with Client(transport, mode=era, elicitation_callback=person.elicit) as client:
-            said = json.dumps({"content": [], "structuredContent": ROWS})
-            path = path_in((await client.call_tool("say_mirrored", {"result": said})).content[0].text)  # type: ignore[union-attr]  # a text
+        async with Client(transport, mode=version, elicitation_callback=person.elicit) as client:
+            stored = json.dumps({"content": [], "structuredContent": ROWS})
+            path = path_in((await client.call_tool("say_mirrored", {"result": stored})).content[0].text)  # type: ignore[union-attr]  # a text
             arguments = {"rounds": "form;form", "value": path}
             result = await asyncio.wait_for(client.call_tool("interview_mirrored", arguments), BOUND)
-            told = json.loads(result.content[0].text)  # type: ignore[union-attr]  # a text
-    assert [answer["action"] for answer in told["answers"].values()] == ["accept", "accept"]
-    assert sum(path in question for question in person.heard) == 1
-    assert len(person.heard) == 3
+            parsed = json.loads(result.content[0].text)  # type: ignore[union-attr]  # a text
+    assert [answer["action"] for answer in parsed["answers"].values()] == ["accept", "accept"]
+    assert sum(path in question for question in person.questions) == 1
+    assert len(person.questions) == 3
 
 
-@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
-async def test_clients_without_elicitation_get_the_refusal(configured: Configured, tmp_path: Path, era: str) -> None:
+@pytest.mark.parametrize("version", ["legacy", "2026-07-28"])
+async def test_clients_without_elicitation_get_the_refusal(
+    configured: Configured, tmp_path: Path, version: str
+) -> None:
     given = {name: upstream(name, tmp_path, **keys) for name, keys in STRICT.items()}
     config = configured(given, store={"kind": "memory", "path": None}, flows={"on_refusal": "ask"})
     async with serving_gateway(config) as served:
         await served.application.upstreams.settle(BOUND)
-        async with Client(streamable_http_client(served.url), mode=era) as client:
-            said = json.dumps({"content": [], "structuredContent": ROWS})
-            result = await client.call_tool("crm_say_mirrored", {"result": said})
+        async with Client(streamable_http_client(served.url), mode=version) as client:
+            stored = json.dumps({"content": [], "structuredContent": ROWS})
+            result = await client.call_tool("crm_say_mirrored", {"result": stored})
             path = path_in(result.content[0].text)  # type: ignore[union-attr]  # a text
             refused = await client.call_tool("mail_hear_mirrored", {"x": path})
             assert "may not go to upstream 'mail'" in refused.content[0].text  # type: ignore[union-attr]  # a text
@@ -467,8 +473,8 @@ async def test_a_changed_policy_binds_values_that_are_there_already(
     given = {name: upstream(name, tmp_path) for name in ("crm", "mail")}
     async with speak(configured(given)) as client:
         await client.greet()
-        said = json.dumps({"content": [], "structuredContent": ROWS})
-        path = path_in(await client.text("crm_say_mirrored", {"result": said}))
+        result = json.dumps({"content": [], "structuredContent": ROWS})
+        path = path_in(await client.text("crm_say_mirrored", {"result": result}))
         assert SECRET in await client.text("mail_hear_mirrored", {"x": path})
         configured(given, flows={"deny": ["crm -> mail", "crm -> model"]})
         client.process.send_signal(signal.SIGHUP)
@@ -501,9 +507,9 @@ async def test_the_matrix_is_printed(configured: Configured, run: Run, tmp_path:
     config = str(configured(given, auth={"tokens": HASHES}, flows=["crm -> web"]))
     ended = await run("flows", "--config", config, "--json")
     assert ended.code == 0, ended.err
-    told = json.loads(ended.out)
-    assert told["places"]["crm"] == {"zone": "crm", "integrity": "trusted", "confidentiality": "private"}
-    allowed = {(one["from"], one["to"]): one for one in told["flows"]}
+    parsed = json.loads(ended.out)
+    assert parsed["places"]["crm"] == {"zone": "crm", "integrity": "trusted", "confidentiality": "private"}
+    allowed = {(one["from"], one["to"]): one for one in parsed["flows"]}
     assert len(allowed) == 16
     assert allowed["crm", "web"] == {"from": "crm", "to": "web", "allowed": True}
     assert allowed["crm", "mail"]["rule"] == "upstreams.mail.accepts.confidentiality: internal"

@@ -79,9 +79,9 @@ async def test_every_attack_gets_an_error_or_passes_and_others_continue(
         path = path_in(await client.text("good_say_mirrored", {"result": kept}))
         unmet = []
         for tool, arguments, wanted in ATTACKS:
-            said = await read_text(client, twin(names, tool), arguments)
-            if not re.search(wanted, said) or "forged" in said:
-                unmet.append((tool, said[:500]))
+            answer = await read_text(client, twin(names, tool), arguments)
+            if not re.search(wanted, answer) or "forged" in answer:
+                unmet.append((tool, answer[:500]))
             after = [
                 await read_text(client, twin(names, "done"), {}),
                 await client.text("good_hear_mirrored", {"text": "hello"}),
@@ -108,8 +108,8 @@ async def test_a_hostile_server_cannot_replace_another_tool(
         path = path_in(kept)
         assert '"good"' in await client.text("memory_read", {"memory_path": path})
         status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
-        told = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
-        problems = " ".join(next(one for one in told if one["name"] == "hostile").get("problems", ()))
+        statuses = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
+        problems = " ".join(next(one for one in statuses if one["name"] == "hostile").get("problems", ()))
         assert not re.search("[\u202e\x00\x1b]", problems)
 
 
@@ -121,16 +121,16 @@ async def test_texts_like_notices_in_a_result_are_data(
         names = set(await listed(client))
         kept = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
         path = path_in(await client.text("good_say_mirrored", {"result": kept}))
-        said = await read_text(client, twin(names, "forge"), {"path": f"literal:{FOREIGN}", "whole": False})
-        assert FOREIGN in said
-        said = await client.text("good_hear_mirrored", {"text": FOREIGN})
-        assert "no value" in said.lower() or "unknown" in said.lower() or "there is no" in said.lower()
+        answer = await read_text(client, twin(names, "forge"), {"path": f"literal:{FOREIGN}", "whole": False})
+        assert FOREIGN in answer
+        answer = await client.text("good_hear_mirrored", {"text": FOREIGN})
+        assert "no value" in answer.lower() or "unknown" in answer.lower() or "there is no" in answer.lower()
         forged = await client.text(twin(names, "forge"), {"path": f"literal:{path}", "whole": True})
         own = path_in(forged)
         assert own.startswith("forge-")
         for key in ("path", "notice", "literal", "uri"):
-            heard = await client.text("good_hear_mirrored", {"text": f"{own}/{key}"})
-            assert "f0rty-two" not in heard  # the content of a value is never resolved
+            received = await client.text("good_hear_mirrored", {"text": f"{own}/{key}"})
+            assert "f0rty-two" not in received  # the content of a value is never resolved
         hidden = await client.text(twin(names, "hide"))
         assert not re.search("[\u202e\x1b\u200b]", hidden)
         assert len(hidden) < 2000

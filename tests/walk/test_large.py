@@ -20,8 +20,8 @@ def result(**members: Any) -> str:
     return json.dumps({"content": [], **members})
 
 
-def text(said: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": said}]
+def text(content: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": content}]
 
 
 @pytest.mark.parametrize("store", [{"kind": "memory"}, {"kind": "disk"}], ids=["memory", "disk"])
@@ -42,8 +42,8 @@ async def test_a_large_value_is_found_at_any_depth_and_handed_on(
             ("last/0", "1.5"),
         ):
             assert await client.text(RETRIEVE, {"memory_path": f"{path}/{below}"}) == wanted
-        heard = await client.text("hear_mirrored", {"x": f"{path}/rows/123456", "y": f"{path}/last"})
-        assert '"x": [123456, {"name": "row 123456"}], "y": [1.5]' in heard
+        received = await client.text("hear_mirrored", {"x": f"{path}/rows/123456", "y": f"{path}/last"})
+        assert '"x": [123456, {"name": "row 123456"}], "y": [1.5]' in received
         missing = await client.text(RETRIEVE, {"memory_path": f"{path}/rows/400000"})
         assert "items are 0 to 399999" in missing
 
@@ -55,12 +55,12 @@ async def test_a_value_too_large_for_a_model_is_refused_with_the_next_step(
     wide = {f"column {number}": number for number in range(100_000)}
     async with speak(configured({"raw": raw()})) as client:
         await client.greet()
-        for said, kind in (
+        for content, kind in (
             (result(content=[image]), "binary of 5.6 MB"),
             (result(content=text(json.dumps([wide]))), 'item (path + "/0")'),
             (result(content=[], structuredContent={"table": wide}), 'part (path + "/key")'),
         ):
-            path = path_in(await client.text("say_mirrored", {"result": said})).split("\t")[0]
+            path = path_in(await client.text("say_mirrored", {"result": content})).split("\t")[0]
             refused = await client.text(RETRIEVE, {"memory_path": path})
             assert kind in refused
             assert "Pass the path to the tool that needs the value" in refused
@@ -74,8 +74,8 @@ async def test_no_file_but_of_what_lasts_is_left_when_the_gateway_has_ended(
     config = configured({"raw": raw()}, store={"kind": kind, "path": str(folder)}, limits=SPOOLED)
     async with speak(config) as client:
         await client.greet()
-        for said in (text("x" * 500_000), text(json.dumps({"k": "x" * 500_000})), text("small")):
-            await client.text("say_mirrored", {"result": result(content=said)})
+        for content in (text("x" * 500_000), text(json.dumps({"k": "x" * 500_000})), text("small")):
+            await client.text("say_mirrored", {"result": result(content=content)})
         assert sum(path.stat().st_size > 500_000 for path in folder.rglob("*")) == 2
     left = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "listings"]
     assert len([path for path in left if path.parent.name == "blobs"]) == (2 if kind == "disk" else 0)
@@ -100,10 +100,10 @@ async def test_an_oversized_result_fails_by_name_and_the_next_is_served(
     padding = " " * 2000
     async with speak(configured({"raw": raw()}, limits={"max_key_bytes": 200, **limits})) as client:
         await client.greet()
-        for broken, said in BROKEN.items():
+        for broken, message in BROKEN.items():
             answer = json.loads(await client.call("say_mirrored", json.dumps({"result": broken + padding})))["result"]
             assert answer["isError"] is True
-            assert said in answer["content"][0]["text"]
+            assert message in answer["content"][0]["text"]
             assert await client.text("say_mirrored", {"result": result(content=text("fine"))}) == "fine"
 
 

@@ -73,13 +73,13 @@ async def busy_stdio(
             answer: dict[str, Any] = {}
             while "error" not in answer:  # it may have been read just before the signal was
                 await client.send(request(100, "tools/list", {"_meta": META}))
-                answer = json.loads(await hear(100))
+                answer = json.loads(await call_hear(100))
             assert "stopping" in answer["error"]["message"]
 
         async def answer() -> str:
-            return (await hear(99)).decode()
+            return (await call_hear(99)).decode()
 
-        async def hear(identity: int) -> bytes:
+        async def call_hear(identity: int) -> bytes:
             while json.loads(line := await client.receive()).get("id") != identity:
                 pass
             return line
@@ -97,8 +97,8 @@ async def busy_http(
         greeting = await client.post(served.url, content=request(1, "initialize", HELLO), headers=HEADERS)
         headers = HEADERS | {"mcp-session-id": greeting.headers["mcp-session-id"]}
         modern = HEADERS | {"mcp-protocol-version": "2026-07-28", "mcp-method": "subscriptions/listen"}
-        told = '{"jsonrpc":"2.0","method":"notifications/initialized"}'
-        await client.post(served.url, content=told, headers=headers)
+        initialized = '{"jsonrpc":"2.0","method":"notifications/initialized"}'
+        await client.post(served.url, content=initialized, headers=headers)
         body = request(50, "subscriptions/listen", LISTEN)
         listening = [client.stream("GET", served.url, headers=headers),
                      client.stream("POST", served.url, content=body, headers=modern)]  # fmt: skip

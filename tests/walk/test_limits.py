@@ -45,9 +45,9 @@ async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
         for number in range(2):
             await until((await hanging(client, "slow_hang_mirrored", tmp_path, number)).exists)
         third = await hanging(client, "slow_hang_mirrored", tmp_path, 2)
-        said = await client.text("slow_hear_mirrored")
-        assert "'slow' is busy: `limits.calls_per_upstream` (2) calls are running" in said
-        assert "`limits.queued_calls` (1) calls wait already. Try again in 1 s." in said
+        answer = await client.text("slow_hear_mirrored")
+        assert "'slow' is busy: `limits.calls_per_upstream` (2) calls are running" in answer
+        assert "`limits.queued_calls` (1) calls wait already. Try again in 1 s." in answer
         assert "hello" in await client.text("other_hear_mirrored", {"text": "hello"})
         assert not third.exists()
         (tmp_path / "until").touch()
@@ -63,9 +63,9 @@ async def test_one_principals_calls_are_bounded_at_once_and_a_minute(
     async with speak(configured({"slow": raw()}, limits=limits)) as client:
         await client.greet()
         await until((await hanging(client, "hang_mirrored", tmp_path, 0)).exists)
-        said = await client.text("hear_mirrored")
-        assert "This client is busy: `limits.calls_per_principal` (1)" in said
-        assert "`limits.queue_timeout`" in said
+        answer = await client.text("hear_mirrored")
+        assert "This client is busy: `limits.calls_per_principal` (1)" in answer
+        assert "`limits.queue_timeout`" in answer
         refused = json.loads(await client.request("tools/list"))["error"]
         assert (refused["data"], "`limits.queue_timeout`" in refused["message"]) == ({"retryAfter": 1}, True)
         (tmp_path / "until").touch()
@@ -79,8 +79,8 @@ async def test_paths_depth_and_message_size_of_a_call_are_limited(
     limits = {"max_pointers": 2, "max_depth": 20, "max_envelope_bytes": 2000, "calls_per_minute": 9}
     async with speak(configured({"up": raw()}, limits=limits)) as client:
         await client.greet()
-        said = json.dumps({"content": [], "structuredContent": {"a": 1}})
-        path = path_in(await client.text("say_mirrored", {"result": said}))
+        stored = json.dumps({"content": [], "structuredContent": {"a": 1}})
+        path = path_in(await client.text("say_mirrored", {"result": stored}))
         assert "1" in await client.text("hear_mirrored", {"text": [path, path]})
         assert "`limits.max_pointers`" in await client.text("hear_mirrored", {"text": [path] * 3})
         deep = await client.call("hear_mirrored", f'{{"text":{"[" * 30}{"]" * 30}}}')
@@ -90,8 +90,8 @@ async def test_paths_depth_and_message_size_of_a_call_are_limited(
         wide = json.loads(await client.request("tools/list", json.dumps({"_meta": {"x": "y" * 3000}})))
         assert "`limits.max_envelope_bytes`" in wide["error"]["message"]
         assert "3.04 kB" in await client.text("hear_mirrored", {"text": "y" * 3000})
-        told = [await client.text("hear_mirrored") for _ in range(20)]  # more than time gives back
-        assert any("`limits.calls_per_minute` (9) calls in a minute. Try again in " in said for said in told)
+        answers = [await client.text("hear_mirrored") for _ in range(20)]  # more than time gives back
+        assert any("`limits.calls_per_minute` (9) calls in a minute. Try again in " in answer for answer in answers)
 
 
 PLAIN = {"type": "object"}
@@ -114,8 +114,8 @@ async def test_the_listing_of_an_upstream_is_bounded(
         file.write_text(json.dumps([{"inputSchema": PLAIN, **one} for one in tools]))
         upstreams[name] = raw("ok", "--tools", str(file))
     checked = await run("check", "--config", str(configured(upstreams, limits={**limits, "max_listing_bytes": 9000})))
-    for name, (_, told) in LISTED.items():
-        assert [line for line in checked.err.splitlines() if f"'{name}'" in line and told in line]
+    for name, (_, expected) in LISTED.items():
+        assert [line for line in checked.err.splitlines() if f"'{name}'" in line and expected in line]
         assert f"{name}0_mirrored" in checked.out
         assert name == "many" or f"{name}1" not in checked.out
     assert "many3" not in checked.out
@@ -187,9 +187,9 @@ async def test_a_body_that_does_not_come_and_one_that_is_encoded_are_refused(
     limits = {"body_timeout": 1, "max_header_bytes": "2KiB"}
     async with serve(configured({"up": raw()}, limits=limits)) as served, httpx2.AsyncClient(timeout=BOUND) as http:
         async with _unfinished(served) as reader:
-            said = (await asyncio.wait_for(reader.read(), BOUND)).decode()
-        assert said.startswith("HTTP/1.1 408")
-        assert "`limits.body_timeout`" in said
+            answer = (await asyncio.wait_for(reader.read(), BOUND)).decode()
+        assert answer.startswith("HTTP/1.1 408")
+        assert "`limits.body_timeout`" in answer
         encoded = await http.post(served.url, content=b"x", headers={**JSON, "content-encoding": "gzip"})
         assert (encoded.status_code, "content-encoding" in encoded.text) == (415, True)
         assert (await http.get(served.url, headers={"x": "y" * 9000})).status_code == 431

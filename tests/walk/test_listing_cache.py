@@ -114,9 +114,9 @@ async def test_a_call_waits_for_its_upstream_and_meets_its_tools_of_now(
         gate.touch()
         answers: dict[int, str] = {}
         while len(answers) < 2:
-            said = json.loads(await client.receive())
-            if "id" in said:
-                answers[said["id"]] = said["result"]["content"][0]["text"]
+            message = json.loads(await client.receive())
+            if "id" in message:
+                answers[message["id"]] = message["result"]["content"][0]["text"]
         assert "hello" in answers[101]
         assert "Unknown tool 'first_mirrored'" in answers[102]
 
@@ -133,8 +133,8 @@ async def test_tools_of_an_upstream_are_listed_until_it_fails(
     async with speak(config) as client:
         await client.greet()
         assert "say_mirrored" in await names(client)
-        said = await client.text("say_mirrored", {"result": "{}"})
-        assert "Upstream 'bad' is down: It did not connect and list its tools within 2 s." in said
+        answer = await client.text("say_mirrored", {"result": "{}"})
+        assert "Upstream 'bad' is down: It did not connect and list its tools within 2 s." in answer
         assert await names(client) == []
 
 

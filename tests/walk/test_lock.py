@@ -58,10 +58,10 @@ async def redefined(client: Lines) -> None:
     """Have the upstream change its tools, and wait until clients are notified."""
     call = json.dumps({"name": "redefine_mirrored", "arguments": {"tools": AFTER}})
     await client.send(f'{{"jsonrpc":"2.0","id":"r","method":"tools/call","params":{call}}}')
-    await told(client)
+    await wait_until_announced(client)
 
 
-async def told(client: Lines) -> None:
+async def wait_until_announced(client: Lines) -> None:
     async with asyncio.timeout(BOUND):
         while b"notifications/tools/list_changed" not in await client.receive():
             pass
@@ -87,7 +87,7 @@ async def test_a_tool_that_changes_is_quarantined_until_it_is_locked_again(
         (tmp_path / "tools").write_text(json.dumps(AFTER))
         assert (await run("lock", "--config", config)).code == 0
         client.process.send_signal(signal.SIGHUP)
-        await told(client)
+        await wait_until_announced(client)
         assert await served(client) == {"redefine_mirrored", "hear_mirrored", "extra_mirrored"}
         assert "hear" in await client.text("hear_mirrored")
     log = b"".join(client.stderr).decode()

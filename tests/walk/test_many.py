@@ -53,10 +53,10 @@ async def test_two_hundred_calls_at_once_get_each_its_own_answer(
         async def work(index: int) -> None:
             client, size = clients[index % 4], random.Random(index).choice([1, 900, 40_000, 300_000])  # noqa: S311
             mine = f"<{index}>" * (size // 3)
-            said = json.dumps({"content": [], "structuredContent": {"index": index, "data": mine}})
-            path = path_in(await text(client, "say_mirrored", result=said))
-            heard = await text(client, "shout_mirrored", text=f"{path}/index")
-            assert str(index) in heard
+            result = json.dumps({"content": [], "structuredContent": {"index": index, "data": mine}})
+            path = path_in(await text(client, "say_mirrored", result=result))
+            received = await text(client, "shout_mirrored", text=f"{path}/index")
+            assert str(index) in received
             measured = await text(client, "measure_mirrored", text=f"{path}/data")
             assert str(len(mine)) in measured
             if size < 1000:

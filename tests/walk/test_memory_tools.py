@@ -27,19 +27,19 @@ RETRIEVE = "retrieve_final_answer_from_memory"
 
 async def store(client: Lines, value: Any) -> str:
     """Have an upstream answer with a value; give its path."""
-    said = {"content": [], "structuredContent": value}
-    return path_in(await client.text("say_mirrored", {"result": json.dumps(said)}))
+    result = {"content": [], "structuredContent": value}
+    return path_in(await client.text("say_mirrored", {"result": json.dumps(result)}))
 
 
 async def store_text(client: Lines, text: str) -> str:
-    said = {"content": [{"type": "text", "text": text}]}
-    return path_in(await client.text("say_mirrored", {"result": json.dumps(said)}))
+    result = {"content": [{"type": "text", "text": text}]}
+    return path_in(await client.text("say_mirrored", {"result": json.dumps(result)}))
 
 
-async def hear(client: Lines, value: str) -> str:
+async def receive_at_upstream(client: Lines, value: str) -> str:
     """What a tool receives that is given this argument, as the line that it was sent."""
-    heard = await client.text("hear_mirrored", {"x": value})
-    return heard if "This path " not in heard else await client.text(RETRIEVE, {"memory_path": path_in(heard)})
+    received = await client.text("hear_mirrored", {"x": value})
+    return received if "This path " not in received else await client.text(RETRIEVE, {"memory_path": path_in(received)})
 
 
 async def refused(client: Lines, tool: str, arguments: dict[str, Any]) -> str:
@@ -69,10 +69,10 @@ async def test_a_value_is_looked_into_changed_and_handed_on(configured: Configur
         assert found.startswith("memory_query-")
         patch = [{"op": "replace", "path": "/0/price", "value": 99}, {"op": "remove", "path": "/1"}]
         edited = path_in(await client.text("memory_edit", {"memory_path": found, "patch": patch}))
-        heard = await hear(client, f"{edited}/0")
-        assert '"x": {"name":"row 41","price":99}' in heard
-        assert '"x": {"name":"row 43","price":10.75}' in await hear(client, f"{edited}/1")
-        assert '"price":10.25' in await hear(client, f"{found}/0")
+        received = await receive_at_upstream(client, f"{edited}/0")
+        assert '"x": {"name":"row 41","price":99}' in received
+        assert '"x": {"name":"row 43","price":10.75}' in await receive_at_upstream(client, f"{edited}/1")
+        assert '"price":10.25' in await receive_at_upstream(client, f"{found}/0")
         assert f"given {path}" in await client.text("memory_describe", {"memory_path": found})
 
 
@@ -90,8 +90,8 @@ async def test_one_row_is_put_into_a_large_page_and_the_page_is_sent_back(
         row = "<tr><td>new \u00fc</td></tr>\n"
         change = {"memory_path": path, "old_text": '<tr id="4711">', "new_text": f'{row}<tr id="4711">'}
         edited = path_in(await client.text("memory_edit", change))
-        heard = json.loads(await hear(client, edited))["params"]["arguments"]["x"]
-        assert heard == page.replace('<tr id="4711">', f'{row}<tr id="4711">')
+        received = json.loads(await receive_at_upstream(client, edited))["params"]["arguments"]["x"]
+        assert received == page.replace('<tr id="4711">', f'{row}<tr id="4711">')
         again = await refused(client, "memory_edit", {"memory_path": path, "old_text": "<td>", "new_text": ""})
         assert "occurs more than once" in again
 
@@ -101,16 +101,16 @@ async def test_unedited_numbers_keep_their_digits(configured: Configured, speak:
     value = f'{{"a": 1.0, "n": {digits}, "e": 1e400, "s": "\\u00e9\\/", "list": [1.50, 2]}}'
     async with speak(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
         await client.greet()
-        said = f'{{"content":[],"structuredContent":{value}}}'
-        path = path_in(await client.text("say_mirrored", {"result": said}))
+        result = f'{{"content":[],"structuredContent":{value}}}'
+        path = path_in(await client.text("say_mirrored", {"result": result}))
         patch = [{"op": "add", "path": "/list/1", "value": 9}]
         for change in ({"patch": patch}, {"merge": {"new": True}}, {"old_text": "1.50", "new_text": "1.5"}):
             edited = path_in(await client.text("memory_edit", {"memory_path": path, **change}))
-            line = await hear(client, edited)
+            line = await receive_at_upstream(client, edited)
             for kept in ('"a": 1.0', f'"n": {digits}', '"e": 1e400', '"s": "\\u00e9\\/"'):
                 assert kept in line
         found = path_in(await client.text("memory_query", {"memory_path": path, "expression": "[a, n, e]"}))
-        assert f"[1.0,{digits},1e400]" in await hear(client, found)
+        assert f"[1.0,{digits},1e400]" in await receive_at_upstream(client, found)
 
 
 async def test_a_model_can_save_a_value_and_use_its_path(configured: Configured, speak: Speak, raw: Any) -> None:
@@ -124,10 +124,10 @@ async def test_a_model_can_save_a_value_and_use_its_path(configured: Configured,
         ):
             path = path_in(await client.text("memory_put", {"value": value}))
             assert path.startswith("memory_put-")
-            assert wanted in await hear(client, path)
-        *listed, told = (await client.text("memory_list")).splitlines()
+            assert wanted in await receive_at_upstream(client, path)
+        *listed, footer = (await client.text("memory_list")).splitlines()
         assert len(listed) == 4
-        assert re.fullmatch(r"Sent [\d,]+ tokens; kept out 0 \(1 : 0\)\.", told)
+        assert re.fullmatch(r"Sent [\d,]+ tokens; kept out 0 \(1 : 0\)\.", footer)
         assert "object, " in listed[0]
 
 
@@ -196,9 +196,9 @@ async def test_no_window_is_over_the_budget(
             ("memory_grep", "", {"pattern": "row", "limit": 1000}),
             ("memory_describe", "/wide", {}),
         ):
-            said = await client.text(tool, {"memory_path": path + below, **more})
-            assert len(said) < 1000
-            assert "next: " in said or "more keys" in said
+            answer = await client.text(tool, {"memory_path": path + below, **more})
+            assert len(answer) < 1000
+            assert "next: " in answer or "more keys" in answer
 
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
@@ -227,21 +227,21 @@ async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, spe
     async with speak(configured({"raw": raw()})) as client:
         await client.greet()
         path = await store(client, {"a": 1})
-        for tool, arguments, said in MISTAKES:
+        for tool, arguments, message in MISTAKES:
             given = json.loads(json.dumps(arguments).replace('"P', f'"{path}'))
-            assert said in await refused(client, tool, given)
+            assert message in await refused(client, tool, given)
         assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1}'
 
 
 async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, speak: Speak, raw: Any) -> None:
     async with speak(configured({"raw": raw()})) as client:
         await client.greet()
-        for held, expression, found in (
+        for content, expression, found in (
             ('[{"v": 1}, {"v": 2.50}]', "[?v > `1`].v", "[2.50]"),
             (' {"a": {"b": "c"}}\n', "a.b", "c"),
             ("[1, 2]", "length(@)", "6"),  # of the text itself
         ):
-            path = await store(client, {"text": held})
+            path = await store(client, {"text": content})
             assert await client.text("memory_query", {"memory_path": f"{path}/text", "expression": expression}) == found
 
 
@@ -252,9 +252,9 @@ async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(
         await client.greet()
         path = await store(client, {"text": "id,name,city\n" + "1,Ada,Bonn\n" * 20})
         for expression in ("[?id > `1`].name", "sum([*].id)", "max_by(@, &id)"):
-            said = await refused(client, "memory_query", {"memory_path": f"{path}/text", "expression": expression})
-            assert "The value is text (CSV, 3 columns), not JSON" in said
-            assert said.endswith("Use memory_grep or memory_read.")
+            answer = await refused(client, "memory_query", {"memory_path": f"{path}/text", "expression": expression})
+            assert "The value is text (CSV, 3 columns), not JSON" in answer
+            assert answer.endswith("Use memory_grep or memory_read.")
 
 
 async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(
@@ -313,8 +313,8 @@ async def test_files_are_read_and_written_only_below_the_roots(
             "",
             "a\0b",
         ):
-            said = await refused(client, "memory_import", {"file": file})
-            assert "secret" not in said.replace(repr(file), "")
+            answer = await refused(client, "memory_import", {"file": file})
+            assert "secret" not in answer.replace(repr(file), "")
         for arguments, written in (
             ({"memory_path": large, "file": "again", "base64": True}, picture),
             ({"memory_path": large, "file": "below/as_text"}, base64.b64encode(picture)),
@@ -342,8 +342,8 @@ async def test_a_stored_picture_is_written_as_its_bytes(
     async with speak(config) as client:
         await client.greet()
         data = base64.b64encode(b"\x89PNG" * 300_000).decode()
-        said = {"content": [{"type": "image", "mimeType": "image/png", "data": data}]}
-        notice = json.loads(await client.call("say_mirrored", json.dumps({"result": json.dumps(said)})))
+        result = {"content": [{"type": "image", "mimeType": "image/png", "data": data}]}
+        notice = json.loads(await client.call("say_mirrored", json.dumps({"result": json.dumps(result)})))
         path = path_in(notice["result"]["content"][-1]["text"])
         await client.text("memory_export", {"memory_path": path, "file": "picture.png"})
         assert (tmp_path / "out" / "picture.png").read_bytes() == b"\x89PNG" * 300_000
@@ -392,13 +392,13 @@ def _memory_of(process: int) -> int:
 
     A child that has not become another program yet has no memory but its parent's (vfork).
     """
-    held, command = 0, Path(f"/proc/{process}/cmdline").read_bytes()
+    memory, command = 0, Path(f"/proc/{process}/cmdline").read_bytes()
     for one in _family(process):
         if one != process and Path(f"/proc/{one}/cmdline").read_bytes() == command:
             continue
-        said = Path(f"/proc/{one}/status").read_text()
-        held += sum(int(size) << 10 for size in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", said, re.MULTILINE))
-    return held
+        status = Path(f"/proc/{one}/status").read_text()
+        memory += sum(int(size) << 10 for size in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.MULTILINE))
+    return memory
 
 
 async def _watch(process: int) -> int:

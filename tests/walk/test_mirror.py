@@ -164,7 +164,7 @@ async def test_a_tool_function_is_unchanged_and_gets_values_of_its_types() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "message"),
     [
         ("load_table_mirrored", {"city": "Rome"}, "Only Bonn is measured."),
         ("fail_mirrored", {"kind": "key"}, "fail failed: KeyError: 'of the inside'"),
@@ -184,11 +184,11 @@ async def test_a_tool_function_is_unchanged_and_gets_values_of_its_types() -> No
         ("within_mirrored", {"values": ["x" * 300_000], "bounds": {"least": 1}}, "values.0: Input should be a valid n"),
     ],
 )
-async def test_errors_of_calls_are_replies(name: str, arguments: Any, said: str) -> None:
+async def test_errors_of_calls_are_replies(name: str, arguments: Any, message: str) -> None:
     async with with_functions() as mirror:
         reply = await mirror.call(name, arguments)
         assert reply.is_error
-        assert said in str(reply)
+        assert message in str(reply)
         assert "Traceback" not in reply.text
         assert __file__ not in reply.text
         assert not (await mirror.call("load_table_mirrored", {"city": "Bonn"})).is_error
@@ -202,8 +202,8 @@ async def test_a_call_names_the_conversation_that_its_reply_goes_into() -> None:
         lengths = [len(reply.text) for reply in asked]
         assert lengths[-1] < lengths[0]
         assert sum(estimate_tokens(reply.text) for reply in asked) < 3000
-        anew = await mirror.call("within_mirrored", arguments, conversation={"id": "one", "reset": True})
-        assert len(anew.text) == lengths[0]
+        again = await mirror.call("within_mirrored", arguments, conversation={"id": "one", "reset": True})
+        assert len(again.text) == lengths[0]
         wrong = await mirror.call("within_mirrored", arguments, conversation={"name": "one"})
         assert wrong.is_error
         assert "must be an id of up to" in wrong.text
@@ -376,9 +376,9 @@ async def test_tools_are_listed_as_each_api_takes_them_and_late_ones_too(chemist
         assert "make_grid_mirrored" in names
         for form in ("openai-responses", "anthropic", "mcp"):
             assert [tool["name"] for tool in one.tools(form)] == names
-        told = next(tool for tool in one.tools("mcp") if tool["name"] == "load_table_mirrored")
-        assert told["description"] == "A year of a city. Reads memory paths."
-        assert "outputSchema" not in told
+        definition = next(tool for tool in one.tools("mcp") if tool["name"] == "load_table_mirrored")
+        assert definition["description"] == "A year of a city. Reads memory paths."
+        assert "outputSchema" not in definition
         assert "Ask for grids." in one.instructions
 
         @one.tool
@@ -435,8 +435,8 @@ async def test_a_picture_of_a_server_is_read_as_its_bytes() -> None:
 
     @mirror.tool
     def attach() -> types.EmbeddedResource:
-        held = types.TextResourceContents(uri="a:b", text="said")
-        return types.EmbeddedResource(type="resource", resource=held)
+        contents = types.TextResourceContents(uri="a:b", text="said")
+        return types.EmbeddedResource(type="resource", resource=contents)
 
     async with mirror:
         reply = await mirror.call("draw_mirrored")
@@ -466,7 +466,7 @@ async def test_use_outside_the_context_names_the_next_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"store": "dsk"}, r"Mirror\(store\):1: store.kind: expected one of memory, disk, redis"),
         ({"upstreams": {"one": {"comand": "x"}}}, r"Mirror\(upstreams\):1: upstreams.one.*did you mean 'command'"),
@@ -475,8 +475,8 @@ async def test_use_outside_the_context_names_the_next_step() -> None:
         ({"upstreams": "nowhere.yaml"}, "nowhere.yaml: the configuration cannot be read"),
     ],
 )
-def test_an_unusable_configuration_is_an_error_immediately(options: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_unusable_configuration_is_an_error_immediately(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Mirror(**options)
 
 
@@ -571,8 +571,8 @@ async def test_a_program_is_a_server_on_standard_streams(chemist: Any, tmp_path:
         result = await client.call_tool("repeat_mirrored", {"text": "again and again", "times": 1000})
         notice = result.content[0].text  # type: ignore[union-attr]
         assert "array[1000]" in notice
-        said = await client.call_tool("measure_mirrored", {"text": notice.splitlines()[0].strip('"')})
-        assert str(len(json.dumps(["again and again"] * 1000, separators=(",", ":")))) in str(said.content)
+        answer = await client.call_tool("measure_mirrored", {"text": notice.splitlines()[0].strip('"')})
+        assert str(len(json.dumps(["again and again"] * 1000, separators=(",", ":")))) in str(answer.content)
 
 
 def test_the_program_of_the_readme_runs(tmp_path: Path, chemist: Any) -> None:

@@ -40,8 +40,8 @@ async def test_stored_values_are_listed_page_by_page_and_read(
         templates = (await client.list_resource_templates()).resource_templates
         assert "memory://{+path}" in [template.uri_template for template in templates]
         for number in range(120):
-            said = {"content": [], "structuredContent": {"number": number, "a/b": {"c d": ["x", number]}}}
-            await client.call_tool("say_mirrored", {"result": json.dumps(said)})
+            result = {"content": [], "structuredContent": {"number": number, "a/b": {"c d": ["x", number]}}}
+            await client.call_tool("say_mirrored", {"result": json.dumps(result)})
         listed = await uris(client)
         assert len(listed) == len(set(listed)) == 120
         newest = listed[0]
@@ -56,8 +56,8 @@ async def test_a_resource_is_not_bounded_by_the_models_budget(
     configured: Configured, connect: Connect, raw: Any
 ) -> None:
     async with connect(configured({"raw": raw()}, mirror={"answer_budget": 500})) as client:
-        said = {"content": [{"type": "text", "text": LONG}]}
-        await client.call_tool("say_mirrored", {"result": json.dumps(said)})
+        result = {"content": [{"type": "text", "text": LONG}]}
+        await client.call_tool("say_mirrored", {"result": json.dumps(result)})
         (uri,) = await uris(client)
         assert (await client.read_resource(uri)).contents[0].text == LONG  # type: ignore[union-attr]
 
@@ -81,8 +81,8 @@ async def test_an_upstreams_own_memory_resources_are_read(
 
 async def test_reads_that_fail_name_the_reason(configured: Configured, connect: Connect, raw: Any) -> None:
     async with connect(configured({"raw": raw()})) as client:
-        said = {"content": [{"type": "text", "text": LONG}]}
-        await client.call_tool("say_mirrored", {"result": json.dumps(said)})
+        result = {"content": [{"type": "text", "text": LONG}]}
+        await client.call_tool("say_mirrored", {"result": json.dumps(result)})
         (uri,) = await uris(client)
         with pytest.raises(MCPError, match="no key"):
             await client.read_resource(f"{uri}/nothing")
@@ -95,8 +95,8 @@ async def test_reads_that_fail_name_the_reason(configured: Configured, connect: 
 async def test_a_picture_comes_back_as_its_bytes(configured: Configured, connect: Connect, raw: Any) -> None:
     data = base64.b64encode(b"\x89PNG" * 200_000).decode()
     async with connect(configured({"raw": raw()})) as client:
-        said = {"content": [{"type": "image", "data": data, "mimeType": "image/png"}]}
-        await client.call_tool("say_mirrored", {"result": json.dumps(said)})
+        result = {"content": [{"type": "image", "data": data, "mimeType": "image/png"}]}
+        await client.call_tool("say_mirrored", {"result": json.dumps(result)})
         (uri,) = await uris(client)
         content = (await client.read_resource(uri)).contents[0]
         assert content.mime_type == "image/png"
@@ -104,21 +104,21 @@ async def test_a_picture_comes_back_as_its_bytes(configured: Configured, connect
 
 
 async def test_a_new_value_is_announced(configured: Configured, connect: Connect, raw: Any) -> None:
-    said = json.dumps({"content": [], "structuredContent": {"a": 1}})
+    result = json.dumps({"content": [], "structuredContent": {"a": 1}})
     async with (
         connect(configured({"raw": raw()})) as client,
         client.listen(resources_list_changed=True) as changes,
         asyncio.timeout(BOUND),
     ):
-        await client.call_tool("say_mirrored", {"result": said})
+        await client.call_tool("say_mirrored", {"result": result})
         assert isinstance(await anext(aiter(changes)), ResourcesListChanged)
 
 
 async def test_a_key_among_very_many_is_found(configured: Configured, connect: Connect, raw: Any) -> None:
     wide = {f"k{number}": number for number in range(12_000)}
     async with connect(configured({"raw": raw()})) as client:
-        said = {"content": [], "structuredContent": wide}
-        await client.call_tool("say_mirrored", {"result": json.dumps(said)})
+        result = {"content": [], "structuredContent": wide}
+        await client.call_tool("say_mirrored", {"result": json.dumps(result)})
         (uri,) = await uris(client)
         assert (await client.read_resource(f"{uri}/k11999")).contents[0].text == "11999"  # type: ignore[union-attr]
         with pytest.raises(MCPError, match="no key"):
@@ -126,12 +126,12 @@ async def test_a_key_among_very_many_is_found(configured: Configured, connect: C
 
 
 async def test_a_notice_has_a_resource_link_if_configured(configured: Configured, speak: Speak, raw: Any) -> None:
-    said = {"content": [{"type": "text", "text": LONG}]}
+    result = {"content": [{"type": "text", "text": LONG}]}
     async with speak(configured({"raw": raw()}, mirror={"resource_links": True})) as client:
         await client.greet()
-        notice, link = json.loads(await stored(client, said))["result"]["content"]
-        path, told, *_ = notice["text"].splitlines()
-        assert told.startswith("This path ")
+        notice, link = json.loads(await stored(client, result))["result"]["content"]
+        path, sentence, *_ = notice["text"].splitlines()
+        assert sentence.startswith("This path ")
         assert link["type"] == "resource_link"
         assert link["uri"] == "memory://" + path.strip('"')
         assert link["mimeType"] == "text/plain"

@@ -29,8 +29,8 @@ async def test_progress_extends_the_timeout_only_if_configured(
     config = configured(slow(tmp_path / "log", timeout=2.0, progress_resets_timeout=resets))
     async with speak(config) as client:
         await client.greet()
-        said = await client.text("work_mirrored", {"steps": 8, "pause": 0.4})
-        assert said == "done" if resets else "did not answer 'work' within 2 s" in said
+        answer = await client.text("work_mirrored", {"steps": 8, "pause": 0.4})
+        assert answer == "done" if resets else "did not answer 'work' within 2 s" in answer
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ async def test_only_an_allowed_read_only_call_is_retried(
     log = tmp_path / "log"
     async with speak(configured(slow(log, repeat_read_only=allowed))) as client:
         await client.greet()
-        said = json.loads(await client.call(f"{tool}_mirrored"))["result"]
+        result = json.loads(await client.call(f"{tool}_mirrored"))["result"]
         assert log.read_text().split() == [tool] * calls
-        assert said.get("isError", False) is (calls == 1)
+        assert result.get("isError", False) is (calls == 1)
         assert (await client.text(f"{tool}_mirrored")) == "done"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 SECRET = {"env": {"SECRET": f"{CANARY}-env"}}
 
 
-def path_of(said: str) -> str:
-    return said.split("\n", 1)[0].strip('"')
+def path_of(content: str) -> str:
+    return content.split("\n", 1)[0].strip('"')
 
 
 @pytest.mark.parametrize("spool", ["16MiB", "1KiB"], ids=["in memory", "in files"])
@@ -39,15 +39,15 @@ async def test_a_client_gets_no_byte_of_it_and_hands_all_of_it_on(
             if content := json.loads(answer)["result"]["content"]:
                 paths[name] = path_of(content[0]["text"])
         failed = {**RESULTS["structured"], "isError": True}
-        said = json.loads(await client.call("hidden_say_mirrored", json.dumps({"result": json.dumps(failed)})))[
+        failure = json.loads(await client.call("hidden_say_mirrored", json.dumps({"result": json.dumps(failed)})))[
             "result"
         ]
-        assert said["isError"] is True
-        assert CANARY not in json.dumps(said)
+        assert failure["isError"] is True
+        assert CANARY not in json.dumps(failure)
         at = f"{paths['structured']}/~#2/~#0"
-        heard = await client.text("open_hear_mirrored", {"text": at})
-        assert CANARY not in heard  # what it was given may be what it says
-        assert CANARY in await client.text("retrieve_final_answer_from_memory", {"memory_path": path_of(heard)})
+        received = await client.text("open_hear_mirrored", {"text": at})
+        assert CANARY not in received  # what it was given may be what it says
+        assert CANARY in await client.text("retrieve_final_answer_from_memory", {"memory_path": path_of(received)})
         assert await client.text("retrieve_final_answer_from_memory", {"memory_path": at}) == CANARY
         unknown = await client.text("open_hear_mirrored", {"text": f"{paths['structured']}/x"})
         assert unknown.endswith('has no key "x". Its keys are hidden; name them by position: "/~#0" to "/~#3".')
@@ -66,12 +66,12 @@ async def test_nor_does_one_get_its_errors_and_last_words(configured: Configured
     async with speak(
         configured(upstreams, mirror={"preview": False, "suffix": "", "capture": "never"}), "-vv"
     ) as client:
-        said = [json.dumps(await client.greet()), await client.text("hear", {"text": CANARY})]
+        answers = [json.dumps(await client.greet()), await client.text("hear", {"text": CANARY})]
         refused = await client.text("refuse")
-        said += [refused, await client.text("die"), await client.text("hear", {"text": CANARY})]
-        said.append((await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode())
+        answers += [refused, await client.text("die"), await client.text("hear", {"text": CANARY})]
+        answers.append((await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode())
     assert refused == "Upstream 'hidden' refused 'refuse' (error -32000). Its message is hidden (`preview: false`)."
-    assert not [text for text in [*said, b"".join(client.stderr).decode()] if CANARY in text]
+    assert not [text for text in [*answers, b"".join(client.stderr).decode()] if CANARY in text]
 
 
 async def test_a_value_of_it_that_does_not_fit_a_schema_is_not_repeated(
@@ -85,6 +85,6 @@ async def test_a_value_of_it_that_does_not_fit_a_schema_is_not_repeated(
         await client.greet()
         result = json.dumps({"content": [], "structuredContent": {"a": CANARY}})
         path = path_of(await client.text("say_mirrored", {"result": result}))
-        said = await client.text("open_hear_mirrored", {"text": f"{path}/~#0"})
-    assert "the value of a memory path does not match the tool's schema" in said
-    assert CANARY not in said
+        answer = await client.text("open_hear_mirrored", {"text": f"{path}/~#0"})
+    assert "the value of a memory path does not match the tool's schema" in answer
+    assert CANARY not in answer

@@ -45,8 +45,8 @@ async def test_a_twin_takes_pruned_values_by_path_key_path_and_whole_stub(
             writer = ValueWriter(store, policy, time.time)
             await writer.store_values("local", Provenance("mcp-mirror", "prune", ""), memory, estimate_tokens)
         [path] = memory
-        heard = await client.text("hear_mirrored", {"all": path, "name": f"{path}/name", "pasted": stub})
-        assert json.loads(heard)["params"]["arguments"] == {"all": ROWS, "name": "today's", "pasted": ROWS}
+        received = await client.text("hear_mirrored", {"all": path, "name": f"{path}/name", "pasted": stub})
+        assert json.loads(received)["params"]["arguments"] == {"all": ROWS, "name": "today's", "pasted": ROWS}
 
 
 async def test_pruning_counts_tokens_with_the_configured_provider() -> None:

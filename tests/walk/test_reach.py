@@ -135,11 +135,11 @@ async def test_a_program_gets_its_arguments_as_they_are_and_little_else(
 ) -> None:
     monkeypatch.setenv("GATEWAY_SECRET", "c4nary")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "c4nary")
-    told, made = tmp_path / "told", tmp_path / "made"
+    report, made = tmp_path / "told", tmp_path / "made"
     odd = [f"; touch {made}", f"$(touch {made})", f"`touch {made}`", "| x", "a b", "*", "'\"\\"]
-    upstream = {"command": sys.executable, "args": ["-c", STARTED, str(told), *odd], "env": {"MINE": "$(id) 7"}}
+    upstream = {"command": sys.executable, "args": ["-c", STARTED, str(report), *odd], "env": {"MINE": "$(id) 7"}}
     await run("check", "--config", str(configured({"one": upstream})))
-    environment, arguments, is_leader = json.loads(told.read_text())
+    environment, arguments, is_leader = json.loads(report.read_text())
     assert arguments[1:] == odd
     assert is_leader
     assert environment.pop("MINE") == "$(id) 7"

@@ -33,14 +33,14 @@ def store_of(server: RedisProcess, folder: Path) -> dict[str, Any]:
 
 async def say(client: Lines, result: dict[str, Any]) -> dict[str, Any]:
     answer = json.loads(await client.call("say_mirrored", json.dumps({"result": json.dumps(result)})))
-    told: dict[str, Any] = answer["result"]
-    return told
+    outcome: dict[str, Any] = answer["result"]
+    return outcome
 
 
 async def stored(client: Lines, result: dict[str, Any] = LARGE) -> str:
-    told = (await say(client, result))["content"][0]["text"]
-    assert "\nThis path " in told, told
-    return str(path_in(told))
+    notice = (await say(client, result))["content"][0]["text"]
+    assert "\nThis path " in notice, notice
+    return str(path_in(notice))
 
 
 async def found_value(client: Lines, path: str) -> str:

@@ -73,16 +73,16 @@ async def test_a_hangup_changes_upstreams_and_other_calls_continue(
 
 
 @pytest.mark.parametrize(
-    ("how", "era"),
+    ("how", "version"),
     sample(
         product(("reload", "death"), ("2025-11-25", "2026-07-28")),
         {("reload", "2026-07-28"), ("death", "2025-11-25")}.__contains__,
     ),
 )
 async def test_a_subscription_outlives_the_process_of_its_upstream(
-    how: str, era: str, configured: Configured, speak: Speak
+    how: str, version: str, configured: Configured, speak: Speak
 ) -> None:
-    upstream = {"command": sys.executable, "args": [str(UPSTREAM), "stdio", era]}
+    upstream = {"command": sys.executable, "args": [str(UPSTREAM), "stdio", version]}
     note = "notes://one"
 
     async def watched(client: Lines) -> None:
@@ -111,9 +111,9 @@ async def test_a_subscription_outlives_the_process_of_its_upstream(
             f'"arguments":{{"uri":"{note}"}}}}}}'
         )
         async with asyncio.timeout(BOUND):
-            while (told := json.loads(await client.receive())).get("method") != "notifications/resources/updated":
+            while (message := json.loads(await client.receive())).get("method") != "notifications/resources/updated":
                 pass
-        assert told["params"]["uri"] == note
+        assert message["params"]["uri"] == note
 
 
 async def test_clients_are_notified_when_memory_tools_are_switched(configured: Configured, speak: Speak) -> None:
@@ -154,5 +154,5 @@ async def test_a_watched_file_is_reloaded_when_it_changes(
         configured({"one": raw(), "two": raw()}, **section)
         suffix = section.get("mirror", {}).get("suffix", "_mirrored")
         await until_listed(client, f"two_hear{suffix}")
-        told = b"".join(client.stderr)
-        assert (b"change of limits takes effect at the next start" in told) is ("limits" in section)
+        output = b"".join(client.stderr)
+        assert (b"change of limits takes effect at the next start" in output) is ("limits" in section)

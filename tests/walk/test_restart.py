@@ -21,8 +21,8 @@ LARGE = {**VALUE, "pad": "x" * 200_000}
 
 
 async def store(client: Lines, value: Any) -> str:
-    said = json.dumps({"content": [], "structuredContent": value})
-    return path_in(await client.text("raw_say_mirrored", {"result": said}))
+    result = json.dumps({"content": [], "structuredContent": value})
+    return path_in(await client.text("raw_say_mirrored", {"result": result}))
 
 
 def heard_in(line: str) -> Any:
@@ -47,8 +47,8 @@ async def test_a_path_of_before_the_restart_is_an_argument_and_is_brought_back(
         path = await store(client, value)
     async with speak(config) as client:
         await client.greet()
-        heard = await client.text("raw_hear_mirrored", {"x": f"{path}/rows", "y": f"{path}/1.0"})
-        assert heard_in(heard) == {"x": value["rows"], "y": 1.50}
+        received = await client.text("raw_hear_mirrored", {"x": f"{path}/rows", "y": f"{path}/1.0"})
+        assert heard_in(received) == {"x": value["rows"], "y": 1.50}
         assert await client.text(RETRIEVE, {"memory_path": f"{path}/name"}) == "yesterday's"
         assert await client.text(RETRIEVE, {"memory_path": f"{path}/1.0"}) == "1.5"
 
@@ -96,8 +96,8 @@ async def test_a_path_of_a_removed_tool_still_resolves(
     only_hearing = {"raw": raw(tools={"allow": ["hear"]}, overrides={"hear": {"capture": "never"}})}
     async with speak(configured(only_hearing)) as client:
         await client.greet()
-        heard = await client.text("hear_mirrored", {"x": f"{path}/name"})
-        assert heard_in(heard) == {"x": "yesterday's"}
+        received = await client.text("hear_mirrored", {"x": f"{path}/name"})
+        assert heard_in(received) == {"x": "yesterday's"}
 
 
 async def test_a_value_expired_before_the_restart_is_reported_as_expired(
@@ -121,22 +121,24 @@ async def test_a_value_of_one_call_command_is_found_by_the_next(
     configured: Configured, run: Run, raws: dict[str, Any]
 ) -> None:
     config = str(configured(raws, store={"kind": "disk"}))
-    said = json.dumps({"content": [], "structuredContent": VALUE})
-    stored = await run("call", "--config", config, "raw_say_mirrored", "--arg", f"result={json.dumps(said)}")
+    result = json.dumps({"content": [], "structuredContent": VALUE})
+    stored = await run("call", "--config", config, "raw_say_mirrored", "--arg", f"result={json.dumps(result)}")
     assert stored.code == 0, stored.err
     path = path_in(stored.out)
     found = await run("call", "--config", config, RETRIEVE, "--arg", f"memory_path={path}/name")
     assert (found.code, found.out) == (0, "yesterday's\n"), found.err
-    heard = await run("call", "--config", config, "raw_hear_mirrored", "--arg", f"x={path}/name")
-    assert heard_in(heard.out) == {"x": "yesterday's"}
+    received = await run("call", "--config", config, "raw_hear_mirrored", "--arg", f"x={path}/name")
+    assert heard_in(received.out) == {"x": "yesterday's"}
 
 
 async def test_over_http_and_for_single_calls_nothing_is_stored_by_default(
     configured: Configured, run: Run, raws: dict[str, Any], tmp_path: Path
 ) -> None:
     config = str(configured(raws))
-    said = json.dumps({"content": [], "structuredContent": VALUE})
-    assert (await run("call", "--config", config, "raw_say_mirrored", "--arg", f"result={json.dumps(said)}")).code == 0
+    result = json.dumps({"content": [], "structuredContent": VALUE})
+    assert (
+        await run("call", "--config", config, "raw_say_mirrored", "--arg", f"result={json.dumps(result)}")
+    ).code == 0
     assert [one.name for one in (tmp_path / "store").iterdir()] == ["listings"]
 
 

@@ -30,21 +30,21 @@ async def test_a_value_is_used_as_ever_and_nothing_of_it_is_in_the_folder(
     config = configured({"lab": raw()}, store={"encryption": {"keys": ["${STORE_KEY}"]}})
     monkeypatch.setenv("STORE_KEY", KEY)
     value = {CANARY: f"{CANARY} " * words, "rows": ["the last one"]}
-    said = json.dumps({"result": json.dumps({"content": [], "structuredContent": value})})
+    arguments = json.dumps({"result": json.dumps({"content": [], "structuredContent": value})})
     async with speak(config) as client:
         await client.greet()
-        notice = json.loads(await client.call("say_mirrored", said))["result"]["content"][0]["text"]
+        notice = json.loads(await client.call("say_mirrored", arguments))["result"]["content"][0]["text"]
         (base,) = set(re.findall(r"say-[0-9a-f-]{36}", notice))
         assert CANARY.encode() not in everything_in(tmp_path / "store")
-        heard = await client.text("hear_mirrored", {"value": f"{base}/rows"})
-        assert '["the last one"]' in heard
+        received = await client.text("hear_mirrored", {"value": f"{base}/rows"})
+        assert '["the last one"]' in received
         assert "the last one" in await client.text("memory_grep", {"memory_path": base, "pattern": "^the last"})
         found = await client.text("memory_read", {"memory_path": f"{base}/{CANARY}", "offset": -12})
         assert CANARY in found
         passed = await client.text("hear_mirrored", {"value": f"{base}/{CANARY}"})
         (other,) = set(re.findall(r"hear-[0-9a-f-]{36}", passed))
-        told = await client.text("memory_grep", {"memory_path": other, "pattern": "canary-7d2e $", "limit": 1})
-        assert CANARY in told
+        answer = await client.text("memory_grep", {"memory_path": other, "pattern": "canary-7d2e $", "limit": 1})
+        assert CANARY in answer
     assert CANARY.encode() not in everything_in(tmp_path / "store")
     async with speak(config) as client:
         await client.greet()

@@ -24,7 +24,7 @@ def found(text: str | bytes) -> list[str]:
 
 
 @pytest.fixture
-def told(raw: Any) -> dict[str, Any]:
+def leaky_upstreams(raw: Any) -> dict[str, Any]:
     """Upstreams that were given secrets and fail in every way."""
     secret = {"env": {"SECRET": CANARY, "KEY": LINES}}
     args = ("--key", "tok3n-in-argument", "--flag=f1agvalue", "postgres://me:us3rpass@db/x")
@@ -40,26 +40,28 @@ def told(raw: Any) -> dict[str, Any]:
     }
 
 
-async def test_no_secret_comes_out_of_check(configured: Configured, run: Run, told: Any) -> None:
-    ended = await run("check", "-vv", "--config", str(configured(told)))
+async def test_no_secret_comes_out_of_check(configured: Configured, run: Run, leaky_upstreams: Any) -> None:
+    ended = await run("check", "-vv", "--config", str(configured(leaky_upstreams)))
     assert ended.code == 1
     assert "leaks: down" in ended.out
     assert "error output: " in ended.err
     assert not found(ended.out + ended.err), ended.out + ended.err
 
 
-async def test_no_secret_comes_out_on_the_wire_or_in_the_log(configured: Configured, speak: Speak, told: Any) -> None:
-    async with speak(configured(told), "-vv") as client:
-        said = [json.dumps(await client.greet())]
+async def test_no_secret_comes_out_on_the_wire_or_in_the_log(
+    configured: Configured, speak: Speak, leaky_upstreams: Any
+) -> None:
+    async with speak(configured(leaky_upstreams), "-vv") as client:
+        answers = [json.dumps(await client.greet())]
         methods = ("tools/list", "resources/list", "no/such/method")
-        said += [(await client.request(method)).decode() for method in methods]
-        said.append((await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode())
+        answers += [(await client.request(method)).decode() for method in methods]
+        answers.append((await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode())
         tools = ("say_mirrored", "leaks_mirrored", "hear_mirrored", "refuse_mirrored", "die_mirrored")
-        said += [await client.text(tool) for tool in tools]
-    said.append(b"".join(client.stderr).decode())
-    assert "leaks is down" in said[0]
-    assert any("refused 'refuse': no such key: ***" in text for text in said)
-    assert not [text for text in said if found(text)]
+        answers += [await client.text(tool) for tool in tools]
+    answers.append(b"".join(client.stderr).decode())
+    assert "leaks is down" in answers[0]
+    assert any("refused 'refuse': no such key: ***" in text for text in answers)
+    assert not [text for text in answers if found(text)]
 
 
 async def test_no_secret_comes_out_of_http_servers_that_refuse(
@@ -71,8 +73,8 @@ async def test_no_secret_comes_out_of_http_servers_that_refuse(
             location = ("--location", "http://127.0.0.1:9/?key=qu3ry-c4nary") if status.startswith("3") else ()
             port = await stack.enter_async_context(listening("raw_http.py", "--status", status, *location))
             url = f"http://us3r:us3rpass@127.0.0.1:{port}/tok3n-tok3n-tok3n-1?key=qu3ry-c4nary"
-            told = {"url": url, "headers": {"authorization": "Bearer tok3n-c4nary"}}
-            upstreams |= {f"http{status}": told, f"sse{status}": told | {"transport": "sse"}}
+            endpoint = {"url": url, "headers": {"authorization": "Bearer tok3n-c4nary"}}
+            upstreams |= {f"http{status}": endpoint, f"sse{status}": endpoint | {"transport": "sse"}}
         ended = await run("check", "-vv", "--config", str(configured(upstreams)))
         assert ended.code == 1
         assert not found(ended.out + ended.err), ended.out + ended.err
@@ -88,9 +90,9 @@ async def test_a_secret_that_a_server_quotes_in_an_error_is_redacted(
         client = await stack.enter_async_context(speak(configured({"raw": {"url": url}}), "-vv"))
         await client.greet()
         assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
-        said = await client.text("nothing_mirrored")
-        assert "did not answer 'nothing'" in said
-        assert not found(said)
+        answer = await client.text("nothing_mirrored")
+        assert "did not answer 'nothing'" in answer
+        assert not found(answer)
     assert not found(b"".join(client.stderr))
 
 
@@ -103,10 +105,10 @@ async def test_a_refusal_is_cut_behind_its_secrets_not_within_them(
     upstreams |= {f"no{pad}": raw("refuses", "--pad", str(pad)) | secret for pad in (*range(281, 293, 3), 483, 489)}
     async with speak(configured(upstreams, limits={"spool_bytes": 1000})) as client:
         await client.greet()
-        said = [(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode()]
+        answers = [(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode()]
         for name in upstreams:
             if name.startswith("up"):
-                said.append(await client.text(f"{name}_refuse_mirrored", {"more": more}))
-                assert "no such key" in said[-1]
-    assert "bad key" in said[0]
-    assert not [text for text in said if "c4n" in text]
+                answers.append(await client.text(f"{name}_refuse_mirrored", {"more": more}))
+                assert "no such key" in answers[-1]
+    assert "bad key" in answers[0]
+    assert not [text for text in answers if "c4n" in text]

@@ -59,21 +59,31 @@ CHANGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("face", "mode", "era"), sample(CHANGES, {CHANGES[0], CHANGES[1], CHANGES[5]}.__contains__))
+@pytest.mark.parametrize(
+    ("client_transport", "mode", "version"), sample(CHANGES, {CHANGES[0], CHANGES[1], CHANGES[5]}.__contains__)
+)
 async def test_a_change_of_an_upstreams_tools_is_followed_and_passed_on(
-    *, face: str, mode: str, era: str, configured: Configured, connect: Connect, upstreams: dict[str, Any]
+    *,
+    client_transport: str,
+    mode: str,
+    version: str,
+    configured: Configured,
+    connect: Connect,
+    upstreams: dict[str, Any],
 ) -> None:
-    heard = asyncio.Event()
+    received = asyncio.Event()
 
-    async def hear(message: Any) -> None:
+    async def on_message(message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
-            heard.set()
+            received.set()
 
-    async with connect(configured({"one": upstreams[era]}), face, mode=mode, message_handler=hear) as client:
+    async with connect(
+        configured({"one": upstreams[version]}), client_transport, mode=mode, message_handler=on_message
+    ) as client:
         before = {tool.name for tool in (await client.list_tools()).tools}
         if mode == "legacy":
             await client.call_tool("grow_mirrored", {"name": "extra"})
-            await asyncio.wait_for(heard.wait(), BOUND)
+            await asyncio.wait_for(received.wait(), BOUND)
         else:
             async with client.listen(tools_list_changed=True) as changes:
                 await client.call_tool("grow_mirrored", {"name": "extra"})
@@ -105,8 +115,8 @@ async def test_a_server_that_was_away_is_followed_again(
             client = await stack.enter_async_context(speak(configured({"one": path})))
             await client.greet()
             assert "HI" in await client.text("shout_mirrored", {"text": "hi"})
-        said = await client.text("shout_mirrored", {"text": "hi"})
-        assert "'one'" in said
+        answer = await client.text("shout_mirrored", {"text": "hi"})
+        assert "'one'" in answer
         await stack.enter_async_context(listening("chemist.py", transport, port))
         assert "HI" in await client.text("shout_mirrored", {"text": "hi"})
         assert "grown" in await client.text("grow_mirrored", {"name": "after"})

@@ -24,9 +24,9 @@ async def say(client: Lines, text: str) -> str:
 
 
 async def footer(client: Lines) -> list[int]:
-    told = FOOTER.fullmatch((await client.text("memory_list")).splitlines()[-1])
-    assert told
-    return [int(number.replace(",", "")) for number in told.groups()]
+    match = FOOTER.fullmatch((await client.text("memory_list")).splitlines()[-1])
+    assert match
+    return [int(number.replace(",", "")) for number in match.groups()]
 
 
 async def test_sent_and_saved_tokens_are_counted_across_restarts(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 from gateway_processes import COMMAND
+from samples import sample
 from tests.walk.conftest import BOUND
 
 from mcp_mirror import __version__
@@ -132,7 +133,7 @@ async def test_the_configuration_schema_accepts_test_configurations(
     assert not validator.is_valid({"upstreams": {"lab": {"comand": "x"}}})
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("mode", sample(["auto", "legacy"], "auto".__eq__))
 async def test_instructions_contain_every_upstream_up_to_a_limit(
     mode: str, configured: Configured, connect: Connect, run: Run, raw: Any, chemist: Any
 ) -> None:
@@ -140,12 +141,12 @@ async def test_instructions_contain_every_upstream_up_to_a_limit(
     config = configured({"lab": chemist, **upstreams}, server={"instructions": "Be kind."})
     await run("check", "--config", str(config))  # fills the cache: a busy machine may start them too late
     async with connect(config, mode=mode) as client:
-        said = client.instructions or ""
-        assert said.startswith("Be kind.")
-        assert "_mirrored" in said
-        assert "Server lab: Ask for grids." in said
-        assert "Server raw3: I am raw3." in said
-        assert len(said) < 4000
+        instructions = client.instructions or ""
+        assert instructions.startswith("Be kind.")
+        assert "_mirrored" in instructions
+        assert "Server lab: Ask for grids." in instructions
+        assert "Server raw3: I am raw3." in instructions
+        assert len(instructions) < 4000
         assert client.server_info is not None
         assert client.server_info.name == "mcp-mirror"
         listed = (await client.list_resources()).resources
@@ -172,9 +173,9 @@ def test_check_ends_quietly_if_its_output_is_closed(configured: Configured, chem
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None
-        said = process.stderr.read()
+        errors = process.stderr.read()
         assert process.wait(BOUND) == 1
-    assert said == ""
+    assert errors == ""
 
 
 async def test_every_command_has_help_with_an_example(run: Run) -> None:
@@ -191,7 +192,7 @@ async def test_the_version_is_printed(run: Run) -> None:
 
 
 def test_the_garbage_collector_ignores_imported_objects() -> None:
-    said = """
+    script = """
 import gc, sys
 from mcp_mirror.__main__ import main
 sys.argv = ["mcp-mirror", "version"]
@@ -201,5 +202,5 @@ except SystemExit:
     pass
 print(gc.isenabled(), gc.get_freeze_count() > len(gc.get_objects()))
 """
-    ended = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.split()[-2:] == ["True", "True"]

@@ -93,8 +93,8 @@ async def test_a_tool_is_found_and_called_with_a_memory_path(
         found = await search(client, query="say a text")
         assert found.startswith("say_mirrored()\n  Say it.")
         path = path_in(await call(client, "say_mirrored", LARGE))
-        heard = await call(client, "hear_mirrored", {"what": f"{path}/rows/7"})
-        assert json.loads(heard.split("\n")[0])["params"]["arguments"] == {"what": {"n": 7}}
+        received = await call(client, "hear_mirrored", {"what": f"{path}/rows/7"})
+        assert json.loads(received.split("\n")[0])["params"]["arguments"] == {"what": {"n": 7}}
         direct = await client.call_tool("hear_mirrored", {"what": f"{path}/rows/8/n"})
         assert '"what":8' in direct.content[0].text.replace(" ", "")  # type: ignore[union-attr]
         assert '"/n": 7' in await call(client, "memory_read", {"memory_path": f"{path}/rows/7"})

@@ -49,9 +49,9 @@ async def test_list_prints_each_value_with_its_provenance(stored: tuple[str, dic
     assert all(row[1:3] == ["say", "raw"] for row in rows)
     assert [row[3] for row in rows] == ["image/png", "object", "text"]
     assert rows[0][-2:] in (["6", "d"], ["7", "d"])
-    told = json.loads((await run("values", "list", "--config", config, "--json", "--limit", "2")).out)
-    assert [one["path"] for one in told] == [paths["image"], paths["json"]]
-    assert told[1].keys() >= {"tool", "upstream", "kind", "bytes", "tokens", "stored", "expires"}
+    values = json.loads((await run("values", "list", "--config", config, "--json", "--limit", "2")).out)
+    assert [one["path"] for one in values] == [paths["image"], paths["json"]]
+    assert values[1].keys() >= {"tool", "upstream", "kind", "bytes", "tokens", "stored", "expires"}
 
 
 async def test_export_writes_text_json_and_media_as_they_are(

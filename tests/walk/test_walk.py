@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 UPSTREAMS = ("stdio", "http", "sse")
 MATRIX = [
-    (face, mode, transport)
-    for face in ("stdio", "http")
+    (client_transport, mode, transport)
+    for client_transport in ("stdio", "http")
     for mode in ("legacy", "auto")
     for transport in UPSTREAMS[:2]
-    if "ALL_COMBINATIONS" in os.environ or (face, mode, transport).count("http") % 2 == (mode == "auto")
+    if "ALL_COMBINATIONS" in os.environ or (client_transport, mode, transport).count("http") % 2 == (mode == "auto")
 ] + [("http", "auto", "sse")]  # fmt: skip
 SAMPLE = {("stdio", "legacy", "stdio"), ("stdio", "auto", "http"), ("http", "auto", "sse")}
 """Combinations of `make test`: each transport and each protocol version."""
@@ -33,10 +33,10 @@ async def text(client: Client, tool: str, **arguments: Any) -> str:
     return str(result.content[0].text)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("face", "mode", "transport"), sample(MATRIX, SAMPLE.__contains__))
+@pytest.mark.parametrize(("client_transport", "mode", "transport"), sample(MATRIX, SAMPLE.__contains__))
 async def test_a_result_is_stored_and_passed_on_by_path(
     *,
-    face: str,
+    client_transport: str,
     mode: str,
     transport: str,
     configured: Configured,
@@ -53,7 +53,7 @@ async def test_a_result_is_stored_and_passed_on_by_path(
                 maker = {"url": f"http://127.0.0.1:{port}/sse", "transport": "sse"}
         config = configured({"maker": maker | {"tools": {"allow": ["make_grid"]}},
                              "user": chemist | {"tools": {"deny": ["make_grid"]}}})  # fmt: skip
-        client = await stack.enter_async_context(connect(config, face, mode=mode))
+        client = await stack.enter_async_context(connect(config, client_transport, mode=mode))
         listed = [tool.name for tool in (await client.list_tools()).tools]
         assert listed[0] == "make_grid_mirrored"
         assert "retrieve_final_answer_from_memory" in listed
@@ -67,10 +67,10 @@ async def test_a_result_is_stored_and_passed_on_by_path(
         total = await client.call_tool("total_mirrored", {"grid": f"{path}/grid"})
         assert str(12**3 * 17.0) in str(total.content)
         # several, nested ones too
-        said = await text(
+        combined = await text(
             client, "combine_mirrored", first=path, second=path, options={"keep": [f"{path}/meta/shape", 1]}
         )
-        assert "grid+grid+{'keep': [[12, 12, 12], 1]}" in said
+        assert "grid+grid+{'keep': [[12, 12, 12], 1]}" in combined
         # below a key, with the escapes of RFC 6901
         assert "DEEP" in await text(client, "shout_mirrored", text=f"{path}/meta/a~1b/~0")
         # an object to a text argument goes as its JSON

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.servers.lines import DISCOVERED, KINDS, MODERN, STAMP, text_of
-from tests.faults.servers.telling import tell
+from tests.faults.servers.reports import report
 from tests.walk.servers import raw_http
 
 lock = threading.Lock()
@@ -46,7 +46,7 @@ class Handler(raw_http.Handler):
         message = json.loads(body)
         if message.get("method") in ("tools/list", "notifications/cancelled"):
             identity = (message.get("params") or {}).get("requestId")
-            tell(message["method"], id=identity, key=calls.get(identity))
+            report(message["method"], id=identity, key=calls.get(identity))
         incoming, self.rfile = self.rfile, io.BytesIO(body)  # the base class reads it
         try:
             super().do_POST()
@@ -67,7 +67,7 @@ class Handler(raw_http.Handler):
 
     def call(self, identity: Any, tool: str, arguments: dict[str, Any], body: str) -> None:  # noqa: ARG002
         calls[identity] = arguments["key"]
-        tell("called", key=arguments["key"], id=identity, tool=tool)
+        report("called", key=arguments["key"], id=identity, tool=tool)
         CALLS[tool](self, identity, arguments)
 
     def say(self, text: str) -> None:
@@ -95,33 +95,33 @@ def after_gate(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
     deadline = time.monotonic() + 60
     while not Path(arguments["gate"]).exists() and time.monotonic() < deadline:
         if to.has_left():
-            tell("left", key=arguments["key"])
-            tell("over")
+            report("left", key=arguments["key"])
+            report("over")
             to.close_connection = True
             return
     to.say(message_of(identity, f"echo {arguments['key']}" + " word" * arguments.get("words", 0)))
-    tell("over")
+    report("over")
 
 
 def crash(_to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     os._exit(3)
 
 
 def kill(_to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hang(to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     while not to.has_left():
         pass
     to.close_connection = True
 
 
 def freeze(to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     os.kill(os.getpid(), signal.SIGSTOP)
     while not to.has_left():
         pass
@@ -129,49 +129,49 @@ def freeze(to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
 
 
 def late(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     time.sleep(0.3)
     echo(to, identity, arguments)
 
 
 def wrong_id(to: Handler, _identity: Any, arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     to.say(message_of(987_654, f"echo {arguments['key']}"))
 
 
 def wrong_ids(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     wrong = (987_654, "no such id", None, [identity], f"{identity}0")
     to.stream(b"".join(raw_http.event(message_of(one, f"echo {arguments['key']}")) for one in wrong))
 
 
 def twice(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     texts = (f"echo {arguments['key']}", "echo twice")
     to.stream(b"".join(raw_http.event(message_of(identity, text)) for text in texts))
 
 
 def garbage(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
     """Events that are not messages, then the answer."""
-    tell("struck")
+    report("struck")
     noise = ("not json", "{", "[]", "null", '{"jsonrpc":"2.0"}', '{"id":99999,"result":{}}')
     events = b"".join(raw_http.event(text) for text in noise) + b"data: \xff\xfe\n\n\x00\n\nnonsense: 1\n\n"
     to.stream(events + raw_http.event(message_of(identity, f"echo {arguments['key']}")))
 
 
 def no_json(to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     to.say("<html>\x07 not JSON")
 
 
 def no_mcp(to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     to.reply(502, b"<html>Bad Gateway</html>", "text/html")
 
 
 def endless(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
     """One event that is far over the bound; it ends in the end."""
-    tell("struck")
+    report("struck")
     to.begin("text/event-stream")
     to.wfile.write(b"data: " + message_of(identity, "").encode()[:-5])
     for _ in range(arguments.get("megabytes", 16)):
@@ -180,7 +180,7 @@ def endless(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
 
 
 def endless_body(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
-    tell("struck")
+    report("struck")
     to.begin("application/json")
     to.wfile.write(message_of(identity, "").encode()[:-5])
     for _ in range(arguments.get("megabytes", 16)):
@@ -196,13 +196,13 @@ def storm(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
     """Announce changes on a standing stream, the last of a tool that is new; the answer comes at once."""
 
     def announce() -> None:
-        tell("storming")
+        report("storming")
         for index in range(arguments["times"]):
             kind = KINDS[index % 3]
             standing[-1].write(changed(kind))
         raw_http.TOOLS.extend([arguments["adds"]] if "adds" in arguments else [])
         standing[-1].write(changed("tools"))
-        tell("stormed")
+        report("stormed")
 
     echo(to, identity, arguments)
     threading.Thread(target=announce, daemon=True).start()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.faults.servers.telling import tell
+from tests.faults.servers.reports import report
 from tests.walk.servers import raw
 
 MODERN = os.environ.get("ERA") == "2026"
@@ -42,19 +42,19 @@ def after_gate(identity: Any, arguments: dict[str, Any], _line: str) -> None:
         while not Path(arguments["gate"]).exists():
             time.sleep(0.05)
         raw.write(text_of(identity, f"echo {arguments['key']}" + " word" * arguments.get("words", 0)))
-        tell("over")
+        report("over")
 
     threading.Thread(target=answer, daemon=True).start()
 
 
 def crash(_identity: Any, _arguments: dict[str, Any], _line: str) -> None:
     raw.complain("fell over")
-    tell("struck")
+    report("struck")
     os._exit(3)
 
 
 def kill(_identity: Any, _arguments: dict[str, Any], _line: str) -> None:
-    tell("struck")
+    report("struck")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -62,22 +62,22 @@ def half(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     message = text_of(identity, f"echo {arguments['key']}")
     sys.stdout.buffer.write(message[: len(message) // 2])
     sys.stdout.buffer.flush()
-    tell("struck")
+    report("struck")
     os._exit(3)
 
 
 def shut(_identity: Any, _arguments: dict[str, Any], _line: str) -> None:
     """Close what we write to, and live on."""
-    tell("struck")
+    report("struck")
     os.close(1)
 
 
 def hang(_identity: Any, _arguments: dict[str, Any], _line: str) -> None:
-    tell("struck")
+    report("struck")
 
 
 def freeze(_identity: Any, _arguments: dict[str, Any], _line: str) -> None:
-    tell("struck")
+    report("struck")
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -88,13 +88,13 @@ def deaf(identity: Any, arguments: dict[str, Any], line: str) -> None:
 
 
 def late(identity: Any, arguments: dict[str, Any], line: str) -> None:
-    tell("struck")
+    report("struck")
     time.sleep(0.3)
     echo(identity, arguments, line)
 
 
 def drip(identity: Any, arguments: dict[str, Any], _line: str) -> None:
-    tell("struck")
+    report("struck")
     with raw.lock:
         for byte in text_of(identity, f"echo {arguments['key']}") + b"\n":
             time.sleep(0.002)
@@ -103,31 +103,31 @@ def drip(identity: Any, arguments: dict[str, Any], _line: str) -> None:
 
 
 def wrong_id(identity: Any, arguments: dict[str, Any], _line: str) -> None:
-    tell("struck")
+    report("struck")
     for wrong in (987_654, "no such id", None, [identity], str(identity) + "0"):
         raw.write(text_of(wrong, f"echo {arguments['key']}"))
 
 
 def twice(identity: Any, arguments: dict[str, Any], line: str) -> None:
-    tell("struck")
+    report("struck")
     echo(identity, arguments, line)
     echo(identity, {"key": "twice"}, line)
 
 
 def garbage(identity: Any, arguments: dict[str, Any], line: str) -> None:
-    tell("struck")
+    report("struck")
     raw.scream(987_654, {}, line)
     echo(identity, arguments, line)
 
 
 def no_json(identity: Any, _arguments: dict[str, Any], line: str) -> None:
-    tell("struck")
+    report("struck")
     raw.scream(identity, {"bad": True}, line)
 
 
 def stderr_flood(identity: Any, arguments: dict[str, Any], line: str) -> None:
     """100 MB on standard error, then the answer."""
-    tell("struck")
+    report("struck")
     for _ in range(100):
         os.write(2, b"e" * 499_999 + b"\n" + b"e" * 500_000)
     echo(identity, arguments, line)
@@ -135,7 +135,7 @@ def stderr_flood(identity: Any, arguments: dict[str, Any], line: str) -> None:
 
 def endless(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     """A line that is far over the bound; it ends in the end."""
-    tell("struck")
+    report("struck")
     with raw.lock:
         sys.stdout.buffer.write(text_of(identity, "")[:-5])
         for _ in range(arguments.get("megabytes", 16)):
@@ -146,7 +146,7 @@ def endless(identity: Any, arguments: dict[str, Any], _line: str) -> None:
 
 def never_ending(identity: Any, _arguments: dict[str, Any], _line: str) -> None:
     """A line without an end."""
-    tell("struck")
+    report("struck")
     with raw.lock:
         sys.stdout.buffer.write(text_of(identity, "")[:-5])
         while True:
@@ -158,13 +158,13 @@ def storm(identity: Any, arguments: dict[str, Any], line: str) -> None:
     """Announce changes of all three kinds, the last of a tool that is new; the answer comes at once."""
 
     def announce() -> None:
-        tell("storming")
+        report("storming")
         for index in range(arguments["times"]):
             raw.write(changed(index))
         if name := arguments.get("adds"):
             raw.tools.append({"name": name, "inputSchema": {"type": "object"}})
         raw.write(changed(0))
-        tell("stormed")
+        report("stormed")
 
     echo(identity, arguments, line)
     threading.Thread(target=announce, daemon=True).start()
@@ -190,9 +190,9 @@ def requests() -> Iterator[tuple[dict[str, Any], str]]:
 def answer(message: dict[str, Any], line: str) -> None:
     method, params = message.get("method", ""), message.get("params") or {}
     if method == "tools/call":
-        tell("called", key=params["arguments"].get("key"), id=message["id"], tool=params["name"])
+        report("called", key=params["arguments"].get("key"), id=message["id"], tool=params["name"])
     elif method in ("tools/list", "notifications/cancelled"):
-        tell(method, id=params.get("requestId"))
+        report(method, id=params.get("requestId"))
     if method == "server/discover" and MODERN:
         raw.result(message["id"], json.dumps(DISCOVERED))
     elif method == "initialize" and MODERN:
@@ -206,13 +206,13 @@ def answer(message: dict[str, Any], line: str) -> None:
 
 if __name__ == "__main__":
     if Path(os.environ.get("DOWN", "")).is_file():
-        tell("ended")
+        report("ended")
         raw.complain("no licence found")
         sys.exit(3)
     raw.CALLS.clear()
     raw.CALLS.update(FAULTS)
     if not raw.options.tools:
         raw.tools[:] = [{"name": name, "inputSchema": {"type": "object"}} for name in FAULTS if name != "ping"]
-    tell("started")
+    report("started")
     for asked in requests():
         answer(*asked)

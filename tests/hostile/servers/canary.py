@@ -1,12 +1,12 @@
-"""An upstream over stdio with a canary in every field. `canary.py ERA`; see `mcp_mirror.upstreams.fields`."""
+"""An upstream over stdio with a canary in every field. `canary.py VERSION`; see `mcp_mirror.upstreams.fields`."""
 
 import json
 import re
 import sys
 from typing import Any
 
-ERA = sys.argv[1] if len(sys.argv) > 1 else "2025-11-25"
-MODERN = ERA == "2026-07-28"
+VERSION = sys.argv[1] if len(sys.argv) > 1 else "2025-11-25"
+MODERN = VERSION == "2026-07-28"
 URI = "x://plain/thing"
 TOOLS = ("work", "ask", "refuse")
 
@@ -43,12 +43,12 @@ def greeting() -> dict[str, Any]:
         "completions": {},
         "logging": {},
     }
-    told = {"capabilities": capabilities, "instructions": mark(where, "instructions"), **meta(where)}
+    result = {"capabilities": capabilities, "instructions": mark(where, "instructions"), **meta(where)}
     if MODERN:
-        versions = {"supportedVersions": [ERA], "resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
-        told["_meta"]["io.modelcontextprotocol/serverInfo"] = info
-        return {**told, **versions, "serverInfo": info}
-    return {**told, "protocolVersion": ERA, "serverInfo": info}
+        versions = {"supportedVersions": [VERSION], "resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
+        result["_meta"]["io.modelcontextprotocol/serverInfo"] = info
+        return {**result, **versions, "serverInfo": info}
+    return {**result, "protocolVersion": VERSION, "serverInfo": info}
 
 
 def work(params: dict[str, Any]) -> dict[str, Any]:
@@ -128,14 +128,14 @@ def _results() -> dict[str, dict[str, Any]]:
     where = "resources/templates/list"
     template = {"uriTemplate": "y://{a}", "name": "t", "title": mark(where, "resourceTemplates")}
     prompt = {"name": "p", "title": mark("prompts/list", "prompts"), "arguments": [{"name": "a"}]}
-    said = {"role": "user", "content": {"type": "text", "text": mark("prompts/get", "messages")}}
+    message = {"role": "user", "content": {"type": "text", "text": mark("prompts/get", "messages")}}
     return {
         "tools/list": {"tools": tools},
         "resources/list": {"resources": [resource]},
         where: {"resourceTemplates": [template]},
         "prompts/list": {"prompts": [prompt]},
         "resources/read": {"contents": [{"uri": URI, "text": mark("resources/read", "contents")}]},
-        "prompts/get": {"messages": [said], **marked("prompts/get", "description")},
+        "prompts/get": {"messages": [message], **marked("prompts/get", "description")},
         "completion/complete": {"completion": {"values": [mark("completion/complete", "completion")]}},
     }
 

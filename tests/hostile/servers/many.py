@@ -53,8 +53,8 @@ def call(name: str, arguments: dict[str, object]) -> bytes:
         return cut_block(PAYLOADS[str(arguments["kind"])]())
     if name == "flood":
         flood(str(arguments["kind"]), float(str(arguments["seconds"])))
-    said = {"type": "text", "text": f"{len(json.dumps(arguments))} characters"}
-    return json.dumps({"content": [said]}).encode()
+    block = {"type": "text", "text": f"{len(json.dumps(arguments))} characters"}
+    return json.dumps({"content": [block]}).encode()
 
 
 def cut_block(payload: bytes) -> bytes:
@@ -69,8 +69,12 @@ def main() -> None:
         identity, params = json.dumps(message.get("id")).encode(), message.get("params") or {}
         if message.get("method") == "initialize":
             info = {"name": "many", "version": "1"}
-            told = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}, "logging": {}}, "serverInfo": info}
-            result = json.dumps(told).encode()
+            initialized = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}, "logging": {}},
+                "serverInfo": info,
+            }
+            result = json.dumps(initialized).encode()
         elif message.get("method") == "tools/list":
             result = json.dumps({"tools": [{"name": one, "inputSchema": {"type": "object"}} for one in TOOLS]}).encode()
         elif message.get("method") == "tools/call":

@@ -22,8 +22,8 @@ async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
 
 async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
     header = context.request.headers.get("mcp-param-region")
-    said = f"header={header} argument={(params.arguments or {})['region']}"
-    return types.CallToolResult(content=[types.TextContent(type="text", text=said)])
+    text = f"header={header} argument={(params.arguments or {})['region']}"
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
 
 
 async def main() -> None:

@@ -129,8 +129,8 @@ def scream(identity: Any, arguments: dict[str, Any], _line: str) -> None:
 def refuse(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     """Quote in an error what we were given."""
     quoted = f"{'.' * options.pad}no such key: {os.environ.get('SECRET')} {sys.argv}"
-    said = arguments.get("message", "%s").replace("%s", quoted)
-    error = json.dumps({"code": -32000, "message": said, "data": "." * arguments.get("more", 0)})
+    message = arguments.get("message", "%s").replace("%s", quoted)
+    error = json.dumps({"code": -32000, "message": message, "data": "." * arguments.get("more", 0)})
     write(f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"error":{error}}}')
 
 
@@ -228,9 +228,9 @@ def refuses() -> None:
     """Quotes what it was given in its answers and in lines that are none."""
     for line in sys.stdin.buffer:
         write(f"garbage {dict(os.environ)} {sys.argv}")
-        said = json.dumps(f"{'.' * options.pad}bad key {os.environ.get('SECRET')} in {sys.argv}")
+        message = json.dumps(f"{'.' * options.pad}bad key {os.environ.get('SECRET')} in {sys.argv}")
         identity = json.dumps(json.loads(line).get("id"))
-        write(f'{{"jsonrpc":"2.0","id":{identity},"error":{{"code":-32000,"message":{said}}}}}')
+        write(f'{{"jsonrpc":"2.0","id":{identity},"error":{{"code":-32000,"message":{message}}}}}')
 
 
 def garbage() -> None:

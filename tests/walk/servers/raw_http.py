@@ -114,8 +114,8 @@ class Handler(BaseHTTPRequestHandler):
             self.call(identity, params["name"], params.get("arguments") or {}, body.decode())
 
     def call(self, identity: Any, tool: str, arguments: dict[str, Any], body: str) -> None:
-        heard = json.dumps({"content": [{"type": "text", "text": body}]})
-        message = f'{{"jsonrpc":"2.0","id":{identity},"result":{heard}}}'
+        received = json.dumps({"content": [{"type": "text", "text": body}]})
+        message = f'{{"jsonrpc":"2.0","id":{identity},"result":{received}}}'
         match tool:
             case "say":
                 self.answer(identity, arguments["result"])
@@ -132,9 +132,9 @@ class Handler(BaseHTTPRequestHandler):
                 self.refuse(400, identity, "Paid, but the browser session could not be closed")
             case "forget":
                 sessions.clear()
-                self.answer(identity, heard)
+                self.answer(identity, received)
             case _:
-                self.answer(identity, heard)
+                self.answer(identity, received)
 
     def answer(self, identity: Any, result: str, session: str = "") -> None:
         message = f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"result":{result}}}'

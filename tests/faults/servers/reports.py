@@ -19,7 +19,7 @@ def _witness() -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(os.environ["WITNESS"])))
 
 
-def tell(what: str, **details: Any) -> None:
+def report(what: str, **details: Any) -> None:
     line = json.dumps({"what": what, "at": time.monotonic(), "pid": os.getpid(), **details})
     with _lock:
         _witness().sendall(line.encode() + b"\n")
