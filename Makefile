@@ -16,12 +16,13 @@ DAILY  := .venv-everyday
 # The documentation site; it does not contain the package, which is read as source files.
 DOCS   := .venv-docs
 NODE   := tests/node/node_modules
+MCPB   := packaging/mcpb/node_modules
 
 # Without compiled files, each process that a test starts compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile soak reference replicas node lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile soak reference replicas node mcpb lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -41,8 +42,8 @@ check: lint words ## format, lint, types, layers, coverage of the pure core, wor
 	$(BIN)/coverage report --fail-under=100 --include='$(subst $() ,$(comma),$(PURE:%=src/mcp_mirror/%.py))'
 
 lint: $(VENV)/.installed ## format, lint, types and layers: the quick part of check
-	$(BIN)/ruff format --check src tests calibration evals examples
-	$(BIN)/ruff check src tests calibration evals examples
+	$(BIN)/ruff format --check src tests calibration evals examples packaging
+	$(BIN)/ruff check src tests calibration evals examples packaging
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -57,8 +58,8 @@ docs-serve: $(DOCS)/.installed ## serve the documentation site on 127.0.0.1:8000
 	$(DOCS)/bin/zensical serve
 
 format: $(VENV)/.installed ## format, and fix what ruff can fix
-	$(BIN)/ruff format src tests calibration evals examples
-	$(BIN)/ruff check --fix src tests calibration evals examples
+	$(BIN)/ruff format src tests calibration evals examples packaging
+	$(BIN)/ruff check --fix src tests calibration evals examples packaging
 
 audit: $(AUDIT)/.installed ## check every lock file against known advisories; needs the network
 	$(AUDIT)/bin/python -m tests.audit
@@ -118,6 +119,10 @@ replicas: $(VENV)/.installed ## two gateways behind HAProxy over one Redis serve
 
 node: $(NODE)/.installed ## install the Node servers and clients that the tests use
 
+mcpb: $(VENV)/.installed $(MCPB)/.installed ## build an MCP bundle for Claude Desktop into dist/, validate it with the official tool, and start it
+	$(BIN)/python packaging/mcpb/build.py dist
+	$(BIN)/python packaging/mcpb/check.py dist/mcp-mirror-*.mcpb
+
 lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
@@ -139,7 +144,7 @@ lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 		--python-version 3.11 --output-file docs/requirements.lock docs/requirements.in
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -204,6 +209,9 @@ $(TRUE)/.installed: calibration/requirements.lock calibration/ctok.lock calibrat
 $(NODE)/.installed: tests/node/package-lock.json
 	@if command -v npm >/dev/null; then cd tests/node && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.installed; \
 	else echo "npm was not found: the tests that need Node will be skipped."; fi
+
+$(MCPB)/.installed: packaging/mcpb/package-lock.json
+	cd packaging/mcpb && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.installed
 
 comma := ,
 # The pure modules: tests/core covers every branch of them. Modules with I/O are tested with real processes.

@@ -19,6 +19,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "mcp_mirror.cli.wrap:memory",
         "Serve only the memory tools: they read, search and change the values that wrapped servers store.",
     ),
+    "demo": (
+        "mcp_mirror.demo.show:show",
+        "Show a small, a large and a passed-on result, with the texts that a model reads; needs no server of yours.",
+    ),
     "check": ("mcp_mirror.cli.check:check", "Connect to every upstream and list tools, twins, costs and problems."),
     "call": ("mcp_mirror.cli.call:call", "Call one tool and print the result that a model would read."),
     "install": ("mcp_mirror.cli.install:install", "Put the gateway between a client and its MCP servers."),
