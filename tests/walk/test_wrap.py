@@ -315,3 +315,31 @@ async def test_many_wrapped_servers_that_start_at_once_share_one_new_store(comma
         assert len(set(paths)) == len(clients)
         for client, path in zip(reversed(clients), paths, strict=True):
             assert await client.text(RETRIEVE, {"memory_path": path}) == LONG
+
+
+async def test_a_slow_server_is_served_from_its_last_listing(command: Wrap, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    words = ("wrap", *server("raw.py", "ok", "--name", "slow", "--gate", str(gate)))
+    gate.touch()
+    async with command(*words) as client:
+        await client.greet()
+    gate.unlink()
+    async with command(*words) as client:
+        greeting = await client.greet()
+        assert greeting["serverInfo"] == {"name": "slow", "version": "7"}
+        assert greeting["instructions"].startswith("I am slow.")
+        assert "say" in await tool_names(client)
+        gate.touch()
+        assert json.loads(await client.text("hear", {"x": 1}))["params"]["arguments"] == {"x": 1}
+
+
+async def test_a_server_that_dies_is_started_again_with_the_same_environment(
+    command: Wrap, home: dict[str, str]
+) -> None:
+    async with command("wrap", *server("raw.py", "ok"), env={**home, "SECRET": "of the client"}) as client:
+        await client.greet()
+        assert json.loads(await client.call("die"))["result"]["isError"]
+        error = json.loads(await client.call("refuse"))["result"]
+        assert error["isError"]
+        assert "no such key" in error["content"][0]["text"]
+    assert b"fell over" in b"".join(client.stderr)
