@@ -17,12 +17,14 @@ DAILY  := .venv-everyday
 DOCS   := .venv-docs
 NODE   := tests/node/node_modules
 MCPB   := packaging/mcpb/node_modules
+# Programs of other vendors, 1 GB, outside the checkout.
+CLIENTS ?= $(HOME)/.cache/mcp-mirror/clients
 
 # Without compiled files, each process that a test starts compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile soak reference replicas node mcpb lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile soak reference replicas node mcpb lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -79,6 +81,9 @@ chats: $(VENV)/.installed $(CHATS)/.installed $(NODE)/.installed ## check pruned
 	$(BIN)/python tests/chats/write_conversations.py $(or $(CHATS_ARGS),500) > $(CHATS)/conversations
 	$(CHATS)/bin/python tests/chats/check_types.py < $(CHATS)/conversations
 	$(NODE)/node/bin/node tests/node/check_messages.mjs < $(CHATS)/conversations
+
+clients: $(VENV)/.installed $(CLIENTS)/.installed ## run real clients (Claude Code, Codex, Gemini CLI, OpenCode) with wrapped servers and a scripted model
+	CLIENTS_FOLDER=$(CLIENTS) $(BIN)/pytest -q -n 0 tests/clients
 
 calibrate: $(TRUE)/.installed ## compare token estimates with real tokenizers, on held-out texts; FIT=1: fit them again
 	nice -n 10 $(TRUE)/bin/python calibration
@@ -212,6 +217,10 @@ $(NODE)/.installed: tests/node/package-lock.json
 
 $(MCPB)/.installed: packaging/mcpb/package-lock.json
 	cd packaging/mcpb && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.installed
+
+$(CLIENTS)/.installed: tests/clients/package.json
+	mkdir -p $(CLIENTS) && cp tests/clients/package.json $(CLIENTS)/ && cd $(CLIENTS) && npm install --no-audit --no-fund --loglevel=error
+	touch $@
 
 comma := ,
 # The pure modules: tests/core covers every branch of them. Modules with I/O are tested with real processes.

@@ -5,11 +5,14 @@
 
 import re
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from html import escape, unescape
 from pathlib import Path
 from typing import Any, Final
 
 import typer
+from client_pages import CLIENT_PAGES, client_page
 from typer.cli import get_docs_for_click
 
 from mcp_mirror.cli.main import COMMANDS, load_command
@@ -34,6 +37,7 @@ _CLI_END: Final = """\
 |---|---|
 | 0 | success |
 | 1 | `check` found a problem; `lock` could not reach an upstream; `lock --check` found a difference; `call` failed |
+| 1 | `doctor` found a problem; `install --all` could not read the file of one client and changed the others |
 | 2 | the configuration or the command line cannot be used |
 | 130 | stopped by Ctrl-C |
 
@@ -117,11 +121,12 @@ def layers_drawing() -> str:
     return "\n".join((*drawn, "</svg>", ""))
 
 
-GENERATED: Final = {
+GENERATED: Final[dict[Path, Callable[[], str]]] = {
     CLI_PAGE: cli_page,
     KEYS_PAGE: reference_page,
     EXAMPLE: example_file,
     LAYERS_DRAWING: layers_drawing,
+    **{file: partial(client_page, client) for file, client in CLIENT_PAGES.items()},
 }
 """Each generated file and the function that returns its text."""
 

@@ -1,4 +1,4 @@
-"""`mcp-mirror install` and `uninstall`: servers move and come back, and nothing else in either file changes."""
+"""`mcp-mirror install --merge` and `uninstall`: servers move and come back, and nothing else in either file changes."""
 
 import json
 import os
@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from mcp_mirror.cli.install.changes import apply_install, apply_uninstall, plan_install, plan_uninstall
-from mcp_mirror.cli.install.clients import BACKUP_SUFFIX, find_client, known_clients
+from mcp_mirror.cli.install.files import BACKUP_SUFFIX
+from mcp_mirror.cli.install.merge import apply_install, apply_uninstall, plan_install, plan_uninstall
+from mcp_mirror.cli.install.merge_clients import find_client, known_clients
 from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import ConfigError
@@ -50,7 +51,7 @@ def write() -> Write:
 
 def invoke(command: str, *args: str) -> Result:
     """Run a command; `install` does not connect to the servers, which do not exist."""
-    more = ["--no-connect"] if command == "install" else []
+    more = ["--merge", "--no-connect"] if command == "install" else []
     return CliRunner().invoke(app, [command, *more, *args])
 
 
@@ -114,7 +115,7 @@ def test_an_interrupted_install_can_be_repeated(written: int, write: Write, monk
         path.write_bytes(data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("mcp_mirror.cli.install.changes.write_file", write_some)
+        patch.setattr("mcp_mirror.cli.install.merge.write_file", write_some)
         assert invoke("install", "claude-desktop").exit_code == 2
     assert file.read_bytes() == before
     assert invoke("install", "claude-desktop").exit_code == 0
@@ -293,7 +294,7 @@ def test_unknown_clients_and_missing_files_are_reported(write: Write) -> None:
     assert "does not exist" in invoke("install", "cursor").stderr
     file = write()
     assert f"There is nothing to uninstall: {file} does not start" in invoke("uninstall", "claude-desktop").stderr
-    invoke("install", "claude-desktop", "--no-connect")
+    invoke("install", "claude-desktop")
     backup = Path(f"{file}{BACKUP_SUFFIX}")
     backup.unlink()
     ran = invoke("uninstall", "claude-desktop")

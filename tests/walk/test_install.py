@@ -43,7 +43,7 @@ async def test_the_installed_command_serves_the_clients_servers(
 ) -> None:
     file = write(chemist=chemist)
     before = json.loads(file.read_text())
-    ended = await run("install", "claude-desktop")
+    ended = await run("install", "claude-desktop", "--merge")
     assert ended.code == 0, ended.err
     path = path_in(await call(file, "make_grid_mirrored", size=30))
     assert await call(file, "total_mirrored", grid=f"{path}/grid") == "1188000.0"  # the client was restarted
@@ -57,7 +57,7 @@ async def test_after_install_the_first_list_of_a_client_is_complete(
     gate = tmp_path / "gate"
     gate.touch()
     file = write(slow=raw("ok", "--gate", str(gate)))
-    ended = await run("install", "claude-desktop")
+    ended = await run("install", "claude-desktop", "--merge")
     assert ended.code == 0, ended.err
     assert "slow: ready, raw 7, protocol 2025-11-25, 8 tools" in ended.out
     assert ended.err.splitlines()[-1] == "Restart Claude Desktop."
@@ -71,7 +71,7 @@ async def test_a_server_that_does_not_connect_is_reported_and_stays_installed(
     raw: Any, write: Callable[..., Path], run: Run
 ) -> None:
     file = write(good=raw(), bad=raw("exits"))
-    ended = await run("install", "claude-desktop")
+    ended = await run("install", "claude-desktop", "--merge")
     assert ended.code == 0, ended.err
     assert "good: ready" in ended.out
     assert "bad: down" in ended.out
@@ -82,9 +82,51 @@ async def test_a_server_that_does_not_connect_is_reported_and_stays_installed(
 
 async def test_install_with_no_connect_starts_no_server(raw: Any, write: Callable[..., Path], run: Run) -> None:
     write(bad=raw("silent"))
-    ended = await run("install", "claude-desktop", "--no-connect")
+    ended = await run("install", "claude-desktop", "--merge", "--no-connect")
     assert (ended.code, ended.out) == (0, "")
     assert "mcp-mirror check --config" in ended.err.splitlines()[-1]
+
+
+async def test_a_server_wrapped_in_place_keeps_the_names_of_its_tools(
+    chemist: dict[str, Any], write: Callable[..., Path], run: Run
+) -> None:
+    file = write(chemist=chemist)
+    before = file.read_bytes()
+    ended = await run("install", "claude-desktop")
+    assert ended.code == 0, ended.err
+    assert list(json.loads(file.read_text())["mcpServers"]) == ["chemist"]
+    path = path_in(await call(file, "make_grid", size=40))
+    assert float(await call(file, "total", grid=f"{path}/grid")) > 0  # the client was restarted
+    ended = await run("doctor", "claude-desktop")
+    assert ended.code == 0, ended.err
+    assert "claude-desktop: chemist: starting" in ended.err
+    assert "claude-desktop: chemist: ready, " in ended.out
+    assert (await run("uninstall", "claude-desktop")).code == 0
+    assert file.read_bytes() == before
+
+
+async def test_doctor_reports_why_wrapped_servers_do_not_start(
+    raw: Any, write: Callable[..., Path], run: Run, tmp_path: Path
+) -> None:
+    file = write(good=raw(), bad=raw("exits"), far={**raw(), "cwd": str(tmp_path / "nowhere")})
+    assert (await run("install", "claude-desktop")).code == 0
+    ended = await run("doctor")
+    assert ended.code == 1
+    assert "claude-desktop: good: ready, 9 tools" in ended.out
+    assert "problem: claude-desktop: bad: " in ended.err
+    assert "RuntimeError: no licence found" in ended.err
+    assert f"claude-desktop: far: its folder {tmp_path / 'nowhere'} does not exist" in ended.err
+    file.write_text(file.read_text().replace('"command": "', '"command": "/nowhere'))
+    ended = await run("doctor", "claude-desktop")
+    assert ended.code == 1
+    assert ended.err.count("does not exist. Run `mcp-mirror uninstall`") == 3
+
+
+async def test_doctor_without_a_wrapped_server_says_so(write: Callable[..., Path], run: Run) -> None:
+    write(x={"command": "x"})
+    ended = await run("doctor")
+    assert (ended.code, ended.out) == (0, "")
+    assert "No server is wrapped" in ended.err
 
 
 async def no_roots(_context: Any) -> ListRootsResult:
@@ -104,5 +146,6 @@ async def started(file: Path, **keys: Any) -> AsyncIterator[Client]:
     """A client that starts the only server in this file."""
     [entry] = json.loads(file.read_text())["mcpServers"].values()
     home = dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"), str(file.parents[1]))
-    async with Client(stdio_client(StdioServerParameters(**entry, env=home)), **keys) as client:
+    entry["env"] = {**entry.get("env", {}), **home}
+    async with Client(stdio_client(StdioServerParameters(**entry)), **keys) as client:
         yield client

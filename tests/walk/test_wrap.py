@@ -251,11 +251,12 @@ async def test_a_server_that_does_not_start_is_an_error_for_client_and_log(
     assert reason.encode() in b"".join(client.stderr)
 
 
+@pytest.mark.parametrize("header", [("--header", "X-Key: ${THE_KEY}"), ("--header-env", "X-Key=THE_KEY")])
 async def test_a_remote_server_is_served_by_its_address(
-    command: Wrap, listening: Listening, home: dict[str, str]
+    command: Wrap, listening: Listening, home: dict[str, str], header: tuple[str, str]
 ) -> None:
     async with listening("chemist.py", "http") as port:
-        words = ("--url", f"http://127.0.0.1:{port}/mcp", "--header", "X-Key: ${THE_KEY}")
+        words = ("--url", f"http://127.0.0.1:{port}/mcp", *header)
         async with command("wrap", *words, env={**home, "THE_KEY": "k"}) as client:
             greeting = await client.greet()
             assert greeting["serverInfo"]["name"] != "mcp-mirror"
@@ -272,6 +273,7 @@ async def test_a_remote_server_is_served_by_its_address(
         (["--capture", "some", "--", "x"], "mirror.capture"),
         (["--suffix", "a b", "--", "x"], "mirror.suffix"),
         (["--url", "http://127.0.0.1:1/mcp", "--header", "nothing"], "NAME: VALUE"),
+        (["--url", "http://127.0.0.1:1/mcp", "--header-env", "Key"], "--header-env must be NAME=VARIABLE, not 'Key'"),
         (["--url", "ftp://x"], "expected an address"),
         (["--name", "a b", "--", "x"], "expected a name"),
     ],

@@ -47,6 +47,15 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
             show_default=False,
         ),
     ] = None,
+    header_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A header whose value is an environment variable, such as Authorization=TOKEN. Repeatable. Use it in "
+            "files of clients that replace ${VAR} in arguments themselves.",
+            metavar="NAME=VARIABLE",
+            show_default=False,
+        ),
+    ] = None,
     sse: Annotated[bool, typer.Option("--sse", help="The remote server uses the HTTP+SSE transport.")] = False,
     name: _NameOption = None,
     suffix: Annotated[str, typer.Option(help="Added to the name of each tool, such as _mirrored.")] = "",
@@ -73,7 +82,8 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
         start_early(command)
     try:
         wrapping = import_lazily("mcp_mirror.cli.wrapping")
-        target = wrapping.Target(tuple(command or ()), url or "", tuple(header or ()), sse)
+        headers = (*(header or ()), *wrapping.name_variables(header_env or ()))
+        target = wrapping.Target(tuple(command or ()), url or "", headers, sse)
         mirror = {"suffix": suffix, "capture": capture, "inline_budget": inline_budget}
         wrapping.serve_wrapped(target, name, mirror, store, verbose)
     finally:

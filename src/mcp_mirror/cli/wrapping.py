@@ -29,6 +29,7 @@ _SUBCOMMANDS: Final = frozenset({"run", "exec", "dlx", "x", "tool"})
 """Words between a runner and the server."""
 _UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_NAME: Final = 64
+_HEADER_VARIABLE: Final = re.compile(r"([^=:\s]+)=([A-Za-z_][A-Za-z0-9_]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,13 @@ class Target:
     """`NAME: VALUE` each."""
     sse: bool
     """The server at the address uses the HTTP+SSE transport."""
+
+
+def name_variables(headers: Sequence[str]) -> list[str]:
+    """Return `NAME: ${VARIABLE}` for each `NAME=VARIABLE`; exit if one has another form."""
+    if unusable := next((header for header in headers if not _HEADER_VARIABLE.fullmatch(header)), None):
+        exit_with_error(ConfigError(f"--header-env must be NAME=VARIABLE, not {unusable!r}."))
+    return [_HEADER_VARIABLE.sub(r"\1: ${\2}", header) for header in headers]
 
 
 def serve_wrapped(

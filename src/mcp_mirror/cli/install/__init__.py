@@ -1,10 +1,12 @@
-"""The commands `mcp-mirror install` and `uninstall`: put the gateway between a client and its servers, and undo it.
+"""The commands `mcp-mirror install`, `uninstall`, `status` and `doctor`: mcp-mirror in the clients of this machine.
 
-`install` moves the servers of a client's file unchanged into a new gateway configuration (`config.clients` reads the
-clients' formats) and makes the gateway the client's only server. A backup beside the client's file allows `uninstall`.
-Existing configurations are never extended: `install` rejects ambiguous cases before it writes anything.
+`install` wraps each server in its place in the client's file (`clients` has the files, `entries` the forms of servers,
+`formats` the editing of text); `install --merge` moves the servers to a configuration of one gateway. A backup beside
+the client's file allows `uninstall`.
 """
 
 from mcp_mirror.cli.install.commands import install, uninstall
+from mcp_mirror.cli.install.doctor import doctor
+from mcp_mirror.cli.install.status import status
 
-__all__ = ["install", "uninstall"]
+__all__ = ["doctor", "install", "status", "uninstall"]

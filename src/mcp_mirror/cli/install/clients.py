@@ -1,119 +1,302 @@
-"""The known clients and the servers in their files."""
+"""The table of clients: the files in which each client keeps its servers, and how it writes them.
+
+The paths and formats are those of the clients' documentation; the documentation of `install` names the pages.
+"""
 
 import os
-import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from pathlib import Path, PurePath
+from typing import Final, Literal
 
-from platformdirs import user_config_path
+from mcp_mirror.cli.install.entries import EntryShape
 
-from mcp_mirror.cli.install.files import has_file, parse_json, read_bytes, resolve_path
-from mcp_mirror.config import CONFIG_NAME
-from mcp_mirror.errors import ConfigError
+Base = Literal["home", "config", "xdg", "project", "claude", "codex", "opencode"]
+"""The folder that a path is relative to; see `Machine.folder`."""
+Scope = Literal["user", "project"]
+Block = tuple[str, ...]
+"""The keys of the servers in a file; `*` is any key."""
 
-BACKUP_SUFFIX: Final = ".before-mcp-mirror"
-"""Suffix of the backup of a client's file."""
+_STANDARD: Final = EntryShape()
+_MCP_SERVERS: Final[tuple[Block, ...]] = (("mcpServers",),)
+_SUFFIXES: Final = frozenset({".json", ".jsonc", ".yaml", ".yml", ".toml"})
+_EDITORS: Final = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the paths of clients depend on."""
+
+    platform: str
+    """As `sys.platform`."""
+    home: Path
+    project: Path
+    """The current folder."""
+    environ: Mapping[str, str]
+
+    def folder(self, base: Base) -> Path:
+        """Return the folder of a base: `config` is the system's folder of settings, `xdg` ignores macOS' own."""
+        xdg = self._read_folder("XDG_CONFIG_HOME", self.home / ".config")
+        settings = {
+            "darwin": self.home / "Library" / "Application Support",
+            "win32": self._read_folder("APPDATA", self.home / "AppData" / "Roaming"),
+        }
+        folders: dict[Base, Path] = {
+            "home": self.home,
+            "config": settings.get(self.platform, xdg),
+            "xdg": settings["win32"] if self.platform == "win32" else xdg,
+            "project": self.project,
+            "claude": self._read_folder("CLAUDE_CONFIG_DIR", self.home),
+            "codex": self._read_folder("CODEX_HOME", self.home / ".codex"),
+            "opencode": xdg / "opencode",
+        }
+        return folders[base]
+
+    def _read_folder(self, variable: str, default: Path) -> Path:
+        return Path(self.environ.get(variable) or default)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file, or a pattern of files, in which a client keeps servers."""
+
+    base: Base
+    path: str
+    """Relative to the base; `*` matches within a name."""
+    blocks: tuple[Block, ...] = _MCP_SERVERS
+    """Keys of the servers; the first that the file has is used."""
+    windows_path: str | None = None
+    """The path on Windows, where it differs."""
+
+    @property
+    def scope(self) -> Scope:
+        """Whether the file belongs to the user or to a project."""
+        return "project" if self.base == "project" else "user"
+
+    def files(self, machine: Machine) -> list[Path]:
+        """Return the files of the place; of a pattern, those that exist."""
+        path = self.windows_path if self.windows_path and machine.platform == "win32" else self.path
+        folder = machine.folder(self.base)
+        if "*" not in path:
+            return [folder / path]
+        found = folder.glob(path) if folder.is_dir() else ()
+        return sorted(file for file in found if file.suffix in _SUFFIXES)
+
+    def is_like(self, file: Path) -> bool:
+        """Return whether a file has the name that the place has in any project or home folder."""
+        parts = PurePath(self.path).parts
+        is_specific = len(parts) > 1 or parts[0].startswith((".", "opencode"))
+        return is_specific and PurePath(*file.parts[-len(parts) :]).match(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client and the file that names its servers."""
+    """A client and its files."""
 
+    name: str
     title: str
-    file: Path
-    config: Path
-    """The default gateway configuration for these servers."""
-    block: str = "mcpServers"
-    """The key of the servers in the file."""
+    source: str
+    """The page of the client's documentation that describes its files."""
+    places: tuple[Place, ...]
+    shape: EntryShape = _STANDARD
     expands_variables: bool = True
-    """Whether the client expands `${VAR}`; otherwise it is plain text."""
+    """Whether the client replaces variables such as `${VAR}` in entries; otherwise they are plain text."""
 
 
-def known_clients() -> dict[str, Client]:
-    """Return the clients known by name, with their documented files on this system."""
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # also works without a home folder
-    if sys.platform == "darwin":
-        folder = home / "Library" / "Application Support"
-    elif sys.platform == "win32":
-        folder = Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")
-    else:
-        folder = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-    ours = user_config_path("mcp-mirror")
-    return {
-        "claude-desktop": Client(
-            "Claude Desktop",
-            folder / "Claude" / "claude_desktop_config.json",
-            ours / "claude-desktop.yaml",
-            expands_variables=False,
+_OPENCODE_BLOCKS: Final[tuple[Block, ...]] = (("mcp", "servers"), ("mcp",))
+_SETTINGS_BLOCKS: Final[tuple[Block, ...]] = (("mcp", "servers"), ("mcp.servers",))
+
+CLIENTS: Final[tuple[Client, ...]] = (
+    Client(
+        "claude-desktop",
+        "Claude Desktop",
+        "https://modelcontextprotocol.io/docs/develop/connect-local-servers",
+        (Place("config", "Claude/claude_desktop_config.json"),),
+        EntryShape(remote_type="http"),
+        expands_variables=False,
+    ),
+    Client(
+        "claude-code",
+        "Claude Code",
+        "https://code.claude.com/docs/en/mcp",
+        (
+            Place("claude", ".claude.json", (("mcpServers",), ("projects", "*", "mcpServers"))),
+            Place("project", ".mcp.json"),
         ),
-        "cursor": Client("Cursor", home / ".cursor" / "mcp.json", ours / "cursor.yaml"),
-        "vscode": Client("VS Code", folder / "Code" / "User" / "mcp.json", ours / "vscode.yaml", "servers"),
-        "windsurf": Client("Windsurf", home / ".codeium" / "windsurf" / "mcp_config.json", ours / "windsurf.yaml"),
-    }
+        EntryShape(remote_type="http"),
+    ),
+    Client(
+        "cursor",
+        "Cursor",
+        "https://cursor.com/docs/mcp",
+        (Place("home", ".cursor/mcp.json"), Place("project", ".cursor/mcp.json")),
+    ),
+    Client(
+        "vscode",
+        "VS Code",
+        "https://code.visualstudio.com/docs/copilot/reference/mcp-configuration",
+        (
+            Place("config", "Code/User/mcp.json", (("servers",),)),
+            Place("config", "Code/User/profiles/*/mcp.json", (("servers",),)),
+            Place("config", "Code/User/settings.json", _SETTINGS_BLOCKS),
+            Place("config", "Code - Insiders/User/mcp.json", (("servers",),)),
+            Place("project", ".vscode/mcp.json", (("servers",),)),
+            Place("project", ".vscode/settings.json", _SETTINGS_BLOCKS),
+        ),
+        EntryShape(remote_type="http"),
+    ),
+    Client(
+        "windsurf",
+        "Windsurf",
+        "https://docs.windsurf.com/windsurf/cascade/mcp",
+        (Place("home", ".codeium/windsurf/mcp_config.json"),),
+        EntryShape(url="serverUrl", sse_url="serverUrl"),
+    ),
+    Client(
+        "codex",
+        "Codex",
+        "https://developers.openai.com/codex/mcp",
+        (
+            Place("codex", "config.toml", (("mcp_servers",),)),
+            Place("project", ".codex/config.toml", (("mcp_servers",),)),
+        ),
+        EntryShape(headers="http_headers", forwarded="env_vars"),
+        expands_variables=False,
+    ),
+    Client(
+        "gemini",
+        "Gemini CLI",
+        "https://geminicli.com/docs/tools/mcp-server",
+        (Place("home", ".gemini/settings.json"), Place("project", ".gemini/settings.json")),
+        EntryShape(url="httpUrl", sse_url="url"),
+    ),
+    Client(
+        "zed",
+        "Zed",
+        "https://zed.dev/docs/ai/mcp",
+        (
+            Place("xdg", "zed/settings.json", (("context_servers",),), windows_path="Zed/settings.json"),
+            Place("project", ".zed/settings.json", (("context_servers",),)),
+        ),
+        expands_variables=False,
+    ),
+    Client(
+        "cline",
+        "Cline",
+        "https://docs.cline.bot/cli/configuration",
+        (
+            Place("home", ".cline/data/settings/cline_mcp_settings.json"),
+            *(
+                Place("config", f"{editor}/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json")
+                for editor in _EDITORS
+            ),
+        ),
+        EntryShape(remote_type="streamableHttp"),
+    ),
+    Client(
+        "roo",
+        "Roo Code",
+        "https://docs.roocode.com/features/mcp/using-mcp-in-roo",
+        (
+            *(
+                Place("config", f"{editor}/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json")
+                for editor in _EDITORS
+            ),
+            Place("project", ".roo/mcp.json"),
+        ),
+        EntryShape(remote_type="streamable-http"),
+    ),
+    Client(
+        "goose",
+        "Goose",
+        "https://block.github.io/goose/docs/guides/config-files",
+        (Place("xdg", "goose/config.yaml", (("extensions",),), windows_path="Block/goose/config/config.yaml"),),
+        EntryShape(
+            command="cmd",
+            env="envs",
+            is_type_required=True,
+            url="uri",
+            sse_url="uri",
+            remote_type="streamable_http",
+            builtin_types=("builtin", "platform", "frontend", "inline_python"),
+        ),
+        expands_variables=False,
+    ),
+    Client(
+        "opencode",
+        "OpenCode",
+        "https://opencode.ai/docs/mcp-servers",
+        (
+            Place("opencode", "opencode.json", _OPENCODE_BLOCKS),
+            Place("opencode", "opencode.jsonc", _OPENCODE_BLOCKS),
+            Place("project", "opencode.json", _OPENCODE_BLOCKS),
+            Place("project", "opencode.jsonc", _OPENCODE_BLOCKS),
+            Place("project", ".opencode/opencode.json", _OPENCODE_BLOCKS),
+            Place("project", ".opencode/opencode.jsonc", _OPENCODE_BLOCKS),
+        ),
+        EntryShape(
+            has_command_list=True,
+            env="environment",
+            local_type="local",
+            is_type_required=True,
+            remote_type="remote",
+        ),
+    ),
+    Client(
+        "lm-studio",
+        "LM Studio",
+        "https://lmstudio.ai/docs/app/mcp",
+        (Place("home", ".lmstudio/mcp.json"), Place("home", ".cache/lm-studio/mcp.json")),
+    ),
+    Client(
+        "junie",
+        "JetBrains Junie",
+        "https://www.jetbrains.com/help/junie/model-context-protocol-mcp.html",
+        (Place("home", ".junie/mcp/mcp.json"), Place("project", ".junie/mcp/mcp.json")),
+    ),
+    Client(
+        "continue",
+        "Continue",
+        "https://docs.continue.dev/customize/deep-dives/mcp",
+        (
+            Place("home", ".continue/config.yaml"),
+            Place("home", ".continue/mcpServers/*"),
+            Place("project", ".continue/mcpServers/*"),
+        ),
+        EntryShape(is_type_required=True, remote_type="streamable-http", headers="requestOptions"),
+    ),
+)
+"""Every client that `install` knows by name."""
+
+ANY_CLIENT: Final = Client(
+    "any",
+    "another client",
+    "",
+    (
+        Place(
+            "project", "*", (("mcpServers",), ("servers",), ("context_servers",), ("mcp_servers",), ("mcp", "servers"))
+        ),
+    ),
+    EntryShape(remote_type="http"),
+)
+"""The client of a file that the table does not have."""
 
 
-def find_client(named: str) -> Client:
-    """Return a client by its name or by the path of its file.
-
-    Raises:
-        ConfigError: There is neither such a client nor such a file, or the file has servers under two keys.
-    """
-    known = known_clients()
-    if named in known:
-        return known[named]
-    path = resolve_path(named)
-    if not os.path.isfile(path):  # noqa: PTH113  # of any text
-        names = ", ".join(known)
-        raise ConfigError(
-            f"{named!r} is neither a client ({names}) nor a file. Name one of these clients or a JSON file."
-        )
-    for client in known.values():
-        if resolve_path(client.file) == path:
-            return client
-    backup = path.with_name(path.name + BACKUP_SUFFIX)
-    written = parse_json(read_bytes(backup if has_file(backup) else path), path)
-    blocks = [block for block in ("mcpServers", "servers") if written.get(block)] or ["mcpServers"]
-    if len(blocks) > 1:
-        raise ConfigError(
-            f"{path} has servers under {blocks[0]!r} and {blocks[1]!r}. Move all under one of these keys."
-        )
-    config = path.with_name(CONFIG_NAME)
-    return Client(f"the client of {path.name}", path, config, blocks[0])
+def current_machine() -> Machine:
+    """Return this machine, with the current folder as the project."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # also works without a home folder
+    return Machine(sys.platform, home, Path.cwd(), os.environ)
 
 
-def read_servers(written: Mapping[str, Any], client: Client) -> Mapping[str, Any]:
-    """Return the servers in a client's file.
-
-    Raises:
-        ConfigError: The key of the servers is not an object.
-    """
-    servers = written.get(client.block) or {}
-    if not isinstance(servers, dict):
-        raise ConfigError(f"{client.block!r} in {client.file} is not an object of servers. Fix it first.")
-    return servers
+def find_named_client(name: str) -> Client | None:
+    """Return a client by its name."""
+    return next((client for client in CLIENTS if client.name == name), None)
 
 
-def is_gateway(entry: Any) -> bool:
-    """Return whether a server is the gateway, in any form (`uvx mcp-mirror@latest`, `python -m mcp_mirror`)."""
-    return _runs(entry, "serve")
-
-
-def is_wrapped(entry: Any) -> bool:
-    """Return whether a server runs through `mcp-mirror wrap`, or is `mcp-mirror memory`."""
-    return _runs(entry, "wrap") or _runs(entry, "memory")
-
-
-def _runs(entry: Any, command: str) -> bool:
-    """Return whether a server is a command of this program."""
-    if not isinstance(entry, dict) or not isinstance(args := entry.get("args"), list) or command not in args:
-        return False
-    words = (re.split(r"[@=\[]", Path(str(word)).name)[0] for word in (entry.get("command"), *args))
-    return any(word.removesuffix(".exe") in {"mcp-mirror", "mcp_mirror"} for word in words)
-
-
-def backup_path(client: Client) -> Path:
-    """Return the path of the backup of the client's file."""
-    return client.file.with_name(client.file.name + BACKUP_SUFFIX)
+def each_file(machine: Machine) -> Iterator[tuple[Client, Place, Path]]:
+    """Yield every file that a client may have on a machine."""
+    for client in CLIENTS:
+        for place in client.places:
+            for file in place.files(machine):
+                yield client, place, file

@@ -1,131 +1,260 @@
 """The commands `mcp-mirror install` and `uninstall`."""
 
-import os
 import shlex
+from collections.abc import Iterable, Sequence
+from difflib import unified_diff
 from pathlib import Path
-from textwrap import indent
 from typing import Annotated
 
 import typer
 
-from mcp_mirror.cli.install.changes import (
-    InstallPlan,
-    apply_install,
-    apply_uninstall,
-    capitalize_first,
-    plan_install,
-    plan_uninstall,
-)
-from mcp_mirror.cli.install.clients import backup_path, find_client, known_clients
+from mcp_mirror.cli.install import merge_commands
+from mcp_mirror.cli.install.choosing import choose_plans, confirm, is_terminal
+from mcp_mirror.cli.install.clients import current_machine
+from mcp_mirror.cli.install.in_place import InPlacePlan, apply_plan, plan_unwrapping, plan_wrapping
+from mcp_mirror.cli.install.program import find_program
+from mcp_mirror.cli.install.targets import Target, find_named, find_targets, list_entries
 from mcp_mirror.cli.run import exit_with_error, print_note
-from mcp_mirror.errors import MirrorError
+from mcp_mirror.errors import ConfigError, MirrorError
 
 _ClientArgument = Annotated[
-    str,
-    typer.Argument(metavar="CLIENT", help="A client's name, such as claude-desktop, or the path of its JSON file."),
-]
-_DryRunOption = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run", help="Print the files that would be written, including secrets in them, and write nothing."
+    str | None,
+    typer.Argument(
+        metavar="[CLIENT|FILE]",
+        help="A client's name, such as claude-code, or the path of a client's file. Default: ask.",
+        show_default=False,
     ),
 ]
+_DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print the changes, including secrets near them, and write nothing.")
+]
+_AllOption = Annotated[bool, typer.Option("--all", help="Every client that is found, without files of a project.")]
+_YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
 
 
-def install(
-    client: _ClientArgument,
+def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the parameters
+    client: _ClientArgument = None,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge/--in-place",
+            help="Move the servers into one gateway, or wrap each server in its place.",
+        ),
+    ] = False,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(help="Wrap only this server. Repeatable.", metavar="NAME", show_default=False),
+    ] = None,
+    every: _AllOption = False,
+    yes: _YesOption = False,
+    memory: Annotated[
+        bool | None,
+        typer.Option(
+            "--memory/--no-memory",
+            help="Add the memory tools as one more server. Default: ask with the list of clients, otherwise not.",
+            show_default=False,
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
             "--config",
             "-c",
-            help="The new configuration for the servers. Default: CLIENT.yaml in the user's configuration folder; "
-            "with a path as CLIENT, mcp-mirror.yaml beside that file.",
+            help="With --merge, the new configuration for the servers. Default: CLIENT.yaml in the user's "
+            "configuration folder; with a path as CLIENT, mcp-mirror.yaml beside that file.",
             show_default=False,
         ),
     ] = None,
     dry_run: _DryRunOption = False,
     no_connect: Annotated[
-        bool, typer.Option("--no-connect", help="Do not connect to the servers after the files are written.")
+        bool,
+        typer.Option("--no-connect", help="With --merge, do not connect to the servers after the files are written."),
     ] = False,
 ) -> None:
-    """Put the gateway between a client and its MCP servers.
+    """Put mcp-mirror between a client and its MCP servers.
 
-    The servers move from the client's file to a configuration of the gateway. `uninstall` moves them back. After
-    the move, `install` connects to every server once, as `check` does, so that the client's first list of tools is
-    complete. It reports servers that do not connect, and keeps them.
+    Each server is wrapped in its place: its name, its tools' names, and all other settings stay. Comments and layout
+    of the file stay too. A server that cannot be wrapped stays as it is, with a reason. Run the command again after you
+    add servers. `uninstall` restores the file.
 
-    Example: mcp-mirror install claude-desktop
+    Without a client, the command lists the clients on this machine and asks. Scripts use `--all --yes`.
+
+    With `--merge`, the servers move to a configuration of one gateway, which becomes the client's only server.
+
+    Example: mcp-mirror install
+
+    Example: mcp-mirror install claude-code --server files
     """
+    has_failed = False
     try:
-        plan = plan_install(find_client(client), config, os.environ)
-        for warning in plan.warnings:
-            print_note(f"mcp-mirror: {warning}")
-        if dry_run:
-            _show(plan.config, plan.text.encode())
-            _show(plan.client.file, plan.after)
+        _check_options(client, config, server, merge=merge)
+        if merge:
+            merge_commands.install(str(client), config, dry_run=dry_run, no_connect=no_connect)
             return
-        apply_install(plan)
+        if client is not None:
+            plans = _plan_client(client, server or (), with_memory=bool(memory))
+        else:
+            plans, has_failed = _plan_all(is_everything=every)
+            if plans and not dry_run and not (every and yes):
+                plans, memory = _ask(plans, memory)
+            plans = [_with_memory(plan) for plan in plans] if memory else plans
+        _carry_out(plans, dry_run=dry_run)
     except MirrorError as error:
         exit_with_error(error)
-    _print_result(plan, client)
-    if not no_connect and _connect_once(plan.config):
-        print_note(f"Restart {plan.client.title}.")
+    if has_failed:
+        raise typer.Exit(1)
+
+
+def _check_options(client: str | None, config: Path | None, server: Sequence[str] | None, *, merge: bool) -> None:
+    if merge and (client is None or server):
+        raise ConfigError("--merge needs a client, and moves all its servers: write its name, or its JSON file.")
+    if config is not None and not merge:
+        raise ConfigError("--config belongs to --merge. Servers that are wrapped need no configuration.")
+    if server and client is None:
+        raise ConfigError("--server needs a client: write its name, or the path of its file.")
+
+
+def _plan_client(client: str, servers: Sequence[str], *, with_memory: bool) -> list[InPlacePlan]:
+    """Return the plans for the files of a client."""
+    targets, program = find_named(client, current_machine()), find_program()
+    plans: list[InPlacePlan] = []
+    for target in targets:
+        chosen = _choose_servers(target, servers, len(targets))
+        if chosen or not servers:
+            plans.append(plan_wrapping(target, program, chosen, with_memory=with_memory))
+    if not plans:
+        raise ConfigError(f"No file of {client} has a server {servers[0]!r}. `mcp-mirror status` lists the servers.")
+    for plan in plans:
+        if not plan.changed and not plan.left:
+            raise ConfigError(f"{plan.target.file} contains no servers. Add a server in the client first.")
+    return plans
+
+
+def _plan_all(*, is_everything: bool) -> tuple[list[InPlacePlan], bool]:
+    """Return the plans for the files on this machine, and whether another file failed; its error is printed."""
+    found = find_targets(current_machine())
+    if is_everything:
+        found = [target for target in found if target.place.scope == "user"]
+    if not found:
+        raise ConfigError(
+            "No client with servers was found. Add a server in your client first, or name the client's file."
+        )
+    plans: list[InPlacePlan] = []
+    has_failed = False
+    for target in found:
+        try:
+            plans.append(plan_wrapping(target, find_program()))
+        except MirrorError as error:
+            print_note(f"mcp-mirror: {error}")
+            has_failed = True
+    return [plan for plan in plans if plan.changed], has_failed
+
+
+def _choose_servers(target: Target, servers: Sequence[str], count: int) -> Sequence[str]:
+    """Return the servers of a file that the user named; of several files, each has only some of them."""
+    if count == 1:
+        return servers
+    names = {entry.name for entry in list_entries(target.read(), target.place)}
+    return [name for name in servers if name in names]
+
+
+def _ask(plans: list[InPlacePlan], memory: bool | None) -> tuple[list[InPlacePlan], bool | None]:  # noqa: FBT001  # an option
+    """Return the plans that the user chooses, and whether to add the memory tools."""
+    if not is_terminal():
+        names = ", ".join(dict.fromkeys(plan.target.word for plan in plans))
+        raise ConfigError(f"Name a client, or write --all --yes for every client. Found: {names}.")
+    chosen = choose_plans(plans)
+    if chosen and memory is None:
+        memory = confirm("Add the memory tools, which read and search stored values?", default=True)
+    return chosen, memory
+
+
+def _with_memory(plan: InPlacePlan) -> InPlacePlan:
+    return plan_wrapping(plan.target, find_program(), with_memory=True)
+
+
+def _carry_out(plans: Iterable[InPlacePlan], *, dry_run: bool) -> None:
+    done: list[InPlacePlan] = []
+    for plan in plans:
+        if dry_run:
+            _print_diff(plan)
+        else:
+            apply_plan(plan, keep_backup=plan.after != plan.restored)
+            done.append(plan)
+        _print_plan(plan)
+    if not done:
+        if not dry_run:
+            print_note("Nothing to change: every server that can be wrapped is wrapped.")
         return
-    check = shlex.join(["mcp-mirror", "check", "--config", str(plan.config)])
-    print_note(f"Check that all servers connect, then restart {plan.client.title}: {check}")
+    words = list(dict.fromkeys(plan.target.word for plan in done))
+    titles = dict.fromkeys(plan.target.client.title for plan in done)
+    print_note(f"Restart {', '.join(titles)}. `mcp-mirror doctor` starts each server and reports problems.")
+    print_note(f"To undo: {'; '.join(shlex.join(['mcp-mirror', 'uninstall', word]) for word in words)}")
 
 
-def _connect_once(config: Path) -> bool:
-    """Connect to every server, which fills the cache of listings; print failures, and return whether there are none."""
-    from mcp_mirror.cli.check import connect_once  # noqa: PLC0415  # it imports the gateway
-    from mcp_mirror.cli.console import print_problems  # noqa: PLC0415  # it imports rich
-
-    print_note("The servers start now, so that the first list of their tools is complete (Ctrl-C skips this).")
-    try:
-        down = connect_once(config)
-    except typer.Exit:  # the reason is printed
-        return False
-    print_problems(down)
-    return not down
+def _print_plan(plan: InPlacePlan) -> None:
+    print_note(f"{plan.target.title}:")
+    print_note(f"  wrapped: {', '.join(plan.changed) or 'no further server'}")
+    for name, reason in plan.left:
+        print_note(f"  left: {name}: {reason}")
+    if plan.target.place.scope == "project":
+        print_note("  The file now contains a path of this machine. Keep that in mind if the project is shared.")
 
 
-def _print_result(plan: InstallPlan, named: str) -> None:
-    title, names = plan.client.title, ", ".join(plan.servers)
-    print_note(
-        f"{capitalize_first(title)} now starts mcp-mirror, which starts these servers from {plan.config}: {names}."
-    )
-    print_note(f"A backup of {plan.client.file} is beside it: {backup_path(plan.client).name}.")
-    if named not in known_clients():
-        backup = backup_path(plan.client).name
-        print_note(f"{plan.config.name} and {backup} contain the servers' secrets: keep them out of version control.")
-    print_note("A server gets PATH, HOME, a few other variables of the environment, and its own `env`.")
-    print_note(f"To put the servers back: {shlex.join(['mcp-mirror', 'uninstall', named])}")
+def _print_diff(plan: InPlacePlan) -> None:
+    before, after = (data.decode("utf-8-sig").splitlines(keepends=True) for data in (plan.before, plan.after))
+    name = str(plan.target.file)
+    for line in unified_diff(before, after, name, name):
+        print(line, end="" if line.endswith("\n") else "\n")
 
 
-def uninstall(client: _ClientArgument, dry_run: _DryRunOption = False) -> None:
-    """Restore the servers that `install` moved.
+def uninstall(client: _ClientArgument = None, every: _AllOption = False, dry_run: _DryRunOption = False) -> None:
+    """Restore the servers that `install` wrapped or moved.
 
-    Stored values stay. The gateway's configuration also stays if it was edited after the installation.
+    A file that did not change since gets its original bytes. Otherwise only the wrapped servers change back. Stored
+    values stay, and so does a configuration of `--merge` that was edited after the installation.
 
-    Example: mcp-mirror uninstall claude-desktop
+    Example: mcp-mirror uninstall claude-code
     """
     try:
-        plan = plan_uninstall(find_client(client))
-        if dry_run:
-            _show(plan.client.file, plan.after)
-            return
-        stays = apply_uninstall(plan)
-        title, names = plan.client.title, ", ".join(plan.servers)
-        print_note(f"{capitalize_first(title)} starts its own servers again: {names}. Restart it.")
-        if stays:
-            print_note(
-                f"{plan.config} was edited and stays; move it away before you install again. "
-                f"{capitalize_first(title)} does not know the additions in it."
-            )
+        plans = _plan_uninstall(client, is_everything=every)
+        for plan in plans:
+            if dry_run:
+                _print_diff(plan)
+            else:
+                apply_plan(plan, keep_backup=False)
+                names = ", ".join(plan.changed)
+                print_note(f"{plan.target.title} starts its own servers again: {names}. Restart it.")
+        if not plans and client is not None:
+            merge_commands.uninstall(client, dry_run=dry_run)
     except MirrorError as error:
         exit_with_error(error)
 
 
-def _show(path: Path, data: bytes) -> None:
-    print(f"{path}:\n{indent(data.decode('utf-8-sig'), '  ')}")
+def _plan_uninstall(client: str | None, *, is_everything: bool) -> list[InPlacePlan]:
+    """Return the plans; of a client that is not installed in place and may be merged, none."""
+    machine = current_machine()
+    if client is not None and merge_commands.can_merge(client):
+        try:
+            targets = find_named(client, machine)
+        except MirrorError:
+            return []
+        return [plan_unwrapping(target) for target in targets if is_installed(target)]
+    if client is not None:
+        targets = find_named(client, machine)
+        return [plan_unwrapping(target) for target in [one for one in targets if is_installed(one)] or targets]
+    targets = [target for target in find_targets(machine) if is_installed(target)]
+    if not targets:
+        raise ConfigError("There is nothing to uninstall: no server of a client on this machine is wrapped.")
+    if not is_everything:
+        names = ", ".join(target.word for target in targets)
+        raise ConfigError(f"Name a client, or write --all. Installed: {names}.")
+    return [plan_unwrapping(target) for target in targets]
+
+
+def is_installed(target: Target) -> bool:
+    """Return whether a file has wrapped servers; False if it cannot be read."""
+    try:
+        return any(entry.is_wrapped for entry in list_entries(target.read(), target.place))
+    except MirrorError:
+        return False

@@ -2,12 +2,15 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.system.atomic_write import atomic_write
 
+BACKUP_SUFFIX: Final = ".before-mcp-mirror"
+"""Suffix of the backup of a client's file."""
 _PRIVATE: Final = 0o600
 """Clients store secrets of servers in their files, and `install` copies them."""
 
@@ -51,6 +54,12 @@ def write_file(path: Path, data: bytes) -> None:
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "its links form a circle"
         raise ConfigError(f"{path} cannot be written: {reason}. Check the path and its permissions.") from None
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it exists."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def parse_json(data: bytes, file: Path) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""The plans of install and uninstall, complete before the first write, and their execution."""
+"""`install --merge`: the servers move to a configuration of one gateway, which becomes the client's only server.
+
+The plans of installation and removal are complete before the first write.
+"""
 
 import os
 import re
 import shlex
-import shutil
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from typing import Any, Final
 
 import yaml
 
-from mcp_mirror.cli.install.clients import Client, backup_path, is_gateway, is_wrapped, read_servers
 from mcp_mirror.cli.install.files import as_json, has_file, parse_json, read_bytes, resolve_path, write_file
+from mcp_mirror.cli.install.merge_clients import Client, backup_path, is_gateway, is_wrapped, read_servers
+from mcp_mirror.cli.install.program import find_program
 from mcp_mirror.config import parse_config
 from mcp_mirror.errors import ConfigError
 
@@ -193,8 +195,7 @@ def _build_entry(client: Client, config: Path, text: str) -> dict[str, Any]:
     It has an absolute path, because desktop clients have a `PATH` of their own, and it passes the variables that the
     servers refer to, because the client may know variables that it does not pass on otherwise.
     """
-    script = shutil.which("mcp-mirror", path=str(Path(sys.executable).parent))
-    program = [script] if script else [sys.executable, "-m", "mcp_mirror"]
+    program = find_program()
     kind = {"type": "stdio"} if client.block == "servers" else {}
     named = {found[1]: found[0] for found in _VARIABLE.finditer(text)} if client.expands_variables else {}
     env = {"env": named} if named else {}

@@ -1,0 +1,350 @@
+"""Entries of clients: what server an entry describes, and the edits that wrap it and unwrap it.
+
+A wrapped entry starts `mcp-mirror wrap` with the server's own command, under the same name and with all other keys
+unchanged. A remote server becomes a local one; the values of its headers move to the entry's environment, because
+other users of the machine can read command lines.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from mcp_mirror.cli.install.formats import Add, DropFirst, Edit, Location, Prepend, Put
+from mcp_mirror.settings.declarations import UPSTREAM_NAME
+
+HEADER_VARIABLE: Final = "MCP_MIRROR_HEADER_"
+URL_VARIABLE: Final = "MCP_MIRROR_URL"
+_COMMANDS: Final = ("command", "cmd")
+_URLS: Final = ("url", "httpUrl", "serverUrl", "uri", "baseUrl")
+_HEADERS: Final = ("headers", "http_headers", "env_http_headers", "bearer_token_env_var", "requestOptions")
+_SIGN_IN: Final = ("oauth", "auth", "authProviderType", "headersHelper", "scopes")
+_WEB_SOCKET: Final = ("ws", "wss", "websocket")
+_SSE: Final = "sse"
+_PROGRAMS: Final = frozenset({"mcp-mirror", "mcp_mirror"})
+_SUBCOMMANDS: Final = frozenset({"serve", "wrap", "memory"})
+_ASKED: Final = "${input:"
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryShape:
+    """How a client writes its entries."""
+
+    command: str = "command"
+    has_command_list: bool = False
+    """Whether the command is a list that includes the arguments."""
+    env: str = "env"
+    forwarded: str | None = None
+    """The key of a list of variables that the client passes on from its own environment; None: it needs none."""
+    local_type: str = "stdio"
+    is_type_required: bool = False
+    url: str = "url"
+    sse_url: str = "url"
+    """The key of the address of a server with the HTTP+SSE transport."""
+    remote_type: str | None = None
+    headers: str = "headers"
+    builtin_types: tuple[str, ...] = ()
+    """Values of `type` for servers that are part of the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """A server that the client starts."""
+
+    command: str
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteServer:
+    """A server at an address."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Header names and values, as the client expands them."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Header names, and values that contain `${VAR}` for a variable of the client's environment."""
+    is_sse: bool = False
+
+
+Server = LocalServer | RemoteServer
+
+
+def read_words(entry: Any) -> list[str]:
+    """Return the command of an entry with its arguments; empty for other servers."""
+    if not isinstance(entry, dict):
+        return []
+    command: Any = next((entry[key] for key in _COMMANDS if entry.get(key)), None)
+    args: Any = entry.get("args")
+    if isinstance(command, dict):  # Zed's older form
+        command, args = command.get("path"), command.get("args")
+    words = command if isinstance(command, list) else [command]
+    return [str(word) for word in (*words, *(args if isinstance(args, list) else ())) if word is not None]
+
+
+def find_subcommand(entry: Any) -> str | None:
+    """Return the mcp-mirror command that an entry starts, such as `wrap` or `serve`; None for other programs.
+
+    It recognizes any form, such as `uvx mcp-mirror@latest serve` and `python -m mcp_mirror serve`.
+    """
+    words = read_words(entry)
+    for place, word in enumerate(words[:-1]):
+        name = re.split(r"[@=\[]", PurePath(word.replace("\\", "/")).name)[0].removesuffix(".exe")
+        if name in _PROGRAMS and words[place + 1] in _SUBCOMMANDS:
+            return words[place + 1]
+    return None
+
+
+def is_wrapped(entry: Any) -> bool:
+    """Return whether an entry is wrapped."""
+    return find_subcommand(entry) == "wrap"
+
+
+def find_reason(entry: Any, shape: EntryShape, *, is_chosen: bool = False) -> str | None:
+    """Return why an entry is left as it is; None if it can be wrapped.
+
+    Args:
+        entry: The entry.
+        shape: How the client writes entries.
+        is_chosen: The user named the server.
+    """
+    if not isinstance(entry, dict):
+        return "it is not an object"
+    if subcommand := find_subcommand(entry):
+        return "it is wrapped already" if subcommand == "wrap" else f"it is mcp-mirror itself ({subcommand})"
+    if reason := _find_unusable_kind(entry, shape):
+        return reason
+    server = read_server(entry)
+    if isinstance(server, str):
+        return server
+    return None if isinstance(server, LocalServer) or is_chosen else _find_sign_in(entry, server)
+
+
+def _find_unusable_kind(entry: Mapping[str, Any], shape: EntryShape) -> str | None:
+    kind = _read_type(entry)
+    if kind in _WEB_SOCKET or str(_first(entry, _URLS) or "").startswith(("ws://", "wss://")):
+        return "it uses WebSocket, which mcp-mirror does not support"
+    if kind in shape.builtin_types or entry.get("source") == "extension":
+        return "it is part of the client"
+    if entry.get("disabled") is True or entry.get("enabled") is False or entry.get("isActive") is False:
+        return "it is disabled"
+    return "the client asks a person for ${input:...}" if _contains(entry, _ASKED) else None
+
+
+def _read_type(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("type", entry.get("transport", ""))).lower()
+
+
+def read_server(entry: Mapping[str, Any]) -> Server | str:
+    """Return the server of an entry that is not wrapped, or why it has none."""
+    command = next((entry[key] for key in _COMMANDS if entry.get(key)), None)
+    if command is not None:
+        return _read_local(command, entry.get("args"))
+    url = _first(entry, _URLS)
+    if not isinstance(url, str):
+        return "it has neither a command nor an address"
+    headers = _read_headers(entry)
+    if isinstance(headers, str):
+        return headers
+    kind = _read_type(entry)
+    is_sse = kind == _SSE or (not kind and urlsplit(url).path.rstrip("/").endswith("/sse"))
+    return RemoteServer(url, headers, _read_variables(entry), is_sse)
+
+
+def _read_local(command: Any, args: Any) -> Server | str:
+    if isinstance(command, dict):
+        command, args = command.get("path"), command.get("args")
+    if isinstance(command, list):
+        command, args = (command[0] if command else None), command[1:]
+    if not isinstance(command, str) or not isinstance(args, list | None):
+        return "its command has an unknown form"
+    if not args and " " in command.strip() and "/" not in command and "\\" not in command:
+        return "its command contains arguments; write them in 'args'"
+    return LocalServer(command, tuple(args or ()))
+
+
+def _read_headers(entry: Mapping[str, Any]) -> dict[str, str] | str:
+    options = entry.get("requestOptions")
+    if isinstance(options, dict) and set(options) - {"headers"}:
+        return "it has request options, which mcp-mirror does not support"
+    headers = options.get("headers") if isinstance(options, dict) else None
+    headers = headers or entry.get("headers") or entry.get("http_headers") or {}
+    if not isinstance(headers, dict):
+        return "its headers have an unknown form"
+    return {str(name): str(value) for name, value in headers.items()}
+
+
+def _read_variables(entry: Mapping[str, Any]) -> dict[str, str]:
+    named = entry.get("env_http_headers") or {}
+    found = {str(name): f"${{{variable}}}" for name, variable in named.items()} if isinstance(named, dict) else {}
+    if token := entry.get("bearer_token_env_var"):
+        found["Authorization"] = f"Bearer ${{{token}}}"
+    return found
+
+
+def _find_sign_in(entry: Mapping[str, Any], server: RemoteServer) -> str | None:
+    if any(entry.get(key) for key in _SIGN_IN):
+        return "the client signs in to it; wrap it with --server, then `mcp-mirror login`"
+    parts = urlsplit(server.url)
+    has_credentials = server.headers or server.variables or parts.query or parts.username
+    if has_credentials or parts.hostname in _LOOPBACK:
+        return None
+    return "it has no credentials here, so the client may sign in to it; wrap it with --server"
+
+
+def wrap_entry(
+    at: Location, name: str, entry: Mapping[str, Any], shape: EntryShape, program: Sequence[str]
+) -> list[Edit]:
+    """Return the edits that wrap an entry for which `find_reason` has no reason.
+
+    Args:
+        at: The location of the entry.
+        name: The name of the server.
+        entry: The entry.
+        shape: How the client writes entries.
+        program: The command of mcp-mirror.
+    """
+    server = read_server(entry)
+    options = ["wrap", *(["--name", name] if UPSTREAM_NAME.fullmatch(name) else [])]
+    if isinstance(server, RemoteServer):
+        return [Put(at, _wrap_remote(entry, server, shape, [*program, *options]))]
+    assert isinstance(server, LocalServer)  # noqa: S101  # the caller asked `find_reason`
+    own = [*program[1:], *options, "--"]
+    key = next(key for key in _COMMANDS if entry.get(key))
+    command = entry[key]
+    if isinstance(command, list):
+        return [Prepend((*at, key), (program[0], *own))]
+    inner, owner = ("path", command) if isinstance(command, dict) else (key, entry)
+    place: Location = (*at, key) if isinstance(command, dict) else at
+    replaced = Put((*place, inner), program[0])
+    if isinstance(owner.get("args"), list):
+        return [replaced, Prepend((*place, "args"), (*own, server.command))]
+    if "args" in owner:
+        return [replaced, Put((*place, "args"), [*own, server.command])]
+    return [replaced, Add(place, "args", [*own, server.command], inner)]
+
+
+def _wrap_remote(entry: Mapping[str, Any], server: RemoteServer, shape: EntryShape, words: list[str]) -> dict[str, Any]:
+    parts = urlsplit(server.url)
+    is_secret = bool(parts.query or parts.username)
+    secrets = {URL_VARIABLE: server.url} if is_secret else {}
+    words = [*words, "--url", f"${{{URL_VARIABLE}}}" if is_secret else server.url]
+    words += ["--sse"] if server.is_sse else []
+    for number, (name, value) in enumerate(server.headers.items(), 1):
+        variable = f"{HEADER_VARIABLE}{number}"
+        secrets[variable] = value
+        words += ["--header-env", f"{name}={variable}"]
+    for name, value in server.variables.items():
+        words += ["--header", f"{name}: {value}"]
+    command: dict[str, Any] = {shape.command: words} if shape.has_command_list else {shape.command: words[0]}
+    if not shape.has_command_list:
+        command["args"] = words[1:]
+    return _replace_keys(entry, server, shape, command, secrets)
+
+
+def _replace_keys(
+    entry: Mapping[str, Any],
+    server: RemoteServer,
+    shape: EntryShape,
+    command: Mapping[str, Any],
+    secrets: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the entry with the command in place of the address and the headers."""
+    env = {**(entry.get(shape.env) or {}), **secrets}
+    wrapped: dict[str, Any] = {}
+    for key, value in entry.items():
+        if key in _URLS:
+            wrapped |= command
+        elif key in ("type", "transport"):
+            wrapped[key] = shape.local_type
+        elif key not in (*_HEADERS, *_SIGN_IN, shape.env):
+            wrapped[key] = value
+    if env or shape.env in entry:
+        wrapped[shape.env] = env
+    if shape.forwarded:
+        needed = [name for value in server.variables.values() for name in _VARIABLE.findall(value)]
+        known = [name for name in entry.get(shape.forwarded) or [] if name not in needed]
+        wrapped |= {shape.forwarded: [*known, *needed]} if needed else {}
+    return wrapped
+
+
+def unwrap_entry(at: Location, entry: Mapping[str, Any], shape: EntryShape) -> list[Edit]:
+    """Return the edits that unwrap a wrapped entry, as well as the entry itself shows its original."""
+    key = next(key for key in _COMMANDS if entry.get(key))
+    command = entry[key]
+    words = read_words(entry)
+    start = words.index("wrap")
+    if "--" not in words[start:]:
+        return [Put(at, _unwrap_remote(entry, words[start + 1 :], shape))]
+    end = words.index("--", start)
+    if isinstance(command, list):
+        return [DropFirst((*at, key), end + 1)]
+    place: Location = (*at, key) if isinstance(command, dict) else at
+    inner = "path" if isinstance(command, dict) else key
+    return [Put((*place, inner), words[end + 1]), DropFirst((*place, "args"), end + 1)]
+
+
+def _unwrap_remote(entry: Mapping[str, Any], words: Sequence[str], shape: EntryShape) -> dict[str, Any]:
+    env = dict(entry.get(shape.env) or {})
+    url, is_sse, headers, variables = _read_options(words, env)
+    has_type = "type" in entry or shape.is_type_required
+    restored: dict[str, Any] = {}
+    if has_type:
+        restored["type"] = _SSE if is_sse and shape.remote_type != "remote" else shape.remote_type or "http"
+    restored[shape.sse_url if is_sse else shape.url] = url
+    if headers:
+        restored |= {"requestOptions": {"headers": headers}} if shape.headers == "requestOptions" else {
+            shape.headers: headers
+        }  # fmt: skip
+    restored |= _restore_variables(variables)
+    gone = {shape.command, "args", shape.env, "type", *([shape.forwarded] if variables and shape.forwarded else [])}
+    kept = {key: value for key, value in entry.items() if key not in gone}
+    return {**kept, **restored, **({shape.env: env} if env else {})}
+
+
+def _read_options(words: Sequence[str], env: dict[str, str]) -> tuple[str, bool, dict[str, str], dict[str, str]]:
+    """Return address, transport, headers and headers from variables; remove our own variables from `env`."""
+    url, is_sse = "", False
+    headers: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    for option, value in zip(words, (*words[1:], ""), strict=True):
+        if option == "--url":
+            url = env.pop(URL_VARIABLE, value) if value == f"${{{URL_VARIABLE}}}" else value
+        elif option == "--sse":
+            is_sse = True
+        elif option == "--header-env":
+            name, _, variable = value.partition("=")
+            headers[name] = env.pop(variable, "")
+        elif option == "--header":
+            name, _, text = value.partition(":")
+            variables[name] = text.strip()
+    return url, is_sse, headers, variables
+
+
+def _restore_variables(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return Codex's keys for headers with values from its environment."""
+    restored: dict[str, Any] = {}
+    named: dict[str, str] = {}
+    for name, text in variables.items():
+        variable = "".join(_VARIABLE.findall(text)[:1])
+        if name == "Authorization" and text == f"Bearer ${{{variable}}}":
+            restored["bearer_token_env_var"] = variable
+        else:
+            named[name] = variable
+    return {**restored, **({"env_http_headers": named} if named else {})}
+
+
+def _first(entry: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((entry[key] for key in keys if entry.get(key)), None)
+
+
+def _contains(value: Any, text: str) -> bool:
+    if isinstance(value, str):
+        return text in value
+    if isinstance(value, dict):
+        return any(_contains(item, text) for item in value.values())
+    return isinstance(value, list) and any(_contains(item, text) for item in value)

@@ -1,0 +1,155 @@
+"""A parsed file and the edits of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol, Self
+
+from mcp_mirror.errors import ConfigError
+
+Location = tuple[str | int, ...]
+"""The keys and indices from the root to a value."""
+
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Replace a value."""
+
+    at: Location
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Add a member to a mapping, after another member."""
+
+    at: Location
+    """The mapping."""
+    key: str
+    value: Any
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddFirst:
+    """Add an entry as the first of a mapping or a list that has entries."""
+
+    at: Location
+    """The mapping or the list."""
+    name: str
+    """The key of the entry; without effect in a list."""
+    value: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove a member of a mapping or an item of a list."""
+
+    at: Location
+
+
+@dataclass(frozen=True, slots=True)
+class Prepend:
+    """Insert texts at the start of a list."""
+
+    at: Location
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropFirst:
+    """Remove the first items of a list."""
+
+    at: Location
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Replace a value by the text of a value in another document of the same format."""
+
+    at: Location
+    source: Document
+    source_at: Location
+
+
+Edit = Put | Add | AddFirst | Remove | Prepend | DropFirst | Restore
+
+
+class Document(Protocol):
+    """A file of one format."""
+
+    name: ClassVar[str]
+    """The format's name in messages."""
+
+    data: bytes
+    """The bytes of the file."""
+    value: Any
+    """The content. Of a repeated key, the last value."""
+
+    def __init__(self, data: bytes) -> None: ...
+
+    def find_problem(self, at: Location) -> str | None:
+        """Return why the value at a location cannot be edited, such as a repeated key; None if it can."""
+        ...
+
+    def edit(self, edits: Iterable[Edit]) -> Self:
+        """Return the document with the edits, which do not overlap.
+
+        Raises:
+            ConfigError: The result is not what the edits mean, because the text has an unusual form.
+        """
+        ...
+
+
+def look_up(value: Any, at: Location) -> Any:
+    """Return the value at a location; None if it does not exist."""
+    for step in at:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def check_result(document: Document, before: Any, edits: Iterable[Edit]) -> None:
+    """Check that a document has the value that the edits mean.
+
+    Raises:
+        ConfigError: It has another value.
+    """
+    if document.value != apply_edits(before, edits):
+        raise ConfigError("the text has a form that cannot be edited safely")
+
+
+def apply_edits(value: Any, edits: Iterable[Edit]) -> Any:  # noqa: C901  # one case for each kind
+    """Return a copy of a value with the edits."""
+    root = copy.deepcopy(value)
+    for edit in edits:
+        match edit:
+            case Put(at, new):
+                look_up(root, at[:-1])[at[-1]] = new
+            case Restore(at, source, source_at):
+                look_up(root, at[:-1])[at[-1]] = look_up(source.value, source_at)
+            case Add(at, key, new):
+                look_up(root, at)[key] = new
+            case AddFirst(at, name, new):
+                _add_first(look_up(root, at), name, new)
+            case Remove(at):
+                del look_up(root, at[:-1])[at[-1]]
+            case Prepend(at, items):
+                look_up(root, at)[:0] = items
+            case DropFirst(at, count):
+                del look_up(root, at)[:count]
+    return root
+
+
+def _add_first(block: Any, name: str, entry: Mapping[str, Any]) -> None:
+    if isinstance(block, list):
+        block.insert(0, dict(entry))
+    else:
+        block[name] = dict(entry)

@@ -1,0 +1,199 @@
+"""JSON with comments and trailing commas, edited by the spans of its members.
+
+Comments and trailing commas are blanked by spaces of equal length, so that the offsets of the remaining JSON are those
+of the file.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final, Self
+
+from mcp_mirror.cli.install.formats.document import (
+    BYTE_ORDER_MARK,
+    Add,
+    AddFirst,
+    DropFirst,
+    Edit,
+    Location,
+    Prepend,
+    Put,
+    Remove,
+    Restore,
+    check_result,
+)
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, skip_space, trim
+from mcp_mirror.types import Span
+
+_STRING: Final = rb'"(?:[^"\\]|\\.)*+"'
+_COMMENT: Final = re.compile(_STRING + rb"|//[^\r\n]*+|/\*.*?\*/", re.DOTALL)
+_TRAILING_COMMA: Final = re.compile(_STRING + rb"|,(?=[ \t\r\n]*+[}\]])", re.DOTALL)
+_VISIBLE: Final = re.compile(rb"[^ \t\r\n]")
+_SPACE: Final = re.compile(rb"[ \t\r\n]*+")
+_UNIT: Final = b"  "
+"""The indentation of a level where the file shows none."""
+
+Splice = tuple[int, int, bytes]
+"""Start and stop of the replaced bytes, and the new bytes."""
+
+
+class JsonDocument:
+    """A JSON file with comments."""
+
+    name: ClassVar[str] = "JSON"
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._start = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
+        self._text = data[self._start :]
+        self._text.decode()
+        self._json = blank_comments(self._text)
+        self.value: Any = json.loads(self._json) if self._json.strip() else {}
+
+    def find_problem(self, at: Location) -> str | None:
+        """Return whether a key on the way, or of the entry itself, appears twice."""
+        span = trim(self._json)
+        for step in (*at, None):
+            keys = self._keys(span)
+            repeated = next((key for key in keys if keys.count(key) > 1 and step in (None, key)), None)
+            if repeated is not None:
+                return f"the key {repeated!r} appears twice"
+            if step is not None:
+                span = self._find_child(span, step)
+        return None
+
+    def edit(self, edits: Iterable[Edit]) -> Self:
+        """Return the document with the edits.
+
+        Raises:
+            ConfigError: The result is not what the edits mean.
+        """
+        edits = tuple(edits)
+        text, position = [], 0
+        for start, stop, new in sorted((self._splice(edit) for edit in edits), key=lambda splice: splice[:2]):
+            text += [self._text[position:start], new]
+            position = stop
+        try:
+            after = type(self)(self.data[: self._start] + b"".join(text) + self._text[position:])
+        except ValueError:
+            raise ConfigError("the text has a form that cannot be edited safely") from None
+        check_result(after, self.value, edits)
+        return after
+
+    def read_text(self, at: Location) -> bytes:
+        """Return the text of a value."""
+        span = self._find(at)
+        return self._text[span.start : span.stop]
+
+    def _splice(self, edit: Edit) -> Splice:  # noqa: C901, PLR0911  # one case for each kind
+        match edit:
+            case Put(at, value):
+                span = self._find(at)
+                return span.start, span.stop, self._render(value, span)
+            case Restore(at, source, source_at):
+                assert isinstance(source, JsonDocument)  # noqa: S101  # the same file, earlier
+                span = self._find(at)
+                return span.start, span.stop, source.read_text(source_at)
+            case Add(at, key, value, after):
+                return self._add(self._find(at), key, value, after)
+            case AddFirst(at, name, value):
+                return self._add_first(self._find(at), name, value)
+            case Remove(at):
+                return self._remove(self._find(at[:-1]), at[-1])
+            case Prepend(at, new):
+                return self._prepend(self._find(at), new)
+            case DropFirst(at, count):
+                span = self._find(at)
+                known = list(items(self._json, span))
+                if count >= len(known):
+                    return span.start, span.stop, b"[]"
+                return known[0].start, known[count].start, b""
+
+    def _find(self, at: Location) -> Span:
+        span = trim(self._json)
+        for step in at:
+            span = self._find_child(span, step)
+        return span
+
+    def _find_child(self, span: Span, step: str | int) -> Span:
+        if isinstance(step, int):
+            return list(items(self._json, span))[step]
+        return next(m.span for _, m in reversed(list(members_with_offsets(self._json, span))) if m.key == step)
+
+    def _keys(self, span: Span) -> list[str]:
+        if kind_at(self._json, span.start) != "object":
+            return []
+        return [member.key for _, member in members_with_offsets(self._json, span)]
+
+    def _space_at(self, position: int) -> bytes:
+        match = _SPACE.match(self._text, position)
+        return match[0] if match else b""
+
+    def _space_before(self, position: int) -> bytes:
+        before = self._text[:position]
+        return before[len(before.rstrip(b" \t\r\n")) :]
+
+    def _render(self, value: Any, span: Span) -> bytes:
+        """Render a value in place of another, with one line for each member if the other has several lines."""
+        inner, outer = self._space_at(span.start + 1), self._space_before(span.stop - 1)
+        if not isinstance(value, dict) or b"\n" not in inner:
+            return _dump(value)
+        return _dump_lines(value, inner, outer)
+
+    def _add(self, span: Span, key: str, value: Any, after: str) -> Splice:
+        known = members_with_offsets(self._json, span)
+        offset, member = next((offset, member) for offset, member in known if member.key == after)
+        stop = member.span.stop
+        return stop, stop, b"," + (self._space_before(offset) or b" ") + _dump(key) + b": " + _dump(value)
+
+    def _add_first(self, span: Span, name: str, value: Any) -> Splice:
+        start = span.start + 1
+        first = next(iter(members_with_offsets(self._json, span)))[1].span
+        lead = self._space_at(start)
+        if b"\n" not in lead:
+            return start, start, lead + _dump(name) + b": " + _dump(value) + (b"," if lead else b", ")
+        inner = self._space_at(first.start + 1)
+        if not (inner.startswith(lead) and len(inner) > len(lead)):
+            inner = lead + (b"\t" if lead.endswith(b"\t") else _UNIT)
+        return start, start, lead + _dump(name) + b": " + _dump_lines(value, inner, lead) + b","
+
+    def _remove(self, span: Span, key: str | int) -> Splice:
+        known = list(members_with_offsets(self._json, span))
+        place = next(place for place, (_, member) in enumerate(known) if member.key == key)
+        offset, member = known[place]
+        if place + 1 < len(known):
+            return offset, known[place + 1][0], b""
+        if place:
+            return known[place - 1][1].span.stop, member.span.stop, b""
+        return offset, span.stop - 1, b""
+
+    def _prepend(self, span: Span, new: tuple[str, ...]) -> Splice:
+        start = span.start + 1
+        if self._json[skip_space(self._json, start)] == ord("]"):
+            return start, start, b", ".join(map(_dump, new))
+        lead = self._space_at(start)
+        text = b"".join(lead + _dump(item) + (b"," if lead else b", ") for item in new)
+        return start, start, text
+
+
+def blank_comments(text: bytes) -> bytes:
+    """Return JSON of the same length without comments and trailing commas; line breaks stay."""
+    plain = _COMMENT.sub(_blank, text)
+    return _TRAILING_COMMA.sub(_blank, plain)
+
+
+def _blank(match: re.Match[bytes]) -> bytes:
+    return match[0] if match[0].startswith(b'"') else _VISIBLE.sub(b" ", match[0])
+
+
+def _dump(value: Any) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return json.dumps(value).encode()
+
+
+def _dump_lines(value: Any, inner: bytes, outer: bytes) -> bytes:
+    lines = (inner + _dump(key) + b": " + _dump(member) for key, member in value.items())
+    return b"{" + b",".join(lines) + outer + b"}"

@@ -1,0 +1,173 @@
+"""TOML, edited with `tomlkit`, which keeps comments and layout."""
+
+import copy
+import tomllib
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import Array, InlineTable
+
+from mcp_mirror.cli.install.formats.document import (
+    BYTE_ORDER_MARK,
+    Add,
+    AddFirst,
+    DropFirst,
+    Edit,
+    Location,
+    Prepend,
+    Put,
+    Remove,
+    Restore,
+    check_result,
+)
+from mcp_mirror.errors import ConfigError
+
+_UNSAFE = "the text has a form that cannot be edited safely"
+
+
+class TomlDocument:
+    """A TOML file."""
+
+    name: ClassVar[str] = "TOML"
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._mark = BYTE_ORDER_MARK if data.startswith(BYTE_ORDER_MARK) else b""
+        self._text = data[len(self._mark) :].decode()
+        self.value: Any = tomllib.loads(self._text)
+
+    def find_problem(self, at: Location) -> str | None:
+        """Return whether `tomlkit` cannot reproduce the file; the location does not matter."""
+        del at
+        try:
+            return None if tomlkit.dumps(tomlkit.parse(self._text)) == self._text else _UNSAFE
+        except (TOMLKitError, ValueError):
+            return _UNSAFE
+
+    def edit(self, edits: Iterable[Edit]) -> Self:
+        """Return the document with the edits.
+
+        Raises:
+            ConfigError: The result is not what the edits mean.
+        """
+        edits = tuple(edits)
+        try:
+            root = tomlkit.parse(self._text)
+            tail = "".join(_edit(root, edit) for edit in edits)
+            text = tomlkit.dumps(root)
+            if tail:
+                text = text.rstrip("\r\n") + "\n" + tail
+            if "\r\n" in self._text and "\n" not in self._text.replace("\r\n", ""):
+                text = text.replace("\r\n", "\n").replace("\n", "\r\n")
+            after = type(self)(self._mark + text.encode())
+        except (TOMLKitError, ValueError, KeyError, TypeError, AttributeError):
+            raise ConfigError(_UNSAFE) from None
+        check_result(after, self.value, edits)
+        return after
+
+    def read_table(self, at: Location) -> Any:
+        """Return a table with its comments and layout."""
+        return _walk(tomlkit.parse(self._text), at)
+
+
+def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
+    """Change the document, or return text for its end."""
+    match edit:
+        case Put(at, value):
+            _put(root, at, value)
+        case Restore(at, source, source_at):
+            assert isinstance(source, TomlDocument)  # noqa: S101  # the same file, earlier
+            _restore(_walk(root, at), source.read_table(source_at))
+        case Add(at, key, value, after):
+            _add(_walk(root, at), key, value, after)
+        case AddFirst(at, name, value):
+            if isinstance(_walk(root, at), InlineTable):
+                raise ConfigError(_UNSAFE)
+            return "\n" + tomlkit.dumps(_nest((*at, name), value))
+        case Remove(at):
+            _walk(root, at[:-1]).remove(at[-1])
+        case Prepend(at, new):
+            _put_array(root, at, _prepend(_walk(root, at).as_string(), new))
+        case DropFirst(at, count):
+            array = _walk(root, at)
+            for _ in range(count):
+                del array[0]
+    return ""
+
+
+def _walk(value: Any, at: Location) -> Any:
+    for step in at:
+        value = value[step]
+    return value
+
+
+def _put(root: Any, at: Location, value: Any) -> None:
+    if not isinstance(value, dict):
+        _walk(root, at[:-1])[at[-1]] = value
+        return
+    table = _walk(root, at)
+    for key in [key for key in table if key not in value]:
+        table.remove(key)
+    for key, member in value.items():
+        if key not in table:
+            table.add(key, _inline(member))
+        elif table[key].unwrap() != member:
+            table[key] = _inline(member)
+
+
+def _add(table: Any, key: str, value: Any, after: str) -> None:
+    """Add a line after the line of another key; `tomlkit` itself adds it after the comments that end a table."""
+    if isinstance(table, InlineTable):
+        table.add(key, value)
+        return
+    trivia = table[after].trivia
+    trivia.trail = f"\n{trivia.indent}{key} = {tomlkit.item(value).as_string()}{trivia.trail}"
+
+
+def _inline(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    table = tomlkit.inline_table()
+    table.update(value)
+    return table
+
+
+def _restore(table: Any, source: Any) -> None:
+    for key in [key for key in table if key not in source]:
+        table.remove(key)
+    for key in source:
+        if key not in table:
+            table.add(key, copy.deepcopy(source[key]))
+        elif table[key].unwrap() != source[key].unwrap():
+            table[key] = copy.deepcopy(source[key])
+
+
+def _nest(at: Location, value: Any) -> tomlkit.TOMLDocument:
+    document = tomlkit.document()
+    inner: Any = document
+    for step in at[:-1]:
+        table = tomlkit.table(is_super_table=True)
+        inner.add(str(step), table)
+        inner = table
+    table = tomlkit.table()
+    table.update(value)
+    inner.add(str(at[-1]), table)
+    return document
+
+
+def _put_array(root: Any, at: Location, text: str) -> None:
+    array = tomlkit.value(text)
+    assert isinstance(array, Array)  # noqa: S101  # the text of one, with more items
+    _walk(root, at[:-1])[at[-1]] = array
+
+
+def _prepend(text: str, new: tuple[str, ...]) -> str:
+    """Return the text of an array with more items, in the layout of its first item."""
+    inside = text[1:]
+    lead = inside[: len(inside) - len(inside.lstrip(" \t\r\n"))]
+    quoted = [tomlkit.string(item).as_string() for item in new]
+    if inside[len(lead) :].startswith("]"):
+        return "[" + ", ".join(quoted) + inside
+    return "[" + "".join(f"{lead}{item},{'' if lead else ' '}" for item in quoted) + inside

@@ -1,0 +1,217 @@
+"""The plans of an installation in place: each server is wrapped where it is.
+
+The backup beside a file is the file as it is without mcp-mirror. If nothing else in the file changed since, `uninstall`
+writes the backup; otherwise it restores the text of each wrapped entry from the backup, or unwraps an entry that the
+backup does not have.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_mirror.cli.install.entries import find_subcommand, read_words, unwrap_entry, wrap_entry
+from mcp_mirror.cli.install.files import has_file, read_bytes, remove_file, write_file
+from mcp_mirror.cli.install.formats import AddFirst, Document, Location, Remove, Restore, look_up, parse_document
+from mcp_mirror.cli.install.targets import Entry, Target, list_entries
+from mcp_mirror.errors import ConfigError
+
+MEMORY_NAME: Final = "mcp-mirror"
+"""The name of the memory tools among a client's servers."""
+
+
+@dataclass(frozen=True, slots=True)
+class InPlacePlan:
+    """A new content of a client's file."""
+
+    target: Target
+    before: bytes
+    """The file as it was read."""
+    after: bytes
+    restored: bytes
+    """The file without mcp-mirror: the backup."""
+    changed: tuple[str, ...]
+    """The servers that the plan wraps or unwraps."""
+    left: tuple[tuple[str, str], ...] = ()
+    """Other servers, with the reason why they stay as they are."""
+
+
+def plan_wrapping(
+    target: Target, program: Sequence[str], chosen: Collection[str] = (), *, with_memory: bool = False
+) -> InPlacePlan:
+    """Plan to wrap the servers of a file that are not wrapped yet.
+
+    Args:
+        target: The file.
+        program: The command of mcp-mirror.
+        chosen: Names of the servers to wrap; empty: all.
+        with_memory: Add the memory tools as one more server.
+
+    Raises:
+        ConfigError: The file cannot be read, or `chosen` has a name that is not in it.
+    """
+    document = target.read()
+    entries = list_entries(document, target.place)
+    if unknown := sorted(set(chosen) - {entry.name for entry in entries}):
+        raise ConfigError(f"{target.file} has no server {unknown[0]!r}. It has: {', '.join(e.name for e in entries)}.")
+    restored = _restore(target, document).data
+    changed: list[str] = []
+    left: list[tuple[str, str]] = []
+    after = document
+    for entry in entries:
+        reason = entry.find_reason(target.client, is_chosen=entry.name in chosen)
+        if chosen and entry.name not in chosen:
+            reason = reason if entry.is_wrapped else "it was not chosen"
+        if reason is None:
+            try:
+                after = _wrap(after, entry, target, program)
+            except ConfigError as error:
+                reason = str(error)
+        if reason is None:
+            changed.append(entry.label)
+        else:
+            left.append((entry.label, reason))
+    if with_memory and (changed or any(entry.is_wrapped for entry in entries)):
+        after = _add_memory(after, target, program)
+    return InPlacePlan(target, document.data, after.data, restored, tuple(changed), tuple(left))
+
+
+def plan_unwrapping(target: Target) -> InPlacePlan:
+    """Plan to restore a file.
+
+    Raises:
+        ConfigError: The file cannot be read, or has no wrapped servers.
+    """
+    document = target.read()
+    entries = list_entries(document, target.place)
+    wrapped = [entry.label for entry in entries if entry.is_wrapped]
+    if not wrapped and not any(_is_memory(entry) for entry in entries):
+        raise ConfigError(f"There is nothing to uninstall: no server in {target.file} is wrapped.")
+    restored = _restore(target, document).data
+    return InPlacePlan(target, document.data, restored, restored, tuple(wrapped))
+
+
+def apply_plan(plan: InPlacePlan, *, keep_backup: bool) -> None:
+    """Write a plan: the backup first, then the file; without `keep_backup`, the backup is removed at the end.
+
+    Raises:
+        ConfigError: The file changed since the plan was made, or cannot be written.
+    """
+    if read_bytes(plan.target.file) != plan.before:
+        raise ConfigError(
+            f"{plan.target.file} changed at the same time. Close {plan.target.client.title}, then try again."
+        )
+    if keep_backup:
+        write_file(plan.target.backup, plan.restored)
+    if plan.after != plan.before:
+        write_file(plan.target.file, plan.after)
+    if not keep_backup:
+        remove_file(plan.target.backup)
+
+
+def find_changed(target: Target) -> list[str]:
+    """Return the wrapped servers whose entries changed since the installation."""
+    document, backup = target.read(), _read_backup(target)
+    old = _by_key(list_entries(backup, target.place)) if backup else {}
+    changed: list[str] = []
+    for key, entry in _by_key(list_entries(document, target.place)).items():
+        if entry.is_wrapped and (backup is None or not _is_wrap_of(backup, old.get(key), entry, target)):
+            changed.append(entry.label)
+    return changed
+
+
+def _wrap(document: Document, entry: Entry, target: Target, program: Sequence[str]) -> Document:
+    return document.edit(wrap_entry(entry.at, entry.name, entry.value, target.client.shape, program))
+
+
+def _add_memory(document: Document, target: Target, program: Sequence[str]) -> Document:
+    """Return the document with the memory tools: once for the whole client, else in each of its projects."""
+    entries = list_entries(document, target.place)
+    blocks = dict.fromkeys(entry.at[:-1] for entry in entries if entry.is_wrapped)
+    blocks = {at: None for at in blocks if at[0] != "projects"} or blocks
+    present = {entry.at[:-1] for entry in entries if _is_memory(entry)}
+    shape = target.client.shape
+    for block in blocks:
+        words = [*program, "memory"]
+        command = {shape.command: words} if shape.has_command_list else {shape.command: words[0], "args": words[1:]}
+        kind = {"type": shape.local_type} if shape.is_type_required else {}
+        name = {"name": MEMORY_NAME} if isinstance(entries[0].at[-1], int) or shape.env == "envs" else {}
+        enabled = {"enabled": True} if shape.env == "envs" else {}
+        if block not in present:
+            document = document.edit([AddFirst(block, MEMORY_NAME, {**name, **enabled, **kind, **command})])
+    return document
+
+
+def _is_memory(entry: Entry) -> bool:
+    return find_subcommand(entry.value) == "memory"
+
+
+def _restore(target: Target, document: Document) -> Document:
+    """Return the document without mcp-mirror."""
+    entries = list_entries(document, target.place)
+    if not any(entry.is_wrapped or _is_memory(entry) for entry in entries):
+        return document
+    backup = _read_backup(target)
+    if backup is not None and _wrap_like(backup, document, target) == document.data:
+        return backup
+    old = _by_key(list_entries(backup, target.place)) if backup else {}
+    for entry in reversed(entries):
+        if _is_memory(entry):
+            document = document.edit([Remove(entry.at)])
+    for key, entry in _by_key(list_entries(document, target.place)).items():
+        if entry.is_wrapped:
+            document = _unwrap(document, entry, old.get(key), backup, target)
+    return document
+
+
+def _unwrap(document: Document, entry: Entry, old: Entry | None, backup: Document | None, target: Target) -> Document:
+    if old is not None and backup is not None and _is_wrap_of(backup, old, entry, target):
+        with suppress(ConfigError):
+            return document.edit([Restore(entry.at, backup, old.at)])
+    return document.edit(unwrap_entry(entry.at, entry.value, target.client.shape))
+
+
+def _is_wrap_of(backup: Document, old: Entry | None, entry: Entry, target: Target) -> bool:
+    """Return whether an entry is exactly what `install` makes of an entry of the backup."""
+    if old is None or old.find_reason(target.client, is_chosen=True) is not None:
+        return False
+    try:
+        return bool(look_up(_wrap(backup, old, target, _read_program(entry)).value, old.at) == entry.value)
+    except ConfigError:
+        return False
+
+
+def _wrap_like(backup: Document, document: Document, target: Target) -> bytes | None:
+    """Return the backup with the same servers wrapped as in the document; None if they cannot be."""
+    entries = list_entries(document, target.place)
+    wrapped = {key: entry for key, entry in _by_key(entries).items() if entry.is_wrapped}
+    own = [entry for entry in entries if _is_memory(entry)]
+    try:
+        after = backup
+        for key, entry in _by_key(list_entries(backup, target.place)).items():
+            like = wrapped.get(key)
+            if like is not None and entry.find_reason(target.client, is_chosen=True) is None:
+                after = _wrap(after, entry, target, _read_program(like))
+        return (_add_memory(after, target, _read_program(own[0])) if own else after).data
+    except ConfigError:
+        return None
+
+
+def _by_key(entries: Iterable[Entry]) -> dict[tuple[Location, str], Entry]:
+    """Return entries by their block and name: indices of a list change."""
+    return {(entry.at[:-1], entry.name): entry for entry in entries}
+
+
+def _read_program(entry: Entry) -> list[str]:
+    """Return the command of mcp-mirror in an entry."""
+    words = read_words(entry.value)
+    return words[: words.index(find_subcommand(entry.value) or "")]
+
+
+def _read_backup(target: Target) -> Document | None:
+    if not has_file(target.backup):
+        return None
+    try:
+        return parse_document(read_bytes(target.backup), target.file)
+    except ConfigError:
+        return None

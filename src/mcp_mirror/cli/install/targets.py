@@ -1,0 +1,180 @@
+"""The files of clients on this machine, and the servers in them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp_mirror.cli.install.clients import (
+    ANY_CLIENT,
+    CLIENTS,
+    Block,
+    Client,
+    Machine,
+    Place,
+    each_file,
+    find_named_client,
+)
+from mcp_mirror.cli.install.entries import find_reason, find_subcommand, is_wrapped
+from mcp_mirror.cli.install.files import BACKUP_SUFFIX, read_bytes, resolve_path
+from mcp_mirror.cli.install.formats import Document, Location, look_up, parse_document
+from mcp_mirror.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A file of a client."""
+
+    client: Client
+    place: Place
+    file: Path
+
+    @property
+    def title(self) -> str:
+        """The client and its file, for messages."""
+        return f"{self.client.title} ({self.file})"
+
+    @property
+    def word(self) -> str:
+        """What the command line names this file by."""
+        is_only = self.place.scope == "user" and self.client is not ANY_CLIENT
+        return self.client.name if is_only else str(self.file)
+
+    @property
+    def backup(self) -> Path:
+        """The file as it is without mcp-mirror."""
+        return self.file.with_name(self.file.name + BACKUP_SUFFIX)
+
+    def read(self) -> Document:
+        """Return the parsed file.
+
+        Raises:
+            ConfigError: The file cannot be read or parsed.
+        """
+        return parse_document(read_bytes(self.file), self.file)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A server in a file."""
+
+    name: str
+    at: Location
+    value: Any
+    problem: str | None = None
+    """Why the text of the entry cannot be edited."""
+
+    @property
+    def label(self) -> str:
+        """The name for messages, with the project of a server of Claude Code's local scope."""
+        return f"{self.name} (in {self.at[1]})" if self.at[0] == "projects" else self.name
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether `install` wrapped the entry."""
+        return is_wrapped(self.value)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the entry is mcp-mirror, not a wrapped server."""
+        return find_subcommand(self.value) in ("serve", "memory")
+
+    def find_reason(self, client: Client, *, is_chosen: bool = False) -> str | None:
+        """Return why the entry is left as it is; None if it can be wrapped."""
+        return find_reason(self.value, client.shape, is_chosen=is_chosen) or self.problem
+
+
+def find_targets(machine: Machine) -> list[Target]:
+    """Return the files on a machine that have servers, the user's and those of the current folder."""
+    found: dict[Path, Target] = {}
+    for client, place, file in each_file(machine):
+        if file.is_file() and resolve_path(file) not in found:
+            target = Target(client, place, file)
+            if has_servers(target):
+                found[resolve_path(file)] = target
+    return list(found.values())
+
+
+def has_servers(target: Target) -> bool:
+    """Return whether a file has servers; also if it cannot be read, so that a later error reports it."""
+    try:
+        return bool(list_entries(target.read(), target.place))
+    except ConfigError:
+        return True
+
+
+def find_named(word: str, machine: Machine) -> list[Target]:
+    """Return the files that a client's name or a path means; of a client, those of the user.
+
+    Raises:
+        ConfigError: There is neither such a client nor such a file, or the client has no file here.
+    """
+    client = find_named_client(word)
+    if client is None:
+        return [_find_file(word, machine)]
+    targets = [target for target in find_targets(machine) if target.client is client]
+    if chosen := [target for target in targets if target.place.scope == "user"] or targets:
+        return chosen
+    files = [place.files(machine) for place in client.places]
+    first = next(file for some in files for file in some)
+    raise ConfigError(f"{client.title} has no servers here: {first} does not exist or names none. Add a server first.")
+
+
+def _find_file(word: str, machine: Machine) -> Target:
+    path = resolve_path(word)
+    if not path.is_file():
+        names = ", ".join(client.name for client in CLIENTS)
+        raise ConfigError(f"{word!r} is neither a client ({names}) nor a file. Name one of these or a client's file.")
+    known = [Target(client, place, file) for client, place, file in each_file(machine)]
+    if exact := next((target for target in known if resolve_path(target.file) == path), None):
+        return exact
+    for client in CLIENTS:
+        for place in client.places:
+            if place.is_like(path):
+                return Target(client, Place("project", place.path, place.blocks), path)
+    return Target(ANY_CLIENT, ANY_CLIENT.places[0], path)
+
+
+def list_entries(document: Document, place: Place) -> list[Entry]:
+    """Return the servers of a file in their order.
+
+    Raises:
+        ConfigError: A key that must contain servers has another value.
+    """
+    entries: list[Entry] = []
+    for at in _find_blocks(document.value, place):
+        block = look_up(document.value, at)
+        if isinstance(block, dict):
+            named = [(str(name), name, value) for name, value in block.items()]
+        elif isinstance(block, list):
+            named = [(_name_of(value, index), index, value) for index, value in enumerate(block)]
+        else:
+            raise ConfigError(f"{'.'.join(map(str, at))!r} contains no servers but {block!r}. Fix it first.")
+        for name, key, value in named:
+            is_setting = at == ("mcp",) and not isinstance(value, dict)  # OpenCode's own settings beside the servers
+            if not is_setting and (*at, key) != ("mcp", "servers"):
+                entries.append(Entry(name, (*at, key), value, document.find_problem((*at, key))))
+    return entries
+
+
+def _find_blocks(value: Any, place: Place) -> Iterator[Location]:
+    """Yield the locations of blocks; of alternatives without `*`, the first that has servers."""
+    found = [at for block in place.blocks for at in _expand(value, block)]
+    plain = [at for at in found if len(at) <= 2]  # noqa: PLR2004  # longer ones are of `*`
+    yield from plain[:1]
+    yield from (at for at in found if at not in plain)
+
+
+def _expand(value: Any, block: Block) -> Iterator[Location]:
+    if "*" in block:
+        place = block.index("*")
+        inner = look_up(value, block[:place])
+        for key in inner if isinstance(inner, dict) else ():
+            yield from _expand(value, (*block[:place], key, *block[place + 1 :]))
+    elif look_up(value, block):
+        yield block
+
+
+def _name_of(value: Any, index: int) -> str:
+    name = value.get("name") if isinstance(value, dict) else None
+    return str(name or f"number {index + 1}")

@@ -1,0 +1,620 @@
+"""`mcp-mirror install` in place: servers are wrapped where they are, and nothing else in a client's file changes."""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from mcp_mirror.cli.install.clients import CLIENTS, Machine
+from mcp_mirror.cli.install.files import BACKUP_SUFFIX
+from mcp_mirror.cli.install.in_place import apply_plan, plan_unwrapping, plan_wrapping
+from mcp_mirror.cli.install.targets import find_named
+from mcp_mirror.cli.main import app
+
+PROGRAM = "/opt/mcp-mirror"
+PREFIX = ["wrap", "--name", "files", "--"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    for name, folder in (("HOME", ""), ("XDG_CONFIG_HOME", ".config")):
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    for name in ("CODEX_HOME", "CLAUDE_CONFIG_DIR", "SECRET"):
+        monkeypatch.delenv(name, raising=False)
+    for module in ("commands", "merge"):
+        monkeypatch.setattr(f"mcp_mirror.cli.install.{module}.find_program", lambda: [PROGRAM])
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str], Path]:
+    """Writes a file below the home folder."""
+
+    def write(path: str, text: str) -> Path:
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text.encode())
+        return file
+
+    return write
+
+
+Write = Callable[[str, str], Path]
+
+
+def run(*args: str, answers: str | None = None) -> Result:
+    return CliRunner().invoke(app, args, input=answers)
+
+
+def parse(file: Path) -> Any:
+    text = file.read_text("utf-8-sig")
+    match file.suffix:
+        case ".toml":
+            return tomllib.loads(text)
+        case ".yaml":
+            return yaml.safe_load(text)
+        case _:
+            return json.loads(text)
+
+
+FILES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "claude-desktop": (".config/Claude/claude_desktop_config.json", "mcpServers", ("command", "args")),
+    "claude-code": (".claude.json", "mcpServers", ("command", "args")),
+    "cursor": (".cursor/mcp.json", "mcpServers", ("command", "args")),
+    "vscode": (".config/Code/User/mcp.json", "servers", ("command", "args")),
+    "windsurf": (".codeium/windsurf/mcp_config.json", "mcpServers", ("command", "args")),
+    "codex": (".codex/config.toml", "mcp_servers", ("command", "args")),
+    "gemini": (".gemini/settings.json", "mcpServers", ("command", "args")),
+    "zed": (".config/zed/settings.json", "context_servers", ("command", "args")),
+    "cline": (".cline/data/settings/cline_mcp_settings.json", "mcpServers", ("command", "args")),
+    "roo": (
+        ".config/Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+        "mcpServers",
+        ("command", "args"),
+    ),
+    "goose": (".config/goose/config.yaml", "extensions", ("cmd", "args")),
+    "opencode": (".config/opencode/opencode.json", "mcp", ("command", "")),
+    "lm-studio": (".lmstudio/mcp.json", "mcpServers", ("command", "args")),
+    "junie": (".junie/mcp/mcp.json", "mcpServers", ("command", "args")),
+    "continue": (".continue/config.yaml", "mcpServers", ("command", "args")),
+}
+OTHER = {"env": {"KEY": "k"}, "cwd": "/work", "timeout": 9, "trust": True, "alwaysAllow": ["read"]}
+
+
+def render(name: str, block: str, entry: dict[str, Any]) -> str:
+    """The file of a client with one server."""
+    if name == "codex":
+        table = "\n".join(f"{key} = {json.dumps(value)}" for key, value in entry.items() if key != "env")
+        return f'# mine\nmodel = "m"\n\n[{block}.files]\n{table}\n\n[{block}.files.env]\nKEY = "k"\n'
+    if name == "continue":
+        return yaml.safe_dump({"name": "me", block: [{"name": "files", **entry}]}, sort_keys=False)
+    if name == "goose":
+        return yaml.safe_dump({"GOOSE_MODEL": "m", block: {"files": entry}}, sort_keys=False)
+    return json.dumps({"other": 1, block: {"files": entry}}, indent=2)
+
+
+@pytest.mark.parametrize("name", [client.name for client in CLIENTS])
+def test_a_server_of_each_client_is_wrapped_and_restored(name: str, write: Write) -> None:
+    path, block, (command, args) = FILES[name]
+    entry = {"type": "local", "command": ["npx", "-y", "p"], **OTHER} if not args else {
+        command: "npx", args: ["-y", "p"], **OTHER
+    }  # fmt: skip
+    file = write(path, render(name, block, entry))
+    before = file.read_bytes()
+    ran = run("install", name)
+    assert ran.exit_code == 0, ran.output
+    [wrapped] = parse(file)[block] if name == "continue" else parse(file)[block].values()
+    expected = {args: [*PREFIX, "npx", "-y", "p"], command: PROGRAM} if args else {
+        command: [PROGRAM, *PREFIX, "npx", "-y", "p"]
+    }  # fmt: skip
+    assert {key: wrapped[key] for key in expected} == expected
+    assert {key: wrapped[key] for key in OTHER} == OTHER
+    assert run("install", name).exit_code == 0
+    assert "wrapped: files" in run("status").stdout
+    assert run("uninstall", name).exit_code == 0
+    assert file.read_bytes() == before
+    assert not file.with_name(file.name + BACKUP_SUFFIX).exists()
+
+
+REMOTE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "claude-code": (
+        {"type": "http", "url": "https://e.com/mcp", "headers": {"Authorization": "Bearer s"}, "alwaysLoad": True},
+        {"type": "stdio", "alwaysLoad": True},
+    ),
+    "cursor": ({"url": "https://e.com/mcp", "headers": {"Authorization": "Bearer ${env:S}"}}, {}),
+    "windsurf": ({"serverUrl": "https://e.com/mcp", "headers": {"Authorization": "Bearer s"}}, {}),
+    "gemini": (
+        {"httpUrl": "https://e.com/mcp", "headers": {"Authorization": "Bearer $S"}, "trust": True},
+        {"trust": True},
+    ),
+    "opencode": (
+        {"type": "remote", "url": "https://e.com/mcp", "headers": {"Authorization": "Bearer {env:S}"}, "enabled": True},
+        {"type": "local", "enabled": True},
+    ),
+    "goose": (
+        {"type": "streamable_http", "uri": "https://e.com/mcp", "headers": {"Authorization": "Bearer s"}, "timeout": 9},
+        {"type": "stdio", "timeout": 9},
+    ),
+    "continue": (
+        {"type": "streamable-http", "url": "https://e.com/mcp", "requestOptions": {"headers": {"Authorization": "s"}}},
+        {"type": "stdio"},
+    ),
+    "roo": (
+        {"type": "streamable-http", "url": "https://e.com/mcp", "headers": {"Authorization": "s"}, "disabled": False},
+        {"type": "stdio", "disabled": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REMOTE)
+def test_a_remote_server_becomes_a_wrapped_one_without_secrets_in_arguments(name: str, write: Write) -> None:
+    entry, kept = REMOTE[name]
+    path, block, _ = FILES[name]
+    file = write(path, render(name, block, entry))
+    before = parse(file)
+    assert run("install", name).exit_code == 0
+    [wrapped] = parse(file)[block] if name == "continue" else parse(file)[block].values()
+    env = next(wrapped.pop(key) for key in ("env", "envs", "environment") if key in wrapped)
+    command = next(wrapped.pop(key) for key in ("command", "cmd") if key in wrapped)
+    words = command if isinstance(command, list) else [command, *wrapped.pop("args")]
+    headers = entry.get("headers") or entry["requestOptions"]["headers"]
+    assert words == [
+        PROGRAM, "wrap", "--name", "files", "--url", "https://e.com/mcp",
+        "--header-env", "Authorization=MCP_MIRROR_HEADER_1",
+    ]  # fmt: skip
+    assert env == {"MCP_MIRROR_HEADER_1": headers["Authorization"]}
+    wrapped.pop("name", None)
+    assert wrapped == kept
+    file.write_text(file.read_text() + "\n")  # the file changed, so that the entry is restored on its own
+    Path(f"{file}{BACKUP_SUFFIX}").unlink()
+    assert run("uninstall", name).exit_code == 0
+    assert parse(file) == before
+
+
+def test_codex_forwards_the_variables_of_headers(write: Write) -> None:
+    text = (
+        '[mcp_servers.web]\nurl = "https://e.com/mcp"\nbearer_token_env_var = "TOKEN"\nenv_http_headers = {X = "Y"}\n'
+    )
+    file = write(".codex/config.toml", text)
+    assert run("install", "codex").exit_code == 0
+    web = parse(file)["mcp_servers"]["web"]
+    assert web["args"][5:] == ["--header", "X: ${Y}", "--header", "Authorization: Bearer ${TOKEN}"]
+    assert web["env_vars"] == ["Y", "TOKEN"]
+    Path(f"{file}{BACKUP_SUFFIX}").unlink()
+    assert run("uninstall", "codex").exit_code == 0
+    assert parse(file) == tomllib.loads(text)
+
+
+def test_an_address_with_a_secret_moves_to_the_environment(write: Write) -> None:
+    file = write(".cursor/mcp.json", '{"mcpServers": {"web": {"url": "https://e.com/sse?key=s"}}}')
+    before = file.read_bytes()
+    assert run("install", "cursor").exit_code == 0
+    web = parse(file)["mcpServers"]["web"]
+    assert web["args"][3:] == ["--url", "${MCP_MIRROR_URL}", "--sse"]
+    assert web["env"] == {"MCP_MIRROR_URL": "https://e.com/sse?key=s"}
+    Path(f"{file}{BACKUP_SUFFIX}").unlink()
+    assert run("uninstall", "cursor").exit_code == 0
+    assert parse(file) == json.loads(before)
+
+
+LEFT: dict[str, tuple[dict[str, Any], str]] = {
+    "web socket": ({"type": "ws", "url": "wss://e.com"}, "WebSocket"),
+    "an input": ({"command": "x", "env": {"K": "${input:key}"}}, "asks a person"),
+    "disabled": ({"command": "x", "disabled": True}, "it is disabled"),
+    "not enabled": ({"command": "x", "enabled": False}, "it is disabled"),
+    "an extension": ({"source": "extension", "settings": {}}, "part of the client"),
+    "nothing": ({}, "neither a command nor an address"),
+    "a sign-in": ({"url": "https://e.com/mcp", "oauth": {"clientId": "c"}}, "the client signs in"),
+    "no credentials": ({"url": "https://e.com/mcp"}, "may sign in"),
+    "a command line": ({"command": "npx -y p"}, "write them in 'args'"),
+    "a list": ({"command": ["x"], "args": "y"}, ""),
+    "the gateway": ({"command": "uvx", "args": ["mcp-mirror@latest", "serve"]}, "mcp-mirror itself (serve)"),
+    "wrapped": ({"command": "python", "args": ["-m", "mcp_mirror", "wrap", "--", "x"]}, "wrapped already"),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_what_cannot_be_wrapped_is_left_with_its_reason(case: str, write: Write) -> None:
+    entry, reason = LEFT[case]
+    servers = {"it": entry, "files": {"command": "npx", "env": {"K": "${NOT_SET}"}}}
+    file = write(".cursor/mcp.json", json.dumps({"mcpServers": servers}))
+    ran = run("install", "cursor")
+    assert ran.exit_code == 0, ran.output
+    found = parse(file)["mcpServers"]
+    assert found["files"]["args"] == [*PREFIX, "npx"]
+    if reason:
+        assert found["it"] == entry
+        assert re.search(rf"left: it: .*{re.escape(reason)}", ran.stderr)
+
+
+def test_a_named_server_is_wrapped_even_if_it_may_need_a_sign_in(write: Write) -> None:
+    servers = {"web": {"url": "https://e.com/mcp"}, "files": {"command": "npx"}}
+    file = write(".cursor/mcp.json", json.dumps({"mcpServers": servers}))
+    ran = run("install", "cursor", "--server", "web")
+    assert ran.exit_code == 0
+    assert "left: files: it was not chosen" in ran.stderr
+    found = parse(file)["mcpServers"]
+    assert found["web"]["args"] == ["wrap", "--name", "web", "--url", "https://e.com/mcp"]
+    assert found["files"] == {"command": "npx"}
+    assert "has no server 'other'" in run("install", "cursor", "--server", "other").stderr
+
+
+def test_a_server_that_is_written_twice_is_left(write: Write) -> None:
+    text = (
+        '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}, "b": {"command": "z", "args": [], "args": []}}}'
+    )
+    file = write(".cursor/mcp.json", text)
+    ran = run("install", "cursor")
+    assert "left: a: the key 'a' appears twice" in ran.stderr
+    assert "left: b: the key 'args' appears twice" in ran.stderr
+    assert file.read_text() == text
+
+
+def test_yaml_with_anchors_is_left(write: Write) -> None:
+    anchors = "extensions:\n  a: &x\n    cmd: x\n    type: stdio\n  b: *x\n  c:\n    <<: *x\n"
+    text = anchors + "  d: {cmd: y, args: [z], type: stdio}\n"
+    file = write(".config/goose/config.yaml", text)
+    ran = run("install", "goose")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stderr.count("YAML a") == 3
+    assert file.read_text() == text.replace(
+        "cmd: y, args: [z]", f'cmd: {PROGRAM}, args: [wrap, "--name", d, "--", y, z]'
+    )
+
+
+def test_claude_code_servers_of_projects_are_wrapped(write: Write) -> None:
+    project = {"mcpServers": {"files": {"command": "a"}}, "allowedTools": []}
+    content = {"mcpServers": {"files": {"command": "b"}}, "projects": {"/x": project, "/y": {}}, "numStartups": 1}
+    file = write(".claude.json", json.dumps(content))
+    ran = run("install", "claude-code", "--memory")
+    assert "wrapped: files, files (in /x)" in ran.stderr
+    now = parse(file)
+    assert now["projects"]["/x"]["mcpServers"]["files"]["args"][-1] == "a"
+    assert now["mcpServers"]["mcp-mirror"] == {"command": PROGRAM, "args": ["memory"]}
+    now["numStartups"] = 2  # Claude Code writes its file at every start
+    file.write_text(json.dumps(now, indent=2))
+    assert "changed since" not in run("status").stdout
+    assert run("uninstall", "claude-code").exit_code == 0
+    assert parse(file) == {**content, "numStartups": 2}
+
+
+def test_opencode_knows_both_versions_of_its_file(write: Write) -> None:
+    second = {"mcp": {"timeout": 5, "servers": {"files": {"type": "local", "command": ["x"]}}}}
+    file = write(".config/opencode/opencode.json", json.dumps(second))
+    assert run("install", "opencode").exit_code == 0
+    assert parse(file)["mcp"]["servers"]["files"]["command"] == [PROGRAM, *PREFIX, "x"]
+    assert run("uninstall", "opencode").exit_code == 0
+    assert parse(file) == second
+
+
+def test_zed_older_form_of_a_command_is_wrapped(write: Write) -> None:
+    old = {"files": {"command": {"path": "x", "args": ["y"], "env": None}, "settings": {}}}
+    file = write(".config/zed/settings.json", json.dumps({"context_servers": old}))
+    assert run("install", "zed").exit_code == 0
+    assert parse(file)["context_servers"]["files"]["command"] == {
+        "path": PROGRAM, "args": [*PREFIX, "x", "y"], "env": None
+    }  # fmt: skip
+    Path(f"{file}{BACKUP_SUFFIX}").unlink()
+    assert run("uninstall", "zed").exit_code == 0
+    assert parse(file)["context_servers"] == old
+
+
+def test_vscode_settings_file_is_known(write: Write) -> None:
+    file = write(".config/Code/User/settings.json", '{"mcp": {"servers": {"files": {"command": "x"}}}, // c\n}')
+    assert run("install", "vscode").exit_code == 0
+    assert '"args": ["wrap", "--name", "files", "--", "x"]' in file.read_text()
+
+
+def test_servers_added_later_are_wrapped_by_a_second_install(write: Write) -> None:
+    file = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    assert run("install", "cursor").exit_code == 0
+    now = parse(file)
+    now["mcpServers"]["late"] = {"command": "y"}
+    file.write_text(json.dumps(now))
+    assert "not wrapped: late (`mcp-mirror install cursor` wraps them)" in run("status").stdout
+    ran = run("install", "cursor")
+    assert "wrapped: late" in ran.stderr
+    assert "wrapped: files, late" in run("status").stdout
+    assert run("uninstall", "cursor").exit_code == 0
+    assert parse(file) == {"mcpServers": {"files": {"command": "x"}, "late": {"command": "y"}}}
+
+
+def test_status_reports_a_changed_entry_and_a_missing_program(write: Write) -> None:
+    file = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}, "other": {"command": "x"}}}')
+    assert run("install", "cursor").exit_code == 0
+    now = parse(file)
+    now["mcpServers"]["files"]["env"] = {"A": "b"}
+    file.write_text(json.dumps(now))
+    said = run("status").stdout
+    assert "changed since the installation: files\n" in said
+    assert f"problem: {PROGRAM} does not exist" in said
+    assert run("uninstall", "cursor").exit_code == 0
+    assert parse(file)["mcpServers"]["files"] == {"command": "x", "args": [], "env": {"A": "b"}}
+
+
+def test_a_file_that_changes_during_the_installation_is_kept(write: Write, tmp_path: Path) -> None:
+    file = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    [target] = find_named("cursor", Machine("linux", tmp_path, tmp_path / "project", {}))
+    plan = plan_wrapping(target, [PROGRAM])
+    file.write_text("{}")
+    with pytest.raises(Exception, match="changed at the same time"):
+        apply_plan(plan, keep_backup=True)
+    assert file.read_text() == "{}"
+
+
+def test_a_link_and_the_mode_of_its_file_stay(write: Write, tmp_path: Path) -> None:
+    real = write("dotfiles/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    real.chmod(0o644)
+    link = tmp_path / ".cursor" / "mcp.json"
+    link.parent.mkdir()
+    link.symlink_to(real)
+    assert run("install", "cursor").exit_code == 0
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o644
+    assert Path(f"{link}{BACKUP_SUFFIX}").stat().st_mode & 0o777 == 0o600
+    assert parse(real)["mcpServers"]["files"]["command"] == PROGRAM
+
+
+def test_without_a_client_a_script_must_say_all_and_yes(write: Write) -> None:
+    assert "No client with servers was found" in run("install").stderr
+    file = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    broken = write(".gemini/settings.json", '{"mcpServers": ')
+    before = file.read_bytes()
+    ran = run("install")
+    assert ran.exit_code == 2
+    assert "Name a client, or write --all --yes for every client. Found: cursor." in ran.stderr
+    assert file.read_bytes() == before
+    ran = run("install", "--all", "--yes")
+    assert ran.exit_code == 1  # the other file cannot be read
+    assert f"{broken} cannot be read as JSON" in ran.stderr
+    assert parse(file)["mcpServers"]["files"]["command"] == PROGRAM
+    assert "Name a client, or write --all. Installed: cursor." in run("uninstall").stderr
+    assert run("uninstall", "--all").exit_code == 0
+    assert file.read_bytes() == before
+
+
+def test_the_list_of_clients_asks_which_to_change(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_mirror.cli.install.commands.is_terminal", lambda: True)
+    texts = '{"mcpServers": {"files": {"command": "x"}, "off": {"command": "y", "disabled": true}}}'
+    cursor, gemini = write(".cursor/mcp.json", texts), write(".gemini/settings.json", texts)
+    project = write("project/.mcp.json", texts)
+    assert run("install", answers="none\n").exit_code == 0
+    assert run("install", answers="9\n").exit_code == 2
+    ran = run("install", answers="2\ny\n")
+    assert ran.exit_code == 0, ran.output
+    assert f"1. Claude Code ({project}), of this folder: files" in ran.stderr
+    assert f"2. Cursor ({cursor}): files" in ran.stderr
+    assert "off stays as it is: it is disabled" in ran.stderr
+    assert list(parse(cursor)["mcpServers"]) == ["mcp-mirror", "files", "off"]
+    assert gemini.read_text() == project.read_text() == texts
+
+
+def test_all_leaves_files_of_projects(write: Write) -> None:
+    project = write("project/.mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    before = project.read_bytes()
+    assert run("install", "--all", "--yes").exit_code == 0
+    assert project.read_bytes() == before
+    ran = run("install", ".mcp.json")
+    assert "now contains a path of this machine" in ran.stderr
+    assert parse(project)["mcpServers"]["files"]["command"] == PROGRAM
+    assert run("uninstall", ".mcp.json").exit_code == 0
+    assert project.read_bytes() == before
+
+
+def test_a_dry_run_prints_a_diff_and_writes_nothing(write: Write) -> None:
+    file = write(".cursor/mcp.json", '{"mcpServers": {\n"files": {"command": "x"}\n}}')
+    before = file.read_bytes()
+    ran = run("install", "cursor", "--dry-run")
+    assert '-"files": {"command": "x"}\n' in ran.stdout
+    assert f'+"files": {{"command": "{PROGRAM}", "args": ["wrap", "--name", "files", "--", "x"]}}\n' in ran.stdout
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "said"),
+    [
+        (".cursor/mcp.json", "{'a': 1}", "cannot be read as JSON"),
+        (".cursor/mcp.json", '{"mcpServers": 5}', "contains no servers but 5"),
+        (".cursor/mcp.json", "[" * 100_000, "nested too deeply"),
+        (".codex/config.toml", "a = ", "cannot be read as TOML"),
+        (".config/goose/config.yaml", "a: [", "cannot be read as YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_reported(path: str, text: str, said: str, write: Write) -> None:
+    file = write(path, text)
+    ran = run("install", str(file))
+    assert ran.exit_code == 2
+    assert said in ran.stderr
+    assert file.read_text() == text
+
+
+def test_any_file_is_known_by_its_path(write: Write) -> None:
+    file = write("elsewhere/agents.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    assert run("install", str(file)).exit_code == 0
+    assert parse(file)["mcpServers"]["files"]["args"] == [*PREFIX, "x"]
+    assert run("uninstall", str(file)).exit_code == 0
+    other = write("other/.vscode/mcp.json", '{"servers": {"files": {"command": "x"}}}')
+    assert run("install", str(other)).exit_code == 0
+    assert parse(other)["servers"]["files"]["command"] == PROGRAM
+
+
+def test_options_that_do_not_fit_together_are_errors(write: Write) -> None:
+    write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    for args in (("--merge",), ("cursor", "--merge", "--server", "x"), ("cursor", "--config", "c"), ("--server", "x")):
+        assert run("install", *args).exit_code == 2
+    assert "There is nothing to uninstall" in run("uninstall").stderr
+    assert run("install", "gemini").exit_code == 2
+
+
+WINDOWS, MAC, LINUX = "AppData/Roaming", "Library/Application Support", ".config"
+PATHS = {
+    "claude-desktop": {"linux": f"{LINUX}/Claude", "darwin": f"{MAC}/Claude", "win32": f"{WINDOWS}/Claude"},
+    "claude-code": dict.fromkeys(("linux", "darwin", "win32"), ""),
+    "cursor": dict.fromkeys(("linux", "darwin", "win32"), ".cursor"),
+    "vscode": {"linux": f"{LINUX}/Code/User", "darwin": f"{MAC}/Code/User", "win32": f"{WINDOWS}/Code/User"},
+    "windsurf": dict.fromkeys(("linux", "darwin", "win32"), ".codeium/windsurf"),
+    "codex": dict.fromkeys(("linux", "darwin", "win32"), ".codex"),
+    "gemini": dict.fromkeys(("linux", "darwin", "win32"), ".gemini"),
+    "zed": {"linux": f"{LINUX}/zed", "darwin": f"{LINUX}/zed", "win32": f"{WINDOWS}/Zed"},
+    "goose": {"linux": f"{LINUX}/goose", "darwin": f"{LINUX}/goose", "win32": f"{WINDOWS}/Block/goose/config"},
+    "opencode": dict.fromkeys(("linux", "darwin", "win32"), f"{LINUX}/opencode"),
+    "lm-studio": dict.fromkeys(("linux", "darwin", "win32"), ".lmstudio"),
+    "junie": dict.fromkeys(("linux", "darwin", "win32"), ".junie/mcp"),
+    "continue": dict.fromkeys(("linux", "darwin", "win32"), ".continue"),
+}
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+@pytest.mark.parametrize("name", PATHS)
+def test_the_files_of_clients_are_where_each_system_has_them(name: str, platform: str, tmp_path: Path) -> None:
+    client = next(client for client in CLIENTS if client.name == name)
+    machine = Machine(platform, tmp_path, tmp_path / "project", {})
+    assert client.places[0].files(machine)[0].parent == tmp_path / PATHS[name][platform]
+
+
+def test_variables_move_the_folders_of_clients(tmp_path: Path) -> None:
+    environ = {"CODEX_HOME": "/c", "CLAUDE_CONFIG_DIR": "/d", "XDG_CONFIG_HOME": "/x", "APPDATA": "/a"}
+    folders = {
+        name: str(client.places[0].files(Machine(platform, tmp_path, tmp_path, environ))[0].parent)
+        for client in CLIENTS
+        for name, platform in (("codex", "linux"), ("claude-code", "linux"), ("zed", "linux"), ("vscode", "win32"))
+        if client.name == name
+    }
+    assert folders == {"codex": "/c", "claude-code": "/d", "zed": "/x/zed", "vscode": "/a/Code/User"}
+
+
+# Random files: pieces of text around the entries, which must not change.
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
+NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True), min_size=1, max_size=3, unique=True)
+SPACE = st.sampled_from(["", " ", "\n", "\n\t", "\r\n  ", ' /* a { " */ ', ' // b ] , "\n'])
+LINES = st.lists(st.sampled_from(["", "# a: [ {", "  # b"]), max_size=2)
+
+
+@st.composite
+def json_files(draw: Any) -> tuple[list[str], list[str], list[str]]:
+    """Names, the text of their entries, and the texts around the entries."""
+    names = draw(NAMES)
+    space, comma = partial(draw, SPACE), partial(draw, st.sampled_from(["", ","]))
+    entries = []
+    for _ in names:
+        args = draw(st.none() | st.lists(WORDS, max_size=3))
+        members = [f'{space()}"command"{space()}:{space()}{json.dumps(draw(WORDS))}{space()}']
+        if args is not None:
+            items = f"{space()},".join(f"{space()}{json.dumps(arg, ensure_ascii=draw(st.booleans()))}" for arg in args)
+            members.append(f'{space()}"args":{space()}[{items}{space()}{comma() if args else ""}{space()}]{space()}')
+        members.append(f'{space()}"env":{{"A": {json.dumps(draw(WORDS))}}}{space()}')
+        entries.append("{" + ",".join(draw(st.permutations(members))) + comma() + space() + "}")
+    head = f'{space()}{{{space()}"o": {json.dumps(draw(WORDS))},{space()}"mcpServers":{space()}{{'
+    around = [
+        f'{"" if place else head}{"," if place else ""}{space()}"{name}":{space()}' for place, name in enumerate(names)
+    ]
+    return names, entries, [*around, f"{space()}{comma()}{space()}}}{space()}{comma()}{space()}}}{space()}"]
+
+
+def quote(text: str) -> str:
+    """A text of TOML and YAML: as JSON, but without surrogate pairs, and with unprintable characters escaped."""
+    plain = json.dumps(text, ensure_ascii=False)
+    return re.sub("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda match: f"\\u{ord(match[0]):04x}", plain)
+
+
+@st.composite
+def toml_files(draw: Any) -> tuple[list[str], list[str], list[str]]:
+    names = draw(NAMES)
+    comment = partial(draw, st.sampled_from(["", '  # c = [ "', "\t#"]))
+    entries, around = [], []
+    for place, name in enumerate(names):
+        args = draw(st.none() | st.lists(WORDS, max_size=3))
+        lines = [f"command = {quote(draw(WORDS))}{comment()}"]
+        if args is not None:
+            lead = draw(st.sampled_from(["", "\n  ", " "]))
+            items = ",".join(f"{lead}{quote(arg)}" for arg in args)
+            lines.append(f"args = [{items}{lead if args else ''}]{comment()}")
+        head = draw(LINES) if place else ["top = 1  # x", *draw(LINES)]
+        around.append("\n".join((*head, f"[mcp_servers.{name}]{comment()}", "")))
+        entries.append("\n".join(draw(st.permutations(lines))))
+    return (
+        names,
+        entries,
+        [around[0], *("\n" + text for text in around[1:]), "\n" + "\n".join((*draw(LINES), "[end]", "z = 1"))],
+    )
+
+
+@st.composite
+def yaml_files(draw: Any) -> tuple[list[str], list[str], list[str]]:
+    names = draw(NAMES)
+    comment = partial(draw, st.sampled_from(["", "  # c: [ '", " #"]))
+    entries, around = [], []
+    for place, name in enumerate(names):
+        args = draw(st.none() | st.lists(WORDS, max_size=3))
+        lines = [f"    cmd: {quote(draw(WORDS))}{comment()}", "    type: stdio"]
+        if args is not None and (draw(st.booleans()) or not args):
+            lines.append(f"    args: [{', '.join(map(quote, args))}]{comment()}")
+        elif args is not None:
+            indent = draw(st.sampled_from(["    ", "      "]))
+            lines.append("\n".join(("    args:", *(f"{indent}- {quote(arg)}{comment()}" for arg in args))))
+        head = draw(LINES) if place else ["top: 1  # x", "extensions:", *draw(LINES)]
+        around.append("\n".join((*head, f"  {name}:{comment()}", "")))
+        entries.append("\n".join(draw(st.permutations(lines))))
+    return (
+        names,
+        entries,
+        [around[0], *("\n" + text for text in around[1:]), "\n" + "\n".join((*draw(LINES), "end: 1"))],
+    )
+
+
+def expect(entry: dict[str, Any], name: str) -> dict[str, Any]:
+    key = "cmd" if "cmd" in entry else "command"
+    return {**entry, key: PROGRAM, "args": ["wrap", "--name", name, "--", entry[key], *(entry.get("args") or [])]}
+
+
+@pytest.mark.parametrize(
+    ("path", "block", "files"),
+    [
+        ("elsewhere/mcp.json", "mcpServers", json_files()),
+        (".codex/config.toml", "mcp_servers", toml_files()),
+        (".config/goose/config.yaml", "extensions", yaml_files()),
+    ],
+    ids=["json", "toml", "yaml"],
+)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data())
+def test_only_entries_of_random_files_change(
+    path: str, block: str, files: Any, write: Write, tmp_path: Path, data: st.DataObject
+) -> None:
+    names, entries, around = data.draw(files)
+    text = "".join(piece for pair in zip(around, [*entries, ""], strict=True) for piece in pair)
+    is_windows = data.draw(st.booleans())
+    text = ("\ufeff" if data.draw(st.booleans()) else "") + (
+        text.replace("\r\n", "\n").replace("\n", "\r\n") if is_windows else text
+    )
+    around = [piece.replace("\r\n", "\n").replace("\n", "\r\n") if is_windows else piece for piece in around]
+    file = write(path, text)
+    [target] = find_named(str(file), Machine("linux", tmp_path, tmp_path / "project", {}))
+    before = target.read().value
+    plan = plan_wrapping(target, [PROGRAM])
+    assert (len(plan.changed), plan.left) == (len(names), ())
+    apply_plan(plan, keep_backup=True)
+    after = file.read_bytes().decode()
+    assert re.fullmatch("\ufeff?" + "(?s:.*)".join(map(re.escape, around)), after)
+    expected = {name: expect(entry, name) for name, entry in before[block].items()}
+    assert target.read().value == {**before, block: expected}
+    changed = after + data.draw(st.sampled_from(["", "\n"]))
+    file.write_bytes(changed.encode())
+    apply_plan(plan_unwrapping(target), keep_backup=False)
+    assert file.read_bytes().decode() == text + changed[len(after) :]
