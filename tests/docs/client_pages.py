@@ -119,7 +119,7 @@ as they are.
 
 `make mcpb` in a checkout builds `dist/mcp-mirror-VERSION.mcpb` and validates it with the official tool. Open the file
 with Claude Desktop, and choose the configuration file that names your servers. The bundle has the server type `uv`:
-Claude Desktop installs Python and the dependencies. It was started by its manifest here, but not in Claude Desktop itself.""",
+Claude Desktop installs Python and the dependencies. It was started by its manifest here, but not in Claude Desktop.""",
     "claude-code": """\
 Servers of the user scope and of the local scope (`projects` in the same file) are wrapped. For the project scope, name
 the file: `mcp-mirror install .mcp.json`. Permissions such as `mcp__files__*`, hooks and skills stay valid.
