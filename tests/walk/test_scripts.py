@@ -86,7 +86,7 @@ async def test_large_values_of_concurrent_scripts_leave_the_garbage_collector_on
 
 
 async def test_a_returned_value_is_an_input_of_the_next_script() -> None:
-    async with with_tools() as mirror:
+    async with with_tools(memory_tools="all") as mirror:
         first = await mirror.run("[n * n for n in range(3000)]")
         assert (await mirror.run("sum(squares)", {"squares": first.path})).value == sum(n * n for n in range(3000))
         described = await mirror.call("memory_describe", {"memory_path": first.path})
@@ -394,6 +394,23 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
     async with with_tools() as mirror:
         reply = await mirror.run("1", {name: 1})
         assert "cannot name an input" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("import json\njson.load(rows)", "use them without json.loads"),
+        ("counts = {row: 1 for row in rows}\nmax(counts, key=counts.get)", "use a lambda"),
+        ("for row in rows: n = row; n", ""),
+        ("total = 0 for row in rows: total += row", "Write each statement on a line of its own."),
+        ("total = 0; for row in rows: total += row", "Write each statement on a line of its own."),
+    ],
+)
+async def test_an_error_says_how_to_correct_a_common_mistake(code: str, advice: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code, {"rows": [1, 2]})
+        assert reply.is_error == bool(advice)
+        assert advice in reply.text
 
 
 async def test_a_script_without_a_value_says_how_to_return_one() -> None:

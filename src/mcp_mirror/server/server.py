@@ -14,6 +14,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import Caller, NullChannel
 from mcp_mirror.gateway.tool_search import CALL, FIND
+from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.payload.floods import finish, take_sliced
 from mcp_mirror.payload.json_rpc import MARK
@@ -61,6 +62,7 @@ _SEARCH_INSTRUCTIONS: Final = (
 )
 _OWN_TOOLS: Final[Mapping[str, str]] = {
     "memory_read": "memory_read and memory_grep are only for questions about what a value says.",
+    RUN: f"Questions that need whole values (a sum, a count, the largest, a join) are for {RUN}.",
     RETRIEVE: f"{RETRIEVE} only shows the user all of it.",
     "memory_edit": "memory_edit makes a changed copy, which has a path of its own.",
 }

@@ -35,10 +35,21 @@ _INLINE_BYTES: Final = 1 << 16
 """Bytes of a result up to which it becomes a text on the event loop."""
 _CHARACTERS_PER_TOKEN: Final = 3
 """Printed characters that are shown for each token of the read budget."""
-_NOT_TEXT: Final = "the JSON object must be str"
-"""A part of the error of `json.loads` for a value that is not a text."""
 _PARSED: Final = "Inputs and results of tools are parsed values already: use them without json.loads."
-_NO_VALUE: Final = "The script returned nothing. Let its last line be the value to return, or print text."
+_ONE_LINE: Final = "Write each statement on a line of its own."
+_AGAIN: Final = "Correct the script and call memory_run again."
+_NO_METHOD: Final = "A method is not a value here: use a lambda, such as key=lambda name: counts[name]."
+_ADVICE: Final[Mapping[str, str]] = {
+    "the JSON object must be str": _PARSED,  # json.loads(value)
+    "has no attribute 'read'": _PARSED,  # json.load(value)
+    "'dict' object has no attribute 'get'": _NO_METHOD,  # key=counts.get
+    "must be separated by newlines": _ONE_LINE,
+    "not allowed on the same line": _ONE_LINE,
+}
+"""Parts of messages of exceptions, with advice."""
+_NO_VALUE: Final = (
+    "The script returned nothing. Let its last line be the value to return, or print text. Then call memory_run again."
+)
 
 
 @dataclass(slots=True)
@@ -257,8 +268,8 @@ def _describe_failure(failure: Failure, policy: CodePolicy, *, may_quote: bool) 
     if failure.kind == INPUT:
         return f'An input cannot be parsed: {failure.message}. Read it as text with open("/memory/name").read().'
     source = f"\n    {failure.source[:200]}" if failure.source else ""
-    advice = f"\n{_PARSED}" if _NOT_TEXT in failure.message else ""
-    return f"The script failed{where}:{source}\n{failure.message}{advice}"
+    advice = next((f"\n{text}" for part, text in _ADVICE.items() if part in failure.message), "")
+    return f"The script failed{where}:{source}\n{failure.message}{advice}\n{_AGAIN}"
 
 
 def _describe_limit(limit: str, policy: CodePolicy) -> str:
@@ -282,11 +293,12 @@ def _name_similar_tools(failure: Failure, tools: Mapping[str, ScriptTool]) -> Fa
 
 RUN_TOOL: Final = MemoryTool(
     RUN,
-    "Run Python on stored values in a sandbox, without files and network. Each input is a variable: the parsed value "
-    "of a memory path, or a value of yours. Call tools with await tools.name(argument=...). The last line is the "
-    "result; print() shows text.",
-    {"code": {"type": "string"}, "inputs": {"type": "object"}},
-    ("code",),
+    "Answer a question about whole stored values with Python: join, count, sum, filter. inputs names them: "
+    '{"trips": path, "drivers": path}. code has one statement per line; the last line is the answer. Tools: '
+    "await tools.name(argument=...).",
+    {"inputs": {"type": "object"}, "code": {"type": "string"}},
+    ("inputs", "code"),
     run,
     {"openWorldHint": True},
+    optional=("inputs",),
 )

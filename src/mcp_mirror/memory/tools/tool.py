@@ -130,6 +130,8 @@ class MemoryTool:
     run: Callable[[ToolInput], Awaitable[Content]] = field(repr=False)
     hints: Mapping[str, bool] = field(default_factory=lambda: READS)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    """Required arguments that a call may leave out: models forget arguments that a definition does not require."""
 
     @property
     def advert(self) -> dict[str, Any]:
@@ -176,7 +178,7 @@ class MemoryTool:
             near = find_nearest(unknown, self.properties)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ToolError(f"{self.name} has no argument {unknown[:80]!r}.{hint} {self._describe_usage}")
-        if missing := next((name for name in self.required if name not in given), None):
+        if missing := next((name for name in self.required if name not in (*given, *self.optional)), None):
             raise ToolError(f"{self.name} needs {missing!r}. {self._describe_usage}")
         return Arguments({name: self._read(name, raw) for name, raw in given.items()}, bytes(arguments))
 
