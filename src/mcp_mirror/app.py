@@ -406,8 +406,8 @@ async def open_persistent_store(config: Config) -> AsyncIterator[Store]:
     policy = replace(config.store, kind=config.store.kind or "disk")
     if policy.kind == "memory":
         raise MirrorError(
-            "`store.kind: memory` keeps nothing outside the running gateway. Call its tool `memory_list`, or set "
-            "`store.kind` to disk or redis."
+            "`store.kind: memory` keeps nothing outside the running gateway. Call its tool `memory_list` "
+            "(`memory_tools: all` serves it), or set `store.kind` to disk or redis."
         )
     async with AsyncExitStack() as stack:
         store, _ = await _enter_store(policy, config.limits, stack)

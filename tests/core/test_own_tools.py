@@ -7,11 +7,12 @@ import msgspec
 import pytest
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.table import LABELS, RETRIEVE, TOOLS, own_tools
+from mcp_mirror.memory.code.run import RUN_TOOL
+from mcp_mirror.memory.tools.table import LABELS, RETRIEVE, TOOLS, explain_unserved, own_tools
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
 WEEK = 7 * 86_400.0
-ROOTED = MemoryToolsPolicy(roots=("/exchange",))
+ROOTED = MemoryToolsPolicy("all", roots=("/exchange",))
 FILES = {"memory_import", "memory_export"}
 
 
@@ -22,7 +23,55 @@ def test_all_definitions_together_are_short(count_tokens: Callable[[str], int]) 
 
 
 def test_files_are_out_of_reach_where_no_root_is_named() -> None:
-    assert set(TOOLS) - set(own_tools(MemoryToolsPolicy(), WEEK)) == FILES
+    assert set(TOOLS) - set(own_tools(MemoryToolsPolicy("all"), WEEK)) == FILES
+
+
+def test_the_standard_set_costs_at_most_600_tokens(count_tokens: Callable[[str], int]) -> None:
+    adverts = [tool.advert for tool in (*own_tools(MemoryToolsPolicy(), WEEK, has_sql=True).values(), RUN_TOOL)]
+    shown = [{key: advert[key] for key in ("name", "description", "inputSchema")} for advert in adverts]
+    assert 0 < count_tokens(msgspec.json.encode(shown).decode()) <= 600
+
+
+STANDARD = {RETRIEVE, "memory_read", "memory_grep", "memory_query", "memory_edit"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "served"),
+    [
+        (MemoryToolsPolicy("minimal"), {RETRIEVE, "memory_read"}),
+        (MemoryToolsPolicy("minimal", roots=("/a",)), {RETRIEVE, "memory_read", *FILES}),
+        (MemoryToolsPolicy(), STANDARD),
+        (MemoryToolsPolicy(deny=("memory_edit",)), STANDARD - {"memory_edit"}),
+        (MemoryToolsPolicy("all"), set(TOOLS) - FILES),
+        (MemoryToolsPolicy(allow=("memory_query", "memory_l*")), {"memory_query", "memory_list"}),
+        (MemoryToolsPolicy(allow=()), set()),
+    ],
+)
+def test_a_set_has_its_tools(policy: MemoryToolsPolicy, served: set[str]) -> None:
+    assert set(own_tools(policy, WEEK)) == served
+    assert policy.admits("memory_run") == (policy.set != "minimal" and policy.allow is None)
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "reason"),
+    [
+        ("memory_put", MemoryToolsPolicy(), "`memory_tools: all` in the gateway's configuration serves it."),
+        ("memory_query", MemoryToolsPolicy("minimal"), "`memory_tools: all` in the gateway's configuration serves it."),
+        ("memory_edit", MemoryToolsPolicy(deny=("memory_e*",)), "`memory_tools.deny` in the gateway's configuration"),
+        ("memory_put", MemoryToolsPolicy(allow=("memory_read",)), "`memory_tools.allow` in the gateway's"),
+        ("memory_import", MemoryToolsPolicy(), "It needs folders in `memory_tools.roots`"),
+        ("memory_run", MemoryToolsPolicy(), "It needs the extra `code`"),
+        ("memory_run", MemoryToolsPolicy("minimal"), "`memory_tools: all` in the gateway's configuration"),
+    ],
+)
+def test_the_error_names_the_key_that_serves_a_tool(name: str, policy: MemoryToolsPolicy, reason: str) -> None:
+    assert (explain_unserved(name, policy) or "").startswith(
+        f"Unknown tool {name!r}: this memory tool is not served. {reason}"
+    )
+
+
+def test_other_names_are_not_memory_tools() -> None:
+    assert explain_unserved("memory_of_mine", MemoryToolsPolicy()) is None
 
 
 @pytest.mark.parametrize(

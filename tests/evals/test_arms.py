@@ -12,15 +12,15 @@ from scripted import ScriptedServer, scripted_server
 from test_sweep import CASES, joined, run_script
 
 from mcp_mirror.evals.log import Record
-from mcp_mirror.evals.matrix import PLAIN, merge
+from mcp_mirror.evals.matrix import PLAIN
 from mcp_mirror.evals.profiles import load_case
 from mcp_mirror.evals.report import as_markdown, billed, rows_of
 from mcp_mirror.evals.servers import RunFolder, Servers, start_servers
 
 LOADED = {name: load_case(CASES / f"{name}.md") for name in ARMS}
-VARIANTS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {  # of `memory_tools`
     "run": {},
-    "without": {"memory_tools": {"deny": ["memory_run"]}},
+    "without": {"deny": ["memory_run"]},
     "direct": {},
 }
 QUESTIONS = {"run": 8}
@@ -39,7 +39,8 @@ def server() -> Iterator[ScriptedServer]:
 @asynccontextmanager
 async def servers_of(arm: str, folder: Path) -> AsyncIterator[Servers]:
     run_folder = RunFolder(folder, CASES)
-    config = run_folder.prepare(merge(joined([*LOADED.values()]), VARIANTS[arm]), {})
+    servers_config = joined([*LOADED.values()]) | {"memory_tools": VARIANTS[arm]}
+    config = run_folder.prepare(servers_config, {})
     async with start_servers(run_folder, config, gateway=arm != "direct", elicitation="accept") as servers:
         yield servers
 

@@ -46,7 +46,7 @@ def joined(cases: list[Case]) -> dict[str, Any]:
     config: dict[str, Any] = {"store": {"kind": "memory"}}
     for case in cases:
         config = merge(config, case.servers)
-    config.pop("memory_tools", None)
+    config["memory_tools"] = {"set": "all"}
     for upstream in config["upstreams"].values():
         upstream.pop("tools", None)
     return config

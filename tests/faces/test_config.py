@@ -158,17 +158,44 @@ def test_a_wrong_context_window_is_an_error(load: Load, section: str, message: s
 
 def test_memory_tool_folders_are_relative_to_the_file(load: Load, tmp_path: Path) -> None:
     section = (
-        "{allow: ['memory_*'], deny: [memory_forget], roots: [in, /out, '${R}'], timeout: 5, read_characters: 900, "
-        "query_bytes: 1MiB}"
+        "{set: minimal, allow: ['memory_*'], deny: [memory_forget], roots: [in, /out, '${R}'], timeout: 5, "
+        "read_characters: 900, query_bytes: 1MiB}"
     )
     config = load(f"upstreams: {{}}\nmirror: {{read_budget: 100}}\nmemory_tools: {section}", {"R": "../x"})
     roots = (str(tmp_path / "in"), "/out", str(tmp_path.parent / "x"))
-    assert config.memory_tools == MemoryToolsPolicy(("memory_*",), ("memory_forget",), roots, 5.0, 900, 1 << 20)
+    assert config.memory_tools == MemoryToolsPolicy(
+        "minimal", ("memory_*",), ("memory_forget",), roots, 5.0, 900, 1 << 20
+    )
     assert config.mirror.read_budget == 100
 
 
 @pytest.mark.parametrize(
-    "section", ["{timeout: 0}", "{roots: x}", "{allow: 1}", "{query_bytes: none}", "{root: [x]}", "{roots: [[x]]}"]
+    ("section", "policy"),
+    [
+        ("all", MemoryToolsPolicy("all")),
+        ("minimal", MemoryToolsPolicy("minimal")),
+        ("{}", MemoryToolsPolicy("standard")),
+        ("{allow: []}", MemoryToolsPolicy(allow=())),
+    ],
+)
+def test_a_name_is_short_for_the_set_of_memory_tools(load: Load, section: str, policy: MemoryToolsPolicy) -> None:
+    text = f"upstreams: {{}}\nmemory_tools: {section}"
+    assert load(text).memory_tools == policy
+    assert in_schema(text)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "{timeout: 0}",
+        "{roots: x}",
+        "{allow: 1}",
+        "{query_bytes: none}",
+        "{root: [x]}",
+        "{roots: [[x]]}",
+        "{set: few}",
+        "most",
+    ],
 )
 def test_wrong_settings_of_memory_tools_are_errors(load: Load, section: str) -> None:
     with pytest.raises(ConfigError, match="memory_tools"):

@@ -38,13 +38,14 @@ class Configured(Protocol):
 
 @pytest.fixture
 def configured(tmp_path: Path) -> Configured:
-    """Writes a configuration file."""
+    """Writes a configuration file: with `memory_tools: all`, unless a test chooses others."""
 
     def write(upstreams: dict[str, Any], **sections: Any) -> Path:
         path = tmp_path / "mirror.yaml"
         store = {"path": str(tmp_path / "store"), **sections.pop("store", {})}
         chosen = {key: value for key, value in store.items() if value is not None}
         sections["mirror"] = {"inline_budget": 300, **sections.get("mirror", {})}
+        sections["memory_tools"] = {"set": "all", **sections.get("memory_tools", {})}
         path.write_text(json.dumps({"upstreams": upstreams, "store": chosen, **sections}))
         path.chmod(0o600)
         return path

@@ -523,7 +523,8 @@ async def test_the_matrix_is_printed(configured: Configured, run: Run, tmp_path:
 
 async def test_values_of_a_program_are_labelled(tmp_path: Path) -> None:
     sections = {"deny": ["model -> functions"], "model": {"labels": {"confidentiality": "internal"}}}
-    mirror = Mirror(upstreams={"upstreams": {"crm": upstream("crm", tmp_path)}, "flows": sections})
+    upstreams = {"crm": upstream("crm", tmp_path)}
+    mirror = Mirror(upstreams={"upstreams": upstreams, "flows": sections, "memory_tools": "all"})
 
     @mirror.tool
     def count(rows: list[int]) -> dict[str, int]:

@@ -367,6 +367,18 @@ async def test_clients_see_the_enabled_tools_and_check_prints_their_cost(
     assert "memory_edit" not in ended.out
 
 
+async def test_the_standard_set_is_listed_and_other_tools_are_refused(
+    configured: Configured, connect: Connect, raw: Any
+) -> None:
+    config = configured({"raw": raw()}, memory_tools={"set": "standard"})
+    async with connect(config) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools if "memory" in tool.name]
+        assert names == [RETRIEVE, "memory_read", "memory_grep", "memory_query", "memory_edit", *SCRIPTS]
+        refused = await client.call_tool("memory_put", {"value": "x"})
+        assert refused.is_error
+        assert "`memory_tools: all` in the gateway's configuration serves it." in str(refused.content)
+
+
 async def test_a_transparent_gateway_has_none_of_them(configured: Configured, speak: Speak, raw: Any) -> None:
     async with speak(configured({"raw": raw()}, mirror={"suffix": "", "capture": "never"})) as client:
         await client.greet()

@@ -83,7 +83,7 @@ def with_functions(**options: Any) -> Mirror:
 
 
 async def test_a_value_goes_by_path_from_function_to_function_and_to_a_server(chemist: Any) -> None:
-    async with with_functions(upstreams={"maker": chemist}) as mirror:
+    async with with_functions(upstreams={"upstreams": {"maker": chemist}, "memory_tools": "all"}) as mirror:
         stored = await mirror.call("load_table_mirrored", {"city": "Bonn"})
         path = path_in(stored)
         assert not stored.is_error
@@ -105,7 +105,7 @@ async def test_a_value_goes_by_path_from_function_to_function_and_to_a_server(ch
 
 
 async def test_a_reply_names_path_and_preview_of_a_stored_value(chemist: Any) -> None:
-    async with with_functions(upstreams={"maker": chemist}) as mirror:
+    async with with_functions(upstreams={"upstreams": {"maker": chemist}, "memory_tools": "all"}) as mirror:
         stored = await mirror.call("load_table_mirrored", {"city": "Bonn"})
         assert await mirror.read(str(stored.path)) == TABLE
         assert stored.preview is not None

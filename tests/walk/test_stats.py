@@ -78,4 +78,7 @@ async def test_stats_of_a_memory_store_point_to_the_gateway(configured: Configur
     config = configured({}, store={"kind": "memory"})
     ended = await run("stats", "--config", str(config))
     assert (ended.code, ended.out) == (2, "")
-    assert "Call its tool `memory_list`, or set `store.kind` to disk or redis." in ended.err
+    assert (
+        "Call its tool `memory_list` (`memory_tools: all` serves it), or set `store.kind` to disk or redis."
+        in ended.err
+    )

@@ -79,7 +79,8 @@ def serve_wrapped(
 def serve_memory(store: Path | None, verbosity: int) -> None:
     """Serve the memory tools to a client on standard input and output; see `serve_wrapped`."""
     try:
-        config = read_config({"upstreams": {}, "store": _describe_store(store)}, "mcp-mirror memory", os.environ)
+        content = {"upstreams": {}, "memory_tools": "all", "store": _describe_store(store)}
+        config = read_config(content, "mcp-mirror memory", os.environ)
     except MirrorError as error:
         exit_with_error(error)
     _serve(replace(config, mirror=replace(config.mirror, suffix="")), verbosity)

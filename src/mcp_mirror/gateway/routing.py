@@ -7,6 +7,7 @@ from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.gateway.call import Call, RuntimeState
 from mcp_mirror.gateway.tool_search import FIND
+from mcp_mirror.memory.tools.table import explain_unserved
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.upstreams.registry import UpstreamRegistry
@@ -66,6 +67,8 @@ class Router:
 
     def _explain_unknown(self, call: Call, catalog: Catalog) -> ToolError:
         """Return the error for a name that is not in the caller's catalog, with the nearest names."""
+        if not call.config.is_transparent and (unserved := explain_unserved(call.name, call.config.memory_tools)):
+            return ToolError(unserved, RefusalReason.UNKNOWN_TOOL)
         near = find_nearest(call.name, (*catalog.entries, *call.own_tools))
         source = FIND if FIND in call.own_tools else "tools/list"
         advice = f"Nearest are {', '.join(near)}." if near else f"Take a name from {source}."

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy
 from mcp_mirror.settings.declarations import (
@@ -54,6 +54,7 @@ from mcp_mirror.settings.labels import FlowsPolicy, PlacePolicy
 from mcp_mirror.settings.limits import MAX_DEPTH, Depth, TrafficPolicy, UpstreamBounds
 
 CaptureMode = Literal["auto", "large", "always", "never"]
+MemoryToolSet = Literal["minimal", "standard", "all"]
 ListingMode = Literal["full", "search", "auto"]
 NoticeStyle = Literal["compact", "paper", "json", "opaque"]
 TokenProvider = Literal["default", "openai", "anthropic", "anthropic-4.6", "google", "llama", "mistral"]
@@ -287,10 +288,13 @@ class MirrorPolicy:
 class MemoryToolsPolicy:
     """The gateway's own tools, which read, search and change stored values."""
 
-    allow: Globs = ("*",)
-    """Globs of the memory tools that the gateway serves. Case matters."""
-    deny: Annotated[Globs, Example(("memory_forget",))] = ()
-    """Globs of the memory tools that the gateway does not serve, even if allowed."""
+    set: MemoryToolSet = "standard"
+    """The memory tools that the gateway serves. minimal: retrieve_final_answer_from_memory and memory_read. standard:
+    also memory_grep, memory_query, memory_edit, and with the extra `code` memory_run. all: every memory tool."""
+    allow: Annotated[Globs | None, Example(("memory_read", "memory_list"))] = None
+    """Globs of the memory tools that the gateway serves in place of `set`. Case matters."""
+    deny: Annotated[Globs, Example(("memory_edit",))] = ()
+    """Globs of the memory tools that the gateway does not serve, even if `set` or `allow` has them. Case matters."""
     roots: Annotated[Roots, Example(("exchange",))] = ()
     """Folders, relative to this file's folder, in which memory_import may read and memory_export may write files.
     Default: none, and neither tool is served."""
@@ -303,8 +307,9 @@ class MemoryToolsPolicy:
     """Bytes of the largest value that memory_query reads or returns; with SQL, of all inputs together."""
 
     def admits(self, tool: str) -> bool:
-        """Return whether a tool of this name is served: a glob allows it and none denies it (case matters)."""
-        return _is_admitted(tool, self.allow, self.deny)
+        """Return whether a tool of this name may be served: `set` or a glob of `allow` has it, and none denies it."""
+        allow = _MEMORY_TOOL_SETS[self.set] if self.allow is None else self.allow
+        return _is_admitted(tool, allow, self.deny)
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,8 +512,8 @@ class Config:
     """The MCP servers to connect to, by names of A-Z, a-z, 0-9, _, - and dots."""
     mirror: MirrorPolicy = field(default_factory=MirrorPolicy)
     """The twins, and which results stay out of the model's context."""
-    memory_tools: MemoryToolsPolicy = field(default_factory=MemoryToolsPolicy)
-    """The gateway's own tools, which work on stored values."""
+    memory_tools: Annotated[MemoryToolsPolicy, Shorthand("set")] = field(default_factory=MemoryToolsPolicy)
+    """The gateway's own tools, which work on stored values. A name is short for `set`."""
     code: CodePolicy = field(default_factory=CodePolicy)
     """Scripts over stored values, in a sandbox."""
     context: ContextPolicy = field(default_factory=ContextPolicy)
@@ -538,6 +543,16 @@ class Config:
             and self.mirror.capture == "never"
             and not any(upstream.may_capture for upstream in self.upstreams)
         )
+
+
+_FILE_TOOLS: Final = ("memory_import", "memory_export")
+"""Tools that only `memory_tools.roots` switches on."""
+_MINIMAL: Final = ("retrieve_final_answer_from_memory", "memory_read", *_FILE_TOOLS)
+_MEMORY_TOOL_SETS: Final[Mapping[MemoryToolSet, tuple[str, ...]]] = {
+    "minimal": _MINIMAL,
+    "standard": (*_MINIMAL, "memory_grep", "memory_query", "memory_edit", "memory_run"),
+    "all": ("*",),
+}
 
 
 def _is_admitted(tool: str, allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:

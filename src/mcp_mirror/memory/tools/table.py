@@ -1,6 +1,7 @@
 """The table of the gateway's own tools: their definitions and their functions."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from mcp_mirror.memory.tools.edit import edit, put, query
@@ -14,7 +15,7 @@ from mcp_mirror.paths import PRUNED_LABEL
 from mcp_mirror.query.windows import UNITS
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
-__all__ = ["LABELS", "QUERY", "RETRIEVE", "TOOLS", "Memory", "MemoryTool", "own_tools"]
+__all__ = ["LABELS", "QUERY", "RETRIEVE", "TOOLS", "Memory", "MemoryTool", "explain_unserved", "own_tools"]
 
 RETRIEVE: Final = "retrieve_final_answer_from_memory"
 QUERY: Final = "memory_query"
@@ -152,6 +153,28 @@ def own_tools(policy: MemoryToolsPolicy, lifetime: float, *, has_sql: bool = Fal
         for name, tool in tools.items()
         if policy.admits(name) and (policy.roots or name not in _NEED_ROOTS)
     }
+
+
+def explain_unserved(name: str, policy: MemoryToolsPolicy) -> str | None:
+    """Return why a memory tool is not served, and the key that serves it; None for other names."""
+    if name not in (*TOOLS, "memory_run"):
+        return None
+    if name == "memory_run" and policy.admits(name):
+        reason = "It needs the extra `code`: pip install 'mcp-mirror[code]'."
+    elif name in _NEED_ROOTS and policy.admits(name):
+        reason = "It needs folders in `memory_tools.roots` of the gateway's configuration."
+    elif _is_denied(name, policy):
+        reason = "`memory_tools.deny` in the gateway's configuration excludes it."
+    elif policy.allow is not None:
+        reason = "`memory_tools.allow` in the gateway's configuration does not name it."
+    else:
+        reason = "`memory_tools: all` in the gateway's configuration serves it."
+    return f"Unknown tool {name!r}: this memory tool is not served. {reason}"
+
+
+def _is_denied(name: str, policy: MemoryToolsPolicy) -> bool:
+    """Whether only `deny` keeps a tool from being served."""
+    return replace(policy, deny=()).admits(name) and not policy.admits(name)
 
 
 def _format_duration(seconds: float) -> str:
