@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from mcp_mirror.cli.install.clients import CLIENTS, Machine
 from mcp_mirror.cli.install.files import BACKUP_SUFFIX
-from mcp_mirror.cli.install.in_place import apply_plan, plan_unwrapping, plan_wrapping
+from mcp_mirror.cli.install.in_place import apply_installation, apply_removal, plan_unwrapping, plan_wrapping
 from mcp_mirror.cli.install.targets import find_named
 from mcp_mirror.cli.main import app
 
@@ -343,13 +343,57 @@ def test_status_reports_a_changed_entry_and_a_missing_program(write: Write) -> N
     assert parse(file)["mcpServers"]["files"] == {"command": "x", "args": [], "env": {"A": "b"}}
 
 
+@pytest.mark.parametrize("has_more", [False, True])
+def test_the_backup_of_a_merged_installation_is_kept(has_more: bool, write: Write) -> None:  # noqa: FBT001
+    file = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    before = file.read_bytes()
+    assert run("install", "cursor", "--merge", "--no-connect").exit_code == 0
+    if has_more:
+        now = parse(file)
+        now["mcpServers"]["late"] = {"command": "y"}
+        file.write_text(json.dumps(now))
+    merged = file.read_bytes()
+    ran = run("install", "cursor")
+    assert ran.exit_code == 2
+    assert "was installed with --merge" in ran.stderr
+    assert "it was installed with --merge" in run("install", "--all", "--yes").stderr
+    assert file.read_bytes() == merged
+    assert Path(f"{file}{BACKUP_SUFFIX}").read_bytes() == before
+    assert run("uninstall", "cursor").exit_code == 0
+    assert parse(file)["mcpServers"]["files"] == {"command": "x"}
+
+
+def test_an_older_backup_that_the_file_does_not_explain_is_kept(write: Write) -> None:
+    file = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    backup = write(f".cursor/mcp.json{BACKUP_SUFFIX}", '{"mcpServers": {"older": {"command": "z"}}}')
+    before = backup.read_bytes()
+    ran = run("install", "cursor")
+    assert ran.exit_code == 0
+    assert f"{backup.name}.old" in ran.stderr
+    assert Path(f"{backup}.old").read_bytes() == before
+    assert run("uninstall", "cursor").exit_code == 0
+    assert parse(file) == {"mcpServers": {"files": {"command": "x"}}}
+
+
+def test_an_installation_without_changes_writes_nothing(write: Write) -> None:
+    file = write(".cursor/mcp.json", '{"mcpServers": {"off": {"command": "x", "disabled": true}}}')
+    assert run("install", "cursor").exit_code == 0
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    file.write_text('{"mcpServers": {"files": {"command": "x"}}}')
+    assert run("install", "cursor").exit_code == 0
+    names = sorted(path.name for path in file.parent.iterdir())
+    ran = run("install", "cursor")
+    assert "Nothing to change" in ran.stderr
+    assert sorted(path.name for path in file.parent.iterdir()) == names
+
+
 def test_a_file_that_changes_during_the_installation_is_kept(write: Write, tmp_path: Path) -> None:
     file = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
     [target] = find_named("cursor", Machine("linux", tmp_path, tmp_path / "project", {}))
     plan = plan_wrapping(target, [PROGRAM])
     file.write_text("{}")
     with pytest.raises(Exception, match="changed at the same time"):
-        apply_plan(plan, keep_backup=True)
+        apply_installation(plan)
     assert file.read_text() == "{}"
 
 
@@ -499,6 +543,7 @@ def test_variables_move_the_folders_of_clients(tmp_path: Path) -> None:
 # Random files: pieces of text around the entries, which must not change.
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
+COMMANDS = WORDS.map("/".__add__)
 NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True), min_size=1, max_size=3, unique=True)
 SPACE = st.sampled_from(["", " ", "\n", "\n\t", "\r\n  ", ' /* a { " */ ', ' // b ] , "\n'])
 LINES = st.lists(st.sampled_from(["", "# a: [ {", "  # b"]), max_size=2)
@@ -512,7 +557,7 @@ def json_files(draw: Any) -> tuple[list[str], list[str], list[str]]:
     entries = []
     for _ in names:
         args = draw(st.none() | st.lists(WORDS, max_size=3))
-        members = [f'{space()}"command"{space()}:{space()}{json.dumps(draw(WORDS))}{space()}']
+        members = [f'{space()}"command"{space()}:{space()}{json.dumps(draw(COMMANDS))}{space()}']
         if args is not None:
             items = f"{space()},".join(f"{space()}{json.dumps(arg, ensure_ascii=draw(st.booleans()))}" for arg in args)
             members.append(f'{space()}"args":{space()}[{items}{space()}{comma() if args else ""}{space()}]{space()}')
@@ -538,7 +583,7 @@ def toml_files(draw: Any) -> tuple[list[str], list[str], list[str]]:
     entries, around = [], []
     for place, name in enumerate(names):
         args = draw(st.none() | st.lists(WORDS, max_size=3))
-        lines = [f"command = {quote(draw(WORDS))}{comment()}"]
+        lines = [f"command = {quote(draw(COMMANDS))}{comment()}"]
         if args is not None:
             lead = draw(st.sampled_from(["", "\n  ", " "]))
             items = ",".join(f"{lead}{quote(arg)}" for arg in args)
@@ -560,7 +605,7 @@ def yaml_files(draw: Any) -> tuple[list[str], list[str], list[str]]:
     entries, around = [], []
     for place, name in enumerate(names):
         args = draw(st.none() | st.lists(WORDS, max_size=3))
-        lines = [f"    cmd: {quote(draw(WORDS))}{comment()}", "    type: stdio"]
+        lines = [f"    cmd: {quote(draw(COMMANDS))}{comment()}", "    type: stdio"]
         if args is not None and (draw(st.booleans()) or not args):
             lines.append(f"    args: [{', '.join(map(quote, args))}]{comment()}")
         elif args is not None:
@@ -591,7 +636,7 @@ def expect(entry: dict[str, Any], name: str) -> dict[str, Any]:
     ids=["json", "toml", "yaml"],
 )
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(data=st.data())
 def test_only_entries_of_random_files_change(
@@ -609,12 +654,12 @@ def test_only_entries_of_random_files_change(
     before = target.read().value
     plan = plan_wrapping(target, [PROGRAM])
     assert (len(plan.changed), plan.left) == (len(names), ())
-    apply_plan(plan, keep_backup=True)
+    apply_installation(plan)
     after = file.read_bytes().decode()
     assert re.fullmatch("\ufeff?" + "(?s:.*)".join(map(re.escape, around)), after)
     expected = {name: expect(entry, name) for name, entry in before[block].items()}
     assert target.read().value == {**before, block: expected}
     changed = after + data.draw(st.sampled_from(["", "\n"]))
     file.write_bytes(changed.encode())
-    apply_plan(plan_unwrapping(target), keep_backup=False)
+    apply_removal(plan_unwrapping(target))
     assert file.read_bytes().decode() == text + changed[len(after) :]

@@ -11,7 +11,14 @@ import typer
 from mcp_mirror.cli.install import merge_commands
 from mcp_mirror.cli.install.choosing import choose_plans, confirm, is_terminal
 from mcp_mirror.cli.install.clients import current_machine
-from mcp_mirror.cli.install.in_place import InPlacePlan, apply_plan, plan_unwrapping, plan_wrapping
+from mcp_mirror.cli.install.in_place import (
+    InPlacePlan,
+    apply_installation,
+    apply_removal,
+    is_merged,
+    plan_unwrapping,
+    plan_wrapping,
+)
 from mcp_mirror.cli.install.program import find_program
 from mcp_mirror.cli.install.targets import Target, find_named, find_targets, list_entries
 from mcp_mirror.cli.run import exit_with_error, print_note
@@ -143,6 +150,9 @@ def _plan_all(*, is_everything: bool) -> tuple[list[InPlacePlan], bool]:
     has_failed = False
     for target in found:
         try:
+            if is_merged(target, list_entries(target.read(), target.place)):
+                print_note(f"{target.title} stays as it is: it was installed with --merge.")
+                continue
             plans.append(plan_wrapping(target, find_program()))
         except MirrorError as error:
             print_note(f"mcp-mirror: {error}")
@@ -178,10 +188,12 @@ def _carry_out(plans: Iterable[InPlacePlan], *, dry_run: bool) -> None:
     for plan in plans:
         if dry_run:
             _print_diff(plan)
-        else:
-            apply_plan(plan, keep_backup=plan.after != plan.restored)
-            done.append(plan)
         _print_plan(plan)
+        if plan.after == plan.before or dry_run:
+            continue
+        if old := apply_installation(plan):
+            print_note(f"  An older backup is now {old}.")
+        done.append(plan)
     if not done:
         if not dry_run:
             print_note("Nothing to change: every server that can be wrapped is wrapped.")
@@ -222,7 +234,7 @@ def uninstall(client: _ClientArgument = None, every: _AllOption = False, dry_run
             if dry_run:
                 _print_diff(plan)
             else:
-                apply_plan(plan, keep_backup=False)
+                apply_removal(plan)
                 names = ", ".join(plan.changed)
                 print_note(f"{plan.target.title} starts its own servers again: {names}. Restart it.")
         if not plans and client is not None:

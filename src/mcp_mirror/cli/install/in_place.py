@@ -8,6 +8,7 @@ backup does not have.
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from mcp_mirror.cli.install.entries import find_subcommand, read_words, unwrap_entry, wrap_entry
@@ -48,12 +49,11 @@ def plan_wrapping(
         with_memory: Add the memory tools as one more server.
 
     Raises:
-        ConfigError: The file cannot be read, or `chosen` has a name that is not in it.
+        ConfigError: The file cannot be read, was installed with `--merge`, or has no server of a name in `chosen`.
     """
     document = target.read()
     entries = list_entries(document, target.place)
-    if unknown := sorted(set(chosen) - {entry.name for entry in entries}):
-        raise ConfigError(f"{target.file} has no server {unknown[0]!r}. It has: {', '.join(e.name for e in entries)}.")
+    _check(target, entries, chosen)
     restored = _restore(target, document).data
     changed: list[str] = []
     left: list[tuple[str, str]] = []
@@ -76,6 +76,19 @@ def plan_wrapping(
     return InPlacePlan(target, document.data, after.data, restored, tuple(changed), tuple(left))
 
 
+def _check(target: Target, entries: Sequence[Entry], chosen: Collection[str]) -> None:
+    if is_merged(target, entries):
+        raise ConfigError(f"{target.file} was installed with --merge. Uninstall it first, then install again.")
+    if unknown := sorted(set(chosen) - {entry.name for entry in entries}):
+        raise ConfigError(f"{target.file} has no server {unknown[0]!r}. It has: {', '.join(e.name for e in entries)}.")
+
+
+def is_merged(target: Target, entries: Iterable[Entry]) -> bool:
+    """Return whether `install --merge` made the file: its backup is of another kind."""
+    has_gateway = any(find_subcommand(entry.value) == "serve" for entry in entries)
+    return has_gateway and has_file(target.backup) and not any(entry.is_wrapped for entry in entries)
+
+
 def plan_unwrapping(target: Target) -> InPlacePlan:
     """Plan to restore a file.
 
@@ -91,22 +104,41 @@ def plan_unwrapping(target: Target) -> InPlacePlan:
     return InPlacePlan(target, document.data, restored, restored, tuple(wrapped))
 
 
-def apply_plan(plan: InPlacePlan, *, keep_backup: bool) -> None:
-    """Write a plan: the backup first, then the file; without `keep_backup`, the backup is removed at the end.
+def apply_installation(plan: InPlacePlan) -> Path | None:
+    """Write the backup, then the file.
+
+    Returns:
+        Where an older backup is now, which the file does not come from; None without one.
 
     Raises:
         ConfigError: The file changed since the plan was made, or cannot be written.
     """
+    _check_unchanged(plan)
+    backup, old = plan.target.backup, None
+    if plan.before == plan.restored and has_file(backup) and read_bytes(backup) != plan.restored:
+        old = backup.with_name(f"{backup.name}.old")
+        write_file(old, read_bytes(backup))
+    write_file(backup, plan.restored)
+    write_file(plan.target.file, plan.after)
+    return old
+
+
+def apply_removal(plan: InPlacePlan) -> None:
+    """Write the file, then remove the backup.
+
+    Raises:
+        ConfigError: The file changed since the plan was made, or cannot be written.
+    """
+    _check_unchanged(plan)
+    write_file(plan.target.file, plan.after)
+    remove_file(plan.target.backup)
+
+
+def _check_unchanged(plan: InPlacePlan) -> None:
     if read_bytes(plan.target.file) != plan.before:
         raise ConfigError(
             f"{plan.target.file} changed at the same time. Close {plan.target.client.title}, then try again."
         )
-    if keep_backup:
-        write_file(plan.target.backup, plan.restored)
-    if plan.after != plan.before:
-        write_file(plan.target.file, plan.after)
-    if not keep_backup:
-        remove_file(plan.target.backup)
 
 
 def find_changed(target: Target) -> list[str]:
