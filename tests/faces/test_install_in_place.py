@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from mcp_mirror.cli.install import program
 from mcp_mirror.cli.install.clients import CLIENTS, Machine
+from mcp_mirror.cli.install.entries import find_subcommand
 from mcp_mirror.cli.install.files import BACKUP_SUFFIX
 from mcp_mirror.cli.install.in_place import apply_installation, apply_removal, plan_unwrapping, plan_wrapping
 from mcp_mirror.cli.install.targets import find_named
@@ -501,6 +503,23 @@ def test_options_that_do_not_fit_together_are_errors(write: Write) -> None:
         assert run("install", *args).exit_code == 2
     assert "There is nothing to uninstall" in run("uninstall").stderr
     assert run("install", "gemini").exit_code == 2
+
+
+def test_under_uvx_an_entry_starts_uvx(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    uvx = tmp_path / "bin" / "uvx"
+    uvx.parent.mkdir()
+    uvx.touch(0o755)
+    monkeypatch.setenv("PATH", str(uvx.parent))
+    source = "file:///w/mcp_mirror.whl"
+    for found, words in ((None, []), (source, ["--from", source])):
+        monkeypatch.setattr(f"{program.__name__}._read_source", lambda found=found: found)
+        monkeypatch.setattr("sys.prefix", str(tmp_path / "uv" / "archive-v0" / "x"))
+        command = program.find_program()
+        assert command == [str(uvx), *words, "mcp-mirror"]
+        assert program.describe_command("doctor") == " ".join(("uvx", *words, "mcp-mirror", "doctor"))
+        assert find_subcommand({"command": command[0], "args": [*command[1:], "wrap", "--", "x"]}) == "wrap"
+        monkeypatch.setattr("sys.prefix", "/usr")
+        assert program.describe_command("doctor") == "mcp-mirror doctor"
 
 
 WINDOWS, MAC, LINUX = "AppData/Roaming", "Library/Application Support", ".config"

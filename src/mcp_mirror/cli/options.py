@@ -11,7 +11,7 @@ ConfigOption = Annotated[
         "--config",
         "-c",
         help="The configuration, YAML or JSON. Default: $MCP_MIRROR_CONFIG, ./mcp-mirror.yaml, or the file in the "
-        "user's configuration folder that `install` wrote.",
+        "user's configuration folder that `install --merge` wrote.",
         show_default=False,
     ),
 ]

@@ -54,7 +54,7 @@ def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfi
 
     `explicit` wins, then `$MCP_MIRROR_CONFIG`; both are returned whether or not they exist, and `load_config` reports
     what is wrong with them. Otherwise the order is `./mcp-mirror.yaml`, `mcp-mirror.yaml` in the user's configuration
-    folder, and the only other `*.yaml` file there, which `install` names after a client.
+    folder, and the only other `*.yaml` file there, which `install --merge` names after a client.
 
     Raises:
         ConfigError: No file was found, or several clients' files and none to prefer.
@@ -76,8 +76,8 @@ def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfi
         )
     raise ConfigError(
         f"No configuration file: looked for --config, ${CONFIG_VARIABLE}, ./{CONFIG_NAME} and {folder / CONFIG_NAME}. "
-        f"To begin, run `mcp-mirror install CLIENT`, or write ./{CONFIG_NAME} with 'upstreams:' or a client's "
-        "'mcpServers' block."
+        f"Write ./{CONFIG_NAME} with 'upstreams:' or a client's 'mcpServers' block, or run `mcp-mirror install`, which "
+        "wraps a client's servers without a configuration; then `mcp-mirror doctor` checks them."
     )
 
 

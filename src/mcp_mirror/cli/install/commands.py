@@ -1,6 +1,5 @@
 """The commands `mcp-mirror install` and `uninstall`."""
 
-import shlex
 from collections.abc import Iterable, Sequence
 from difflib import unified_diff
 from pathlib import Path
@@ -19,7 +18,7 @@ from mcp_mirror.cli.install.in_place import (
     plan_unwrapping,
     plan_wrapping,
 )
-from mcp_mirror.cli.install.program import find_program
+from mcp_mirror.cli.install.program import describe_command, find_program
 from mcp_mirror.cli.install.targets import Target, find_named, find_targets, list_entries
 from mcp_mirror.cli.run import exit_with_error, print_note
 from mcp_mirror.errors import ConfigError, MirrorError
@@ -200,8 +199,8 @@ def _carry_out(plans: Iterable[InPlacePlan], *, dry_run: bool) -> None:
         return
     words = list(dict.fromkeys(plan.target.word for plan in done))
     titles = dict.fromkeys(plan.target.client.title for plan in done)
-    print_note(f"Restart {', '.join(titles)}. `mcp-mirror doctor` starts each server and reports problems.")
-    print_note(f"To undo: {'; '.join(shlex.join(['mcp-mirror', 'uninstall', word]) for word in words)}")
+    print_note(f"Restart {', '.join(titles)}. `{describe_command('doctor')}` starts each server and reports problems.")
+    print_note(f"To undo: {'; '.join(describe_command('uninstall', word) for word in words)}")
 
 
 def _print_plan(plan: InPlacePlan) -> None:

@@ -1,6 +1,7 @@
 """The command that starts this installation of mcp-mirror, as clients write it."""
 
 import json
+import shlex
 import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -21,6 +22,13 @@ def find_program() -> list[str]:
         return [uvx, "--from", source, "mcp-mirror"] if source else [uvx, "mcp-mirror"]
     script = shutil.which("mcp-mirror", path=str(Path(sys.executable).parent))
     return [script] if script else [sys.executable, "-m", "mcp_mirror"]
+
+
+def describe_command(*words: str) -> str:
+    """Return a command of mcp-mirror as the user types it: under `uvx`, through `uvx`."""
+    program = find_program()
+    typed = ["uvx", *program[1:]] if Path(program[0]).stem == "uvx" else ["mcp-mirror"]
+    return shlex.join([*typed, *words])
 
 
 def _read_source() -> str | None:
