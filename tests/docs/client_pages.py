@@ -144,7 +144,8 @@ With `required = true` in a server's table, the first request waits for the serv
     "zed": """\
 Servers of extensions stay as they are. The older form `command: {path, args, env}` is wrapped too.""",
     "goose": """\
-Built-in and platform extensions stay as they are.""",
+Built-in and platform extensions stay as they are, and so do remote ones whose headers contain variables: Goose replaces
+these only in headers.""",
     "opencode": """\
 Both forms of the file are known: `mcp.NAME` (version 1) and `mcp.servers.NAME` (version 2).""",
 }

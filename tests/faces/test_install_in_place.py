@@ -184,6 +184,13 @@ def test_a_remote_server_becomes_a_wrapped_one_without_secrets_in_arguments(name
     assert parse(file) == before
 
 
+def test_a_goose_server_with_variables_in_headers_is_left(write: Write) -> None:
+    text = "extensions:\n  a:\n    type: streamable_http\n    uri: https://e.com/mcp\n    headers: {A: Bearer $TOKEN}\n"
+    file = write(".config/goose/config.yaml", text)
+    assert "left: a: the client replaces the variables in its headers" in run("install", "goose").stderr
+    assert file.read_text() == text
+
+
 def test_codex_forwards_the_variables_of_headers(write: Write) -> None:
     text = (
         '[mcp_servers.web]\nurl = "https://e.com/mcp"\nbearer_token_env_var = "TOKEN"\nenv_http_headers = {X = "Y"}\n'

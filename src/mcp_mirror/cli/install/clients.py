@@ -219,6 +219,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
             url="uri",
             sse_url="uri",
             remote_type="streamable_http",
+            has_header_variables=True,
             builtin_types=("builtin", "platform", "frontend", "inline_python"),
         ),
         expands_variables=False,

@@ -47,6 +47,8 @@ class EntryShape:
     """The key of the address of a server with the HTTP+SSE transport."""
     remote_type: str | None = None
     headers: str = "headers"
+    has_header_variables: bool = False
+    """Whether the client replaces variables in headers, but not in the environment of a server."""
     builtin_types: tuple[str, ...] = ()
     """Values of `type` for servers that are part of the client."""
 
@@ -121,7 +123,7 @@ def find_reason(entry: Any, shape: EntryShape, *, is_chosen: bool = False) -> st
     server = read_server(entry)
     if isinstance(server, str):
         return server
-    return None if isinstance(server, LocalServer) or is_chosen else _find_sign_in(entry, server)
+    return None if isinstance(server, LocalServer) else _find_remote_reason(entry, server, shape, is_chosen=is_chosen)
 
 
 def _find_unusable_kind(entry: Mapping[str, Any], shape: EntryShape) -> str | None:
@@ -184,6 +186,14 @@ def _read_variables(entry: Mapping[str, Any]) -> dict[str, str]:
     if token := entry.get("bearer_token_env_var"):
         found["Authorization"] = f"Bearer ${{{token}}}"
     return found
+
+
+def _find_remote_reason(
+    entry: Mapping[str, Any], server: RemoteServer, shape: EntryShape, *, is_chosen: bool
+) -> str | None:
+    if shape.has_header_variables and _contains([server.url, *server.headers.values()], "$"):
+        return "the client replaces the variables in its headers"
+    return None if is_chosen else _find_sign_in(entry, server)
 
 
 def _find_sign_in(entry: Mapping[str, Any], server: RemoteServer) -> str | None:
