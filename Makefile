@@ -218,8 +218,8 @@ $(NODE)/.installed: tests/node/package-lock.json
 $(MCPB)/.installed: packaging/mcpb/package-lock.json
 	cd packaging/mcpb && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.installed
 
-$(CLIENTS)/.installed: tests/clients/package.json
-	mkdir -p $(CLIENTS) && cp tests/clients/package.json $(CLIENTS)/ && cd $(CLIENTS) && npm install --no-audit --no-fund --loglevel=error
+$(CLIENTS)/.installed: tests/clients/package-lock.json
+	mkdir -p $(CLIENTS) && cp tests/clients/package*.json $(CLIENTS)/ && cd $(CLIENTS) && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
 
 comma := ,

@@ -16,7 +16,12 @@ PYTHON_LOCKS = (
     "tests/audit/requirements.lock", "tests/bench/requirements.lock", "tests/chats/requirements.lock",
     "tests/dataframes/requirements.lock", "tests/everyday/requirements.lock",
 )  # fmt: skip
-NODE_LOCKS = ("calibration/package-lock.json", "tests/node/package-lock.json")
+NODE_LOCKS = (
+    "calibration/package-lock.json",
+    "packaging/mcpb/package-lock.json",
+    "tests/clients/package-lock.json",
+    "tests/node/package-lock.json",
+)
 UNREACHABLE = ("ConnectionError", "ServiceError", "could not be audited", "audit endpoint returned an error")
 
 

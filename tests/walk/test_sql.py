@@ -30,7 +30,7 @@ SLOW = "SELECT sum(a.range * b.range % 7) AS n FROM range(1000000) a, range(1000
 
 
 def with_tools(**sections: Any) -> Mirror:
-    mirror = Mirror(upstreams={"upstreams": {}, **sections} if sections else None)
+    mirror = Mirror(upstreams={"upstreams": {}, "memory_tools": "all", **sections})
 
     @mirror.tool
     def list_orders() -> list[dict[str, int]]:
