@@ -106,10 +106,11 @@ class Run:
                 await asyncio.sleep(0.05)
 
     async def stop(self, port: int, number: signal.Signals) -> None:
-        process = self.processes.pop(port)
+        process = self.processes[port]
         with suppress(ProcessLookupError):
             process.send_signal(number)
         await asyncio.wait_for(process.wait(), BOUND)
+        del self.processes[port]  # not before it has ended: this task may be cancelled, and `stop_all` kills the rest
 
     async def kill_and_restart(self) -> None:
         while True:
