@@ -68,6 +68,7 @@ async def test_a_hangup_changes_upstreams_and_other_calls_continue(
                 if message.get("id") in calls:
                     answers[message["id"]] = message["result"]["content"][0]["text"]
         assert answers == {71: "late", 72: "late"}  # even the call to the removed upstream
+        await until(lambda: log.read_text().count(" initialize\n") >= 2)
         assert log.read_text().count(" initialize\n") == 2
         assert any(b"configuration was reloaded" in line for line in client.stderr)
 
