@@ -22,7 +22,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.evals.log import Log, Record
 from mcp_mirror.evals.matrix import Matrix
 from mcp_mirror.evals.options import Options, read_matrix
-from mcp_mirror.evals.report import as_markdown, as_table, rows_of, skipped_rows
+from mcp_mirror.evals.report import Row, as_markdown, as_table, rows_of, skipped_rows
 from mcp_mirror.evals.runs import check_matrix, run_all
 
 _HERE: Final = Path(__file__).parent
@@ -80,8 +80,8 @@ def matrix_of(given: argparse.Namespace, base_url: str) -> Matrix:
     return read_matrix(Options(given.cases, given.profile, {"base_url": base_url, "model": QWEN.name}, wanted))
 
 
-def run(given: argparse.Namespace, base_url: str) -> list[Record]:
-    """Perform the runs that are not in the log, and return all records.
+def run(given: argparse.Namespace, base_url: str) -> list[Row]:
+    """Perform the runs that are not in the log, and return the rows of the table.
 
     Raises:
         MirrorError: A case, a profile or a configuration is not valid.
@@ -94,7 +94,7 @@ def run(given: argparse.Namespace, base_url: str) -> list[Record]:
         keys += [setting.key for setting in settings]
     if "beeai" in harnesses:
         keys += run_missing(in_beeai(replace(matrix, styles=matrix.styles[:1])), log, given.python, _print_progress)
-    return log.of(keys)
+    return [*rows_of(log.of(keys), "case"), *skipped_rows(matrix)]
 
 
 def _print_progress(record: Record) -> None:
@@ -107,12 +107,11 @@ def main() -> None:
     given = read_arguments()
     try:
         with served(given.python, fetch(QWEN, cache_folder()), given.threads) as base_url:
-            records = run(given, base_url)
+            rows = run(given, base_url)
     except (MirrorError, MissingWeightsError) as error:
         sys.exit(f"make eval: {error}")
     except KeyboardInterrupt:
         sys.exit("Interrupted. Continue with the same command.")
-    rows = [*rows_of(records, "case"), *skipped_rows(matrix_of(given, ""))]
     Console(width=_WIDTH).print(as_markdown(rows) if given.markdown else as_table(rows), markup=False)
 
 
