@@ -41,7 +41,7 @@ TAG = "YAML tags (such as !name) are not used here; remove it"
 CHARACTER = "the text contains NUL or half of a surrogate pair; remove it"
 WHOLE_NUMBER = "expected a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
-    "command, args, env, cwd, url, headers, auth, allow_private, timeout, startup_timeout, tools, overrides, "
+    "command, args, env, cwd, url, headers, auth, allow_private, timeout, startup_timeout, required, tools, overrides, "
     "oldest_protocol, required_scopes, scope, repeat_read_only, progress_resets_timeout, max_request_bytes, lock, "
     "preview, labels, accepts, zone, may_lower, transport, enabled"
 )

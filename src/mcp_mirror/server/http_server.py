@@ -23,6 +23,7 @@ from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
 from mcp_mirror.server.handover import ConnectionHandover, WorkerSessions
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
+from mcp_mirror.server.probes import ProbeMiddleware, Readiness
 from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.server.worker import Worker
 from mcp_mirror.settings.policies import Config
@@ -53,7 +54,10 @@ async def serve_http(
     host, port = address
     check_address(host, config.auth, config.server)
     handover = ConnectionHandover(worker) if worker else None
+    services = server.handlers.gateway.services
+    readiness = Readiness(services.writer.store, services.upstreams, shutdown)
     app: ASGIApp = ShutdownMiddleware(_build_app(server, host), shutdown)
+    app = ProbeMiddleware(app, config.server.path, readiness)
     settings = uvicorn.Config(
         WorkerSessions(app, worker) if worker else app,
         http=Connections(config.limits.traffic, handover).protocol(),  # type: ignore[arg-type]  # called as a class is
@@ -65,8 +69,9 @@ async def serve_http(
     )
     with worker.listening if worker else listen(host, port) as listening:
         shown = f"[{host}]" if ":" in host else host
-        announce(f"http://{shown}:{listening.getsockname()[1]}{config.server.path}")
-        await _HttpServer(settings, handover).serve_until(shutdown, listening)
+        async with readiness.running():
+            announce(f"http://{shown}:{listening.getsockname()[1]}{config.server.path}")
+            await _HttpServer(settings, handover).serve_until(shutdown, listening)
 
 
 def _build_app(server: MirrorServer, host: str) -> ASGIApp:

@@ -158,6 +158,8 @@ class UpstreamPolicy:
     """Seconds that one request may take. There is always a limit."""
     startup_timeout: Seconds = 60.0
     """Seconds that connecting and listing the tools may take."""
+    required: bool = False
+    """True: the gateway is ready (`/readyz`) only while this upstream is connected."""
     allow: Annotated[Globs, _TOOLS, Example(("read_*", "list_*"))] = ("*",)
     """Globs (`*`, `?`, `[...]`) of the tools that the gateway serves. Case matters."""
     deny: Annotated[Globs, _TOOLS, Example(("write_*",))] = ()

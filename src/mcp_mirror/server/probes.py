@@ -1,0 +1,120 @@
+"""Liveness and readiness probes of the HTTP server: `/healthz` and `/readyz`.
+
+Both are served without a token, for every `Host`, and outside all limits, because an orchestrator sends them to the
+address of a process. Their bodies are fixed texts, so they reveal nothing else than the state.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.stores.base import Store
+from mcp_mirror.upstreams.registry import UpstreamRegistry
+from mcp_mirror.upstreams.upstream import Upstream
+
+LIVENESS_PATH: Final = "/healthz"
+READINESS_PATH: Final = "/readyz"
+_METHODS: Final = ("GET", "HEAD")
+_STORE_TIMEOUT: Final = 2.0
+"""Seconds that a probe waits for the store."""
+_RESULT_LIFETIME: Final = 1.0
+"""Seconds for which an answer of the store is used, so that a flood of probes does not reach the store."""
+_NAMESPACE: Final = "readyz"
+_BASE: Final = "readyz-00000000-0000-4000-8000-000000000000"
+"""A value that never exists: the store has to look it up."""
+
+
+class Readiness:
+    """Decides whether the gateway can answer calls.
+
+    It can if the store answers, the first attempt to connect each upstream has ended, each upstream with
+    `required: true` is connected, and no shutdown has begun.
+    """
+
+    def __init__(self, store: Store, upstreams: UpstreamRegistry, shutdown: anyio.Event) -> None:
+        """Check nothing yet.
+
+        Args:
+            store: The store.
+            upstreams: All upstreams.
+            shutdown: Set at the start of a graceful shutdown.
+        """
+        self._store = store
+        self._upstreams = upstreams
+        self._shutdown = shutdown
+        self._tasks = anyio.create_task_group()
+        self._check: anyio.Event | None = None
+        """Set when the running check of the store has ended; None if no check runs."""
+        self._is_store_reachable = False
+        self._checked_at = -_RESULT_LIFETIME
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the checks of the store, which may take longer than a probe waits, for the duration of the context."""
+        async with self._tasks as tasks:
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def is_ready(self) -> bool:
+        """Return whether the gateway can answer calls, within a few seconds."""
+        if self._shutdown.is_set() or not all(map(_is_available, self._upstreams)):
+            return False
+        return await self._can_reach_store()
+
+    async def _can_reach_store(self) -> bool:
+        """Ask the store, once at a time: a store that hangs does not collect checks."""
+        if anyio.current_time() < self._checked_at + _RESULT_LIFETIME:
+            return self._is_store_reachable
+        if self._check is None:
+            self._check = anyio.Event()
+            self._tasks.start_soon(self._ask_store, self._check)
+        with anyio.move_on_after(_STORE_TIMEOUT):
+            await self._check.wait()
+            return self._is_store_reachable
+        return False
+
+    async def _ask_store(self, done: anyio.Event) -> None:
+        try:
+            await self._store.describe(_NAMESPACE, _BASE)
+        except MirrorError:
+            self._is_store_reachable = False
+        else:
+            self._is_store_reachable = True
+        self._checked_at = anyio.current_time()
+        self._check = None
+        done.set()
+
+
+def _is_available(upstream: Upstream) -> bool:
+    is_connected = upstream.status.state == "ready"
+    return is_connected or (upstream.settled.is_set() and not upstream.policy.required)
+
+
+class ProbeMiddleware:
+    """An ASGI middleware that answers the probes before all other checks."""
+
+    def __init__(self, app: ASGIApp, path: str, readiness: Readiness) -> None:
+        """Wrap an application.
+
+        Args:
+            app: The application.
+            path: The path of the MCP endpoint, which keeps its meaning.
+            readiness: Decides whether the gateway is ready.
+        """
+        self._app = app
+        self._paths = {LIVENESS_PATH, READINESS_PATH} - {path}
+        self._readiness = readiness
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a probe, or pass the request on."""
+        if scope["type"] != "http" or scope["path"] not in self._paths or scope["method"] not in _METHODS:
+            await self._app(scope, receive, send)
+            return
+        is_good = scope["path"] == LIVENESS_PATH or await self._readiness.is_ready()
+        text, status = ("ok", 200) if is_good else ("not ready", 503)
+        await PlainTextResponse(text, status, {"cache-control": "no-store"})(scope, receive, send)

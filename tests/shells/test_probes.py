@@ -1,0 +1,100 @@
+"""Readiness with stores that fail or hang, and during a shutdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import httpx2
+import pytest
+from starlette.responses import PlainTextResponse
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.server.probes import ProbeMiddleware, Readiness
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_mirror.stores.base import Store
+
+
+@dataclass
+class FaultyStore:
+    """A store that fails, or hangs until it is released."""
+
+    store: Store
+    released: anyio.Event = field(default_factory=anyio.Event)
+    is_failing: bool = False
+    lookups: int = 0
+
+    async def describe(self, namespace: str, base: str) -> Any:
+        self.lookups += 1
+        await self.released.wait()
+        if self.is_failing:
+            raise StoreError("It is away.")
+        return await self.store.describe(namespace, base)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FaultyStore:
+    return FaultyStore(MemoryStore(StorePolicy(), lambda: 0.0, lambda: tmp_path))
+
+
+def build_readiness(store: FaultyStore, shutdown: anyio.Event | None = None) -> Readiness:
+    return Readiness(cast("Store", store), cast("Any", ()), shutdown or anyio.Event())
+
+
+async def get(readiness: Readiness, url: str, path: str = "/mcp") -> tuple[int, str]:
+    app = ProbeMiddleware(PlainTextResponse("the application"), path, readiness)
+    transport = httpx2.ASGITransport(app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        response = await http.get(url)
+        return response.status_code, response.text
+
+
+async def test_a_hanging_store_makes_probes_fail_in_time_and_gets_one_lookup(store: FaultyStore) -> None:
+    readiness = build_readiness(store)
+    async with readiness.running():
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(10):
+                    tasks.start_soon(readiness.is_ready)
+            assert not await readiness.is_ready()
+        assert store.lookups == 1
+        store.released.set()
+        with anyio.fail_after(20):
+            while not await readiness.is_ready():
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_a_failing_store_is_asked_again_after_a_second(store: FaultyStore) -> None:
+    store.released.set()
+    store.is_failing = True
+    readiness = build_readiness(store)
+    async with readiness.running():
+        assert not await readiness.is_ready()
+        assert not await readiness.is_ready()
+        assert store.lookups == 1
+        store.is_failing = False
+        with anyio.fail_after(20):
+            while not await readiness.is_ready():  # noqa: ASYNC110  # time passes
+                await anyio.sleep(0.05)
+
+
+async def test_a_gateway_that_shuts_down_is_alive_and_not_ready(store: FaultyStore) -> None:
+    store.released.set()
+    shutdown = anyio.Event()
+    readiness = build_readiness(store, shutdown)
+    async with readiness.running():
+        assert await get(readiness, "/readyz") == (200, "ok")
+        shutdown.set()
+        assert await get(readiness, "/readyz") == (503, "not ready")
+        assert await get(readiness, "/healthz") == (200, "ok")
+
+
+async def test_an_mcp_endpoint_at_the_path_of_a_probe_keeps_its_meaning(store: FaultyStore) -> None:
+    readiness = build_readiness(store)
+    assert await get(readiness, "/healthz", path="/healthz") == (200, "the application")

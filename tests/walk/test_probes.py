@@ -1,0 +1,141 @@
+"""The probes `/healthz` and `/readyz` of a real gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from mcp import Client
+from tests.walk.conftest import BOUND, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from redis_process import RedisProcess
+    from tests.walk.conftest import Configured, Serve, Served
+
+LIVE, READY, NOT_READY = (200, "ok"), (200, "ok"), (503, "not ready")
+TOKEN_HASH = f"sha256:{'0' * 64}"
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(timeout=BOUND) as client:
+        yield client
+
+
+def url_of(served: Served, path: str) -> str:
+    return served.url.removesuffix("/mcp") + path
+
+
+async def probe(http: httpx2.AsyncClient, served: Served, path: str, **headers: str) -> tuple[int, str]:
+    """Status and body of a probe over a connection of its own."""
+    response = await http.get(url_of(served, path), headers={"connection": "close", **headers})
+    return response.status_code, response.text
+
+
+async def await_readiness(http: httpx2.AsyncClient, served: Served, wanted: tuple[int, str]) -> None:
+    async with asyncio.timeout(BOUND):
+        while await probe(http, served, "/readyz") != wanted:  # noqa: ASYNC110  # the gateway is another process
+            await asyncio.sleep(0.05)
+
+
+async def test_probes_need_neither_token_nor_host_and_show_no_details(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
+) -> None:
+    auth = {"tokens": {"alice": TOKEN_HASH}}
+    async with serve(configured({"raw": raw()}, auth=auth)) as served:
+        await await_readiness(http, served, READY)
+        for host in ("10.1.2.3:8000", "evil.example.com"):
+            assert await probe(http, served, "/healthz", host=host) == LIVE
+            assert await probe(http, served, "/readyz", host=host) == READY
+        head = await http.head(url_of(served, "/readyz"))
+        assert (head.status_code, head.content, head.headers["cache-control"]) == (200, b"", "no-store")
+        for method in ("POST", "DELETE", "OPTIONS"):
+            assert (await http.request(method, url_of(served, "/healthz"))).status_code == 401
+        assert (await http.get(url_of(served, "/healthz/"))).status_code == 401
+
+
+async def test_a_gateway_is_ready_when_each_upstream_was_tried(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    upstreams = {"slow": raw("ok", "--gate", str(gate)), "broken": {"command": "/nonexistent"}}
+    async with serve(configured(upstreams)) as served:
+        assert await probe(http, served, "/healthz") == LIVE
+        assert await probe(http, served, "/readyz") == NOT_READY
+        gate.touch()
+        await await_readiness(http, served, READY)
+
+
+async def test_a_gateway_is_ready_only_while_required_upstreams_are_connected(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    start = shlex.join([sys.executable, *raw()["args"]])
+    program = {"command": "/bin/sh", "args": ["-c", f"test -e {shlex.quote(str(gate))} && exec {start}"]}
+    upstreams = {"raw": {**program, "required": True, "scope": "shared"}, "other": raw()}
+    async with serve(configured(upstreams)) as served, Client(served.url) as client:
+        await await_readiness(http, served, READY)
+        gate.unlink()
+        await client.call_tool("raw_die_mirrored", {})
+        await await_readiness(http, served, NOT_READY)
+        assert await probe(http, served, "/healthz") == LIVE
+        gate.touch()
+        await await_readiness(http, served, READY)
+
+
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+async def test_a_gateway_without_its_store_is_not_ready(
+    fault: str, serve: Serve, configured: Configured, raw: Any, own_redis: RedisProcess, http: httpx2.AsyncClient
+) -> None:
+    own_redis.start()
+    config = configured({"raw": raw()}, store={"kind": "redis", "url": own_redis.url, "path": None})
+    async with serve(config) as served:
+        await await_readiness(http, served, READY)
+        getattr(own_redis, fault)()
+        await await_readiness(http, served, NOT_READY)
+        assert await probe(http, served, "/healthz") == LIVE
+        own_redis.start() if fault == "kill" else own_redis.resume()
+        await await_readiness(http, served, READY)
+
+
+async def test_probes_are_answered_at_the_limits_of_requests(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    started, end = tmp_path / "started", tmp_path / "end"
+    limits = {"requests_per_principal": 1, "calls_per_minute": 1}
+    async with serve(configured({"raw": raw()}, limits=limits)) as served:
+        await await_readiness(http, served, READY)
+        params = {"name": "hang_mirrored", "arguments": {"started": str(started), "until": str(end)}}
+        headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "hang_mirrored"}
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {**params, "_meta": meta}}
+        accept = {"accept": "application/json, text/event-stream"}
+        call = asyncio.create_task(http.post(served.url, json=body, headers={**accept, **headers}))
+        await until(started.exists)
+        assert (await http.post(served.url, json=body, headers={**accept, **headers})).status_code == 429
+        for _ in range(5):
+            assert await probe(http, served, "/readyz") == READY
+        end.touch()
+        assert (await call).status_code == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
+async def test_each_worker_answers_probes(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
+) -> None:
+    async with serve(configured({"raw": raw()}, store={"kind": "disk"}), "--workers", "2") as served:
+        await await_readiness(http, served, READY)
+        for _ in range(20):
+            assert await probe(http, served, "/healthz") == LIVE
