@@ -39,6 +39,7 @@ from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.audit_file import AuditFile
+from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.observability.logging import create_path_hasher
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
@@ -73,7 +74,7 @@ from mcp_mirror.workers.sql import SqlWorkers
 
 _logger = logging.getLogger(__name__)
 
-_STARTUP_SECTIONS: Final = ("store", "server", "limits", "auth", "audit")
+_STARTUP_SECTIONS: Final = ("store", "server", "limits", "auth", "audit", "events")
 """Sections of the configuration that a reload does not apply."""
 
 
@@ -238,6 +239,7 @@ async def open_application(
             aclosing(SchemaWorkers(child_watchdog)) as schema_workers,
             aclosing(Sandbox(config.limits.traffic)) as sandbox,
             _open_usage_counter(store) as usage_counter,
+            _open_recorder(config, store) as recorder,
             anyio.create_task_group() as tasks,
         ):
             # Upstreams, sessions and the store call the notifier and the gateway, which are created from them below.
@@ -279,6 +281,7 @@ async def open_application(
                 limiter=_build_limiter(config.limits.traffic, has_auth=config.auth.is_required),
                 budgets=ContextBudgets(config.context, time.monotonic),
                 used_consents=UsedConsents(),
+                recorder=recorder,
             )
             dispatch = Dispatcher(services, lambda: runtime.state)
             builder = _StateBuilder(services, shared, dispatch, tuple(stages))
@@ -292,6 +295,8 @@ async def open_application(
             tasks.start_soon(sessions.run)
             tasks.start_soon(notifier.run_rebuilds)
             tasks.start_soon(usage_counter.run)
+            if recorder:
+                tasks.start_soon(recorder.run)
             async with services.upstreams.running():
                 if not awaits_client:
                     services.upstreams.start()
@@ -324,6 +329,20 @@ async def _open_usage_counter(store: Store) -> AsyncIterator[UsageCounter]:
     finally:
         with anyio.CancelScope(shield=True):
             await usage_counter.flush()
+
+
+@asynccontextmanager
+async def _open_recorder(config: Config, store: Store) -> AsyncIterator[EventRecorder | None]:
+    """Yield the recorder of calls, and write its last calls before the store closes; None if calls are not logged."""
+    if config.is_transparent or not config.events.enabled:
+        yield None
+        return
+    recorder = EventRecorder(store.events, config.events, time.time)
+    try:
+        yield recorder
+    finally:
+        with anyio.CancelScope(shield=True):
+            await recorder.flush()
 
 
 def _build_dependencies(

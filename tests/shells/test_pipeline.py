@@ -15,13 +15,16 @@ from mcp_mirror.gateway.stages.audit import AuditStage
 from mcp_mirror.gateway.stages.concurrency import ConcurrencyStage
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.errors import answer_errors
+from mcp_mirror.gateway.stages.events import EventStage
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import Audit, AuditRecord
+from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
 from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
-from mcp_mirror.settings.policies import Config, ContextPolicy, MirrorPolicy, StorePolicy
+from mcp_mirror.settings.policies import Config, ContextPolicy, EventsPolicy, MirrorPolicy, StorePolicy
+from mcp_mirror.stores.event_log import MemoryEventLog
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.types import Traffic
 
@@ -97,6 +100,16 @@ def test_a_transparent_gateway_counts_no_tokens() -> None:
     config = Config(mirror=MirrorPolicy(suffix="", capture="never"), context=ContextPolicy(10_000))
     assert config.is_transparent
     assert names_of(config) == ["MetricsStage", "ConcurrencyStage", "answer_errors"]
+
+
+def test_the_event_log_is_the_outermost_stage_unless_nothing_is_stored() -> None:
+    recorder = EventRecorder(MemoryEventLog(lambda: 1e9), EventsPolicy(), lambda: 1e9)
+    dependencies = replace(shared(Sink()), recorder=recorder)
+    stored, transparent = Config(), Config(mirror=MirrorPolicy(suffix="", capture="never"))
+    first, *_ = build_stages(stored, build_flows(stored, is_isolated=False), dependencies)
+    assert isinstance(first, EventStage)
+    first, *_ = build_stages(transparent, build_flows(transparent, is_isolated=False), dependencies)
+    assert isinstance(first, AuditStage)
 
 
 async def test_the_first_stage_is_the_outermost() -> None:

@@ -14,15 +14,14 @@ def record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRe
         outcome: Its outcome, unless it was refused.
         reason: The reason of the refusal; None if it was not refused.
     """
-    is_known = call.trace.upstream or find_refusal(call) is not RefusalReason.UNKNOWN_TOOL
     return AuditRecord(
         event="refusal" if reason else "call",
         principal=call.namespace,
-        tool=call.name if is_known else UNKNOWN,
+        tool=name_tool(call),
         outcome=reason or outcome,
         path=call.trace.path,
         labels=call.trace.labels,
-        upstream=call.trace.upstream or _find_upstream(call),
+        upstream=find_upstream(call),
         correlation=call.id,
         detail=call.trace.detail,
     )
@@ -37,7 +36,16 @@ def describe_outcome(reply: Reply, trace: CallTrace) -> str:
     return "stored" if trace.path else "ok"
 
 
-def _find_upstream(call: Call) -> str:
+def name_tool(call: Call) -> str:
+    """Return the name of the called tool, or a placeholder for a name that no tool has."""
+    is_known = call.trace.upstream or find_refusal(call) is not RefusalReason.UNKNOWN_TOOL
+    return call.name if is_known else UNKNOWN
+
+
+def find_upstream(call: Call) -> str:
+    """Return the upstream of the called tool; an empty text for the gateway's own tools and unknown names."""
+    if call.trace.upstream:
+        return call.trace.upstream
     if entry := call.catalog.entries.get(call.name):
         return entry.upstream
     finding = call.catalog.quarantined.get(call.name)

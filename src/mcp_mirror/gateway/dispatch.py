@@ -170,7 +170,9 @@ class Dispatcher:
         loader = ArgumentLoader(services.writer.store, services.scanner, guard)
         known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
-        return _Inputs(found, await loader.load(found, known), flows.join(made, labels))
+        values = await loader.load(found, known)
+        call.trace.inputs = tuple(dict.fromkeys(value.path for value in values.values()))
+        return _Inputs(found, values, flows.join(made, labels))
 
     async def _find_pointers(
         self, call: Call, entry: CatalogEntry, catalog: Catalog
@@ -185,6 +187,7 @@ class Dispatcher:
             known |= labels
             self._foreign_labels[call.namespace] = known - catalog.labels
             found = await services.scanner.find(call.arguments, known, most)
+        call.trace.path_labels = known
         if _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(call, entry, known)
         return found

@@ -13,10 +13,12 @@ from mcp_mirror.gateway.stages.concurrency import ConcurrencyStage
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.context_budget import ContextBudgetStage
 from mcp_mirror.gateway.stages.errors import answer_errors
+from mcp_mirror.gateway.stages.events import EventStage
 from mcp_mirror.gateway.stages.metrics import MetricsStage
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.observability.audit import Audit
+from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.rate_limits import PerKeyLimiter
@@ -40,6 +42,8 @@ class StageDependencies:
     """The rate and concurrency limits of principals."""
     budgets: ContextBudgets
     used_consents: UsedConsents
+    recorder: EventRecorder | None = None
+    """Writes the event log; None without one."""
 
 
 def build_stages(
@@ -56,7 +60,9 @@ def build_stages(
     estimate = upper_estimator(config.mirror.provider)
     usage = None if config.is_transparent else shared.usage_counter
     has_window = config.context.window is not None and not config.is_transparent
+    recorder = None if config.is_transparent else shared.recorder
     order: tuple[Stage | None, ...] = (
+        EventStage(recorder, shared.clock) if recorder else None,
         AuditStage(shared.audit, shared.clock) if shared.audit.sink else None,
         MetricsStage(usage, estimate, shared.path_hasher, shared.clock),
         ConcurrencyStage(shared.limiter),

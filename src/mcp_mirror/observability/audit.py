@@ -110,6 +110,10 @@ class CallTrace:
     """The upstream that was called."""
     path: str | None = None
     """The memory path of the stored value."""
+    inputs: tuple[str, ...] = ()
+    """The memory paths of the stored values that the call used."""
+    path_labels: frozenset[str] | None = None
+    """The tool labels by which memory paths in the arguments were searched; None if they were not searched."""
     envelope: bytes = b"{}"
     """The members of the stored result beside its value, a JSON object."""
     labels: Mapping[str, Any] = field(default_factory=lambda: _NONE)
@@ -132,7 +136,7 @@ class CallTrace:
     def take_result(self, other: "CallTrace") -> None:
         """Take over the facts about the result from the trace of the call that began the work."""
         self.path, self.labels, self.reason, self.detail = other.path, other.labels, other.reason, other.detail
-        self.hidden_tokens, self.envelope = other.hidden_tokens, other.envelope
+        self.hidden_tokens, self.envelope, self.inputs = other.hidden_tokens, other.envelope, other.inputs
 
 
 def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:

@@ -67,6 +67,7 @@ ClearMode = Literal["read", "refuse"]
 ScriptAccess = Literal["read_only", "listed", "all", "none"]
 LogFormat = Literal["text", "json"]
 LockMode = Literal["off", "warn", "block"]
+ArgumentDetail = Literal["shape", "values"]
 
 _SHARES = 4
 """By default, one principal of several stores at most one of these shares."""
@@ -507,6 +508,20 @@ class AuditPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class EventsPolicy:
+    """The log of calls in the store, for the dashboard, `mcp-mirror usage` and `mcp-mirror values lineage`."""
+
+    enabled: bool = True
+    """Whether the gateway logs calls. A gateway that stores no values never does."""
+    max_calls: Count = 10_000
+    """Calls of one principal that the log keeps; the oldest are removed first. With more than ten principals, each
+    keeps a smaller number."""
+    arguments: ArgumentDetail = "shape"
+    """What the log keeps of the arguments of a call. shape: their keys and memory paths; a text or a number is replaced
+    by its kind and length. values: also texts and numbers. Both up to 2,000 characters."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The configuration of mcp-mirror."""
 
@@ -534,6 +549,8 @@ class Config:
     """Which values may flow where, by their labels. A list is short for `allow`."""
     audit: AuditPolicy = field(default_factory=AuditPolicy)
     """The audit log."""
+    events: EventsPolicy = field(default_factory=EventsPolicy)
+    """The log of calls in the store."""
     warnings: Annotated[tuple[str, ...], INTERNAL] = ()
     """A sentence for each setting that has no effect."""
 

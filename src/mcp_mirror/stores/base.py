@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
+from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
 Reason = Literal["expired", "evicted"]
@@ -27,6 +28,10 @@ class Store(Protocol):
 
     A store is an async context manager: enter it before its first use, and leave it after its last.
     """
+
+    @property
+    def events(self) -> EventLog:
+        """The log of calls."""
 
     async def __aenter__(self) -> Self:
         """Open the store.

@@ -20,6 +20,7 @@ from mcp_mirror.paths import label_of
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.disk.failures import as_store_errors
+from mcp_mirror.stores.event_log import EventLog, MemoryEventLog
 from mcp_mirror.stores.expiry import BATCH_SECONDS, EXPIRED_PER_BATCH, EXPIRED_PER_PUT, ExpirySweeper
 from mcp_mirror.stores.quotas import (
     MAX_TOMBSTONES,
@@ -107,6 +108,7 @@ class MemoryStore:
         """
         self._policy = policy
         self._clock = clock
+        self.events: Final[EventLog] = MemoryEventLog(clock)
         self._folder = folder
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()

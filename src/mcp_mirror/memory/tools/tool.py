@@ -50,7 +50,7 @@ class Memory:
     consent: str | None = None
     """The one flow that the user allowed for this call."""
     trace: CallTrace = field(default_factory=CallTrace)
-    """Receives the path of a value that a tool stores."""
+    """Receives the path of a value that a tool stores, and those of the values that it reads."""
     scripts: Scripts | None = None
     """Runs scripts; None outside of calls, and without the extra `code`."""
     sql: SqlWorkers | None = None

@@ -27,6 +27,7 @@ from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.disk.index import Index, ValueLocation
 from mcp_mirror.stores.encryption import CHANGED, Encryptor, clamp_span, sealed_span
+from mcp_mirror.stores.event_log import EventLog, MemoryEventLog
 from mcp_mirror.stores.expiry import ExpirySweeper
 from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
 from mcp_mirror.stores.quotas import refuse_oversized
@@ -71,6 +72,7 @@ class DiskStore:
         """
         self._policy = policy
         self._folder = folder
+        self.events: Final[EventLog] = MemoryEventLog(clock)
         self._process_dir = ProcessDir(folder)
         self._blobs = Blobs(folder / _BLOBS, self._process_dir.path, calls, fsync=policy.fsync)
         self._encryptor = Encryptor(policy.encryption)

@@ -26,6 +26,7 @@ from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.encryption import CHANGED, HEAD, SEALED_CHUNK, Encryptor, Envelope, clamp_span, sealed_span
 from mcp_mirror.stores.encryption import CHUNK as SEALED
+from mcp_mirror.stores.event_log import EventLog, MemoryEventLog
 from mcp_mirror.stores.expiry import ExpirySweeper
 from mcp_mirror.stores.objects import ObjectBlobs, ObjectMissingError
 from mcp_mirror.stores.pieces import cut
@@ -102,6 +103,7 @@ class RedisStore:
         if policy.url is None:
             raise StoreError("`store.kind: redis` needs `store.url`, such as redis://127.0.0.1:6379/0.")
         self._policy, self._clock, self._folder = policy, clock, folder
+        self.events: Final[EventLog] = MemoryEventLog(clock)
         self._redis = RedisConnection(policy.url)
         self._keys = Keys(policy.prefix)
         self._encryptor = Encryptor(policy.encryption)

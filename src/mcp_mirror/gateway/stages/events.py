@@ -1,0 +1,70 @@
+"""Adds each call to the event log, which the dashboard and `mcp-mirror usage` read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from mcp_mirror.core.replies import Reply, count_reply_bytes
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.gateway.call import Call, Next
+from mcp_mirror.gateway.call_record import describe_outcome, find_upstream, name_tool
+from mcp_mirror.observability.events import MAX_ARGUMENTS, EventRecorder, FinishedCall
+from mcp_mirror.payload.json_rpc import join
+
+
+@dataclass(frozen=True, slots=True)
+class EventStage:
+    """Passes finished calls to the recorder."""
+
+    recorder: EventRecorder
+    clock: Callable[[], float]
+    """Seconds."""
+
+    async def __call__(self, call: Call, call_next: Next) -> Reply:
+        """Answer a call and record it."""
+        began, outcome, message = self.clock(), "cancelled", ""
+        reply: Reply = {}
+        try:
+            reply = await call_next(call)
+            outcome = describe_outcome(reply, call.trace)
+        except MirrorError as error:
+            outcome, message = "error", str(error)
+            raise
+        except Exception:
+            outcome = "error"
+            raise
+        finally:
+            self._record(call, reply, outcome, message, began)
+        return reply
+
+    def _record(self, call: Call, reply: Reply, outcome: str, message: str, began: float) -> None:
+        trace, size = call.trace, len(call.arguments)
+        self.recorder.add(
+            FinishedCall(
+                call.namespace,
+                call.id,
+                max(1000 * (self.clock() - began), 0.0),
+                name_tool(call),
+                find_upstream(call),
+                "refused" if trace.reason else outcome,
+                trace.reason or "",
+                count_reply_bytes(reply),
+                trace.sent or 0,
+                trace.kept_out,
+                trace.path or "",
+                trace.inputs,
+                bytes(call.arguments) if size <= MAX_ARGUMENTS else None,
+                size,
+                trace.path_labels,
+                (message or _read_text(reply)) if trace.reason else "",
+                trace.detail.get("script_call", ""),
+            )
+        )
+
+
+def _read_text(reply: Reply) -> str:
+    """The text of a refusal: its only content block, which the gateway wrote."""
+    content = reply.get("content", b"[]")
+    blocks = msgspec.json.decode(join(content) if isinstance(content, tuple) else content, type=list[dict[str, object]])
+    return "\n".join(str(block.get("text", "")) for block in blocks)

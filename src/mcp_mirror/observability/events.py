@@ -1,0 +1,268 @@
+"""The log of calls: collects finished calls, and writes them to the event log of the store in the background.
+
+Calls do not wait for the store. What is costly, such as the description of the arguments, happens in a thread when the
+calls are written, every two seconds and at shutdown. A killed gateway loses the calls of the last two seconds. If the
+store fails, the gateway tries again later, with a bounded number of calls.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.observability.argument_shapes import describe_arguments, describe_size, explain_unused_paths
+from mcp_mirror.settings.policies import EventsPolicy
+from mcp_mirror.stores.event_log import HOUR, EventLog, SumKey, Sums
+
+_logger = logging.getLogger(__name__)
+
+_PAUSE: Final = 2.0
+"""Seconds between two writes to the store."""
+_MAX_PENDING: Final = 20_000
+"""Calls that wait for the next write."""
+_MAX_PENDING_BYTES: Final = 16 << 20
+"""Bytes of the arguments of these calls. Those of further calls are only counted."""
+_MAX_UNWRITTEN_BYTES: Final = 16 << 20
+"""Bytes of the entries that are kept while the store fails."""
+MAX_ARGUMENTS: Final = 64 << 10
+"""Bytes of arguments that are described; of larger ones the log has the size."""
+_MAX_SENTENCE: Final = 600
+"""Characters of the reason of a refusal."""
+_MAX_INPUTS: Final = 100
+"""Memory paths of one call."""
+_MAX_PATH: Final = 400
+"""Characters of a memory path."""
+_FAILED: Final = frozenset({"error", "cancelled"})
+
+
+class CallEvent(msgspec.Struct, array_like=True, frozen=True):
+    """One call in the log. Later versions may add members with defaults at the end."""
+
+    id: str
+    """The correlation id, which the audit log has too."""
+    at: float
+    """When the call began, in seconds since the epoch."""
+    milliseconds: float
+    tool: str
+    """The name by which the client called it; `(unknown)` if no tool has that name."""
+    upstream: str
+    """Empty for the gateway's own tools."""
+    outcome: str
+    """ok, stored, error, refused, asked (the upstream required input) or cancelled."""
+    reason: str
+    """The reason of a refusal, a `RefusalReason`; else empty."""
+    bytes: int
+    """Bytes of the reply."""
+    sent: int
+    """Tokens of the reply; 0 if a script made the call, because the model does not read the reply."""
+    kept_out: int
+    """Tokens that the result would have cost in addition if it had not been stored."""
+    path: str = ""
+    """The memory path of the stored result; empty if nothing was stored."""
+    inputs: tuple[str, ...] = ()
+    """The memory paths of the stored values that the call used, at most 100."""
+    arguments: str = "{}"
+    """JSON text; see `describe_arguments`."""
+    why: tuple[tuple[str, str, str], ...] = ()
+    """The strings of the arguments that resemble memory paths and were not used as such: location, text and reason of
+    each. For a refusal one more, without location and text."""
+    parent: str = ""
+    """The id of the script's call that made this call; else empty."""
+
+
+class FinishedCall(msgspec.Struct):
+    """What the pipeline knows about a call at its end."""
+
+    namespace: str
+    id: str
+    milliseconds: float
+    tool: str
+    upstream: str
+    outcome: str
+    reason: str
+    reply_bytes: int
+    sent: int
+    kept_out: int
+    path: str
+    inputs: tuple[str, ...]
+    arguments: bytes | None
+    """JSON text; None if it is too large to be described."""
+    argument_bytes: int
+    path_labels: frozenset[str] | None
+    """The tool labels by which memory paths in the arguments were searched; None if they were not searched."""
+    refusal: str
+    """The error message of a refusal; else empty."""
+    parent: str
+    at: float = 0.0
+    """When the call began. The recorder sets it."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What one namespace adds to the log."""
+
+    entries: deque[bytes] = field(default_factory=deque)
+    sums: dict[SumKey, Sums] = field(default_factory=dict)
+
+    def add_sums(self, call: FinishedCall) -> None:
+        key = (int(call.at) // HOUR, call.upstream, call.tool)
+        added = Sums(
+            1,
+            int(call.outcome in _FAILED),
+            int(call.outcome == "refused"),
+            call.reply_bytes,
+            call.sent,
+            call.kept_out,
+            round(call.milliseconds),
+        )
+        known = self.sums.get(key)
+        self.sums[key] = known.plus(added) if known else added
+
+    def prepend(self, earlier: "_Batch") -> None:
+        self.entries.extendleft(reversed(earlier.entries))
+        for key, one in earlier.sums.items():
+            self.sums[key] = self.sums.get(key, Sums()).plus(one)
+
+
+class EventRecorder:
+    """Collects finished calls and writes them to an event log."""
+
+    def __init__(self, log: EventLog, policy: EventsPolicy, clock: Callable[[], float], pause: float = _PAUSE) -> None:
+        """Start without calls.
+
+        Args:
+            log: The event log.
+            policy: How many calls are kept, and what of their arguments.
+            clock: Seconds since the epoch.
+            pause: Seconds between two writes to the log.
+        """
+        self._log, self._policy, self._clock, self._pause = log, policy, clock, pause
+        self._finished: list[FinishedCall] = []
+        self._held_bytes = 0
+        self._batches: dict[str, _Batch] = {}
+        """What is ready to be written, by namespace."""
+        self._lost = 0
+        self._is_failing = False
+        self._writing = anyio.Lock()
+
+    @property
+    def lost(self) -> int:
+        """The number of calls that are counted in the sums but missing among the entries."""
+        return self._lost
+
+    def add(self, call: FinishedCall) -> None:
+        """Collect a call that has just ended."""
+        call.at = self._clock() - call.milliseconds / 1000
+        if len(self._finished) >= _MAX_PENDING:
+            self._lost += 1
+            self._batches.setdefault(call.namespace, _Batch()).add_sums(call)
+            return
+        if call.arguments is not None:
+            self._held_bytes += len(call.arguments)
+            if self._held_bytes > _MAX_PENDING_BYTES:
+                call.arguments = None
+        self._finished.append(call)
+
+    async def flush(self) -> None:
+        """Write the collected calls; if the store fails, keep them for the next time."""
+        async with self._writing:
+            finished, self._finished, self._held_bytes = self._finished, [], 0
+            if finished:
+                encoded = await anyio.to_thread.run_sync(self._encode, finished)
+                for namespace, batch in encoded.items():
+                    if namespace in self._batches:
+                        batch.prepend(self._batches[namespace])
+                    self._batches[namespace] = batch
+            for namespace in tuple(self._batches):
+                batch = self._batches.pop(namespace)
+                try:
+                    with anyio.CancelScope(shield=True):  # a cancelled write could count calls twice
+                        await self._log.append(namespace, tuple(batch.entries), batch.sums, keep=self._policy.max_calls)
+                except StoreError as error:
+                    self._keep(namespace, batch, error)
+                    return
+                self._is_failing = False
+
+    async def run(self) -> None:
+        """Flush every `pause` seconds, until cancelled."""
+        while True:
+            await anyio.sleep(self._pause)
+            await self.flush()
+
+    def _encode(self, finished: Sequence[FinishedCall]) -> dict[str, _Batch]:
+        batches: dict[str, _Batch] = {}
+        with_values = self._policy.arguments == "values"
+        for call in finished:
+            batch = batches.setdefault(call.namespace, _Batch())
+            batch.add_sums(call)
+            batch.entries.append(msgspec.msgpack.encode(_build_event(call, with_values=with_values)))
+        return batches
+
+    def _keep(self, namespace: str, batch: _Batch, error: StoreError) -> None:
+        """Keep a batch that could not be written; without its entries if too many wait."""
+        if later := self._batches.get(namespace):
+            later.prepend(batch)
+        else:
+            self._batches[namespace] = batch
+        if not self._is_failing:
+            self._is_failing = True
+            _logger.warning("Calls could not be added to the event log and are added later. %s", error)
+        waiting = sum(len(entry) for one in self._batches.values() for entry in one.entries)
+        if waiting > _MAX_UNWRITTEN_BYTES:
+            for one in self._batches.values():
+                self._lost += len(one.entries)
+                one.entries.clear()
+
+
+async def read_calls(
+    log: EventLog, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
+) -> tuple[tuple[str, CallEvent], ...]:
+    """Return the newest calls of a namespace with their cursors, newest first; see `EventLog.read`.
+
+    Raises:
+        StoreError: The store failed.
+    """
+    entries = await log.read(namespace, before=before, after=after, limit=limit)
+    return await anyio.to_thread.run_sync(_decode, entries)
+
+
+_decoder: Final = msgspec.msgpack.Decoder(CallEvent)
+
+
+def _decode(entries: Sequence[tuple[str, bytes]]) -> tuple[tuple[str, CallEvent], ...]:
+    return tuple((cursor, _decoder.decode(entry)) for cursor, entry in entries)
+
+
+def _build_event(call: FinishedCall, *, with_values: bool) -> CallEvent:
+    why: tuple[tuple[str, str, str], ...] = ()
+    if call.arguments is None:
+        described = describe_size(call.argument_bytes)
+    else:
+        described = describe_arguments(call.arguments, with_values=with_values)
+        if call.path_labels is not None:
+            why = explain_unused_paths(call.arguments, call.path_labels, call.inputs, with_values=with_values)
+    if call.refusal:
+        why = (*why, ("", "", call.refusal[:_MAX_SENTENCE]))
+    return CallEvent(
+        id=call.id,
+        at=call.at,
+        milliseconds=round(call.milliseconds, 1),
+        tool=call.tool,
+        upstream=call.upstream,
+        outcome=call.outcome,
+        reason=call.reason,
+        bytes=call.reply_bytes,
+        sent=call.sent,
+        kept_out=call.kept_out,
+        path=call.path,
+        inputs=tuple(path[:_MAX_PATH] for path in call.inputs[:_MAX_INPUTS]),
+        arguments=described,
+        why=why,
+        parent=call.parent,
+    )

@@ -1,0 +1,192 @@
+"""The interface of event logs: the newest calls of each namespace, and sums by hour, upstream and tool.
+
+An entry is a record in bytes; this module does not know its content. The log in memory is here, too.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, Protocol
+
+KEPT_SECONDS: Final = 90 * 86_400
+"""Seconds for which entries and sums are kept."""
+HOUR: Final = 3600
+HOURS_PER_DAY: Final = 24
+_FULL_SHARES: Final = 10
+"""Namespaces that keep as many entries as the configuration permits for one."""
+_CURSOR_DIGITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over calls."""
+
+    calls: int = 0
+    errors: int = 0
+    """Calls with an error as their result, and cancelled ones."""
+    refused: int = 0
+    """Calls that the gateway refused."""
+    bytes: int = 0
+    """Bytes of the replies."""
+    sent: int = 0
+    """Tokens of the replies."""
+    kept_out: int = 0
+    """Tokens that the results would have cost in addition if they had not been stored."""
+    milliseconds: int = 0
+    """The duration of all calls together."""
+
+    def plus(self, other: "Sums") -> "Sums":
+        """The sums over both."""
+        return Sums(
+            self.calls + other.calls,
+            self.errors + other.errors,
+            self.refused + other.refused,
+            self.bytes + other.bytes,
+            self.sent + other.sent,
+            self.kept_out + other.kept_out,
+            self.milliseconds + other.milliseconds,
+        )
+
+
+SumKey = tuple[int, str, str]
+"""The hour (seconds since the epoch // 3600), the upstream and the tool."""
+
+
+class EventLog(Protocol):
+    """Entries and sums by namespace. A namespace sees only its own.
+
+    Entries and sums are kept for 90 days, and of the entries of a namespace only the newest; see `fair_share`.
+    """
+
+    async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
+        """Append entries, the oldest first, and add to the sums. They need not be on the disk on return.
+
+        Args:
+            namespace: The owner of the calls.
+            entries: The entries.
+            sums: The sums of further calls.
+            keep: The number of entries of one namespace that are kept.
+
+        Raises:
+            StoreError: Nothing was appended, or the store's confirmation was lost.
+        """
+
+    async def read(
+        self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
+    ) -> tuple[tuple[str, bytes], ...]:
+        """The newest entries with their cursors, newest first.
+
+        A cursor is a text. Of two cursors of a namespace, the one of the later entry sorts after the other.
+
+        Args:
+            namespace: The owner of the calls.
+            before: Only entries older than the one with this cursor, which may have been removed.
+            after: Only entries newer than the one with this cursor.
+            limit: The maximum number of entries.
+        """
+
+    async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
+        """The sums of a namespace from the hour that contains `since`, in seconds since the epoch."""
+
+    async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
+        """The number of calls that were not refused by day (UTC: seconds since the epoch // 86,400).
+
+        Args:
+            namespace: The owner of the calls.
+            since: A time in the first day, in seconds since the epoch.
+        """
+
+    async def namespaces(self) -> frozenset[str]:
+        """The namespaces with entries or sums."""
+
+
+def fair_share(keep: int, namespaces: int) -> int:
+    """The number of entries that one of several namespaces keeps: `keep`, or less if there are more than ten.
+
+    Args:
+        keep: The number that the configuration permits.
+        namespaces: The number of namespaces with entries.
+    """
+    return max(1, min(keep, keep * _FULL_SHARES // max(namespaces, 1)))
+
+
+def count_daily_calls(sums: Mapping[SumKey, Sums]) -> dict[int, int]:
+    """The number of calls that were not refused by day."""
+    days: dict[int, int] = {}
+    for (hour, _, _), one in sums.items():
+        day = hour // HOURS_PER_DAY
+        days[day] = days.get(day, 0) + one.calls - one.refused
+    return days
+
+
+@dataclass(slots=True)
+class _Share:
+    """The entries and sums of one namespace."""
+
+    entries: deque[tuple[str, float, bytes]] = field(default_factory=deque)
+    """Cursor, time of the append and entry, the oldest first."""
+    sums: dict[SumKey, Sums] = field(default_factory=dict)
+
+
+class MemoryEventLog:
+    """An `EventLog` in memory."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Create an empty log.
+
+        Args:
+            clock: Seconds since the epoch.
+        """
+        self._clock = clock
+        self._count = 0
+        self._shares: dict[str, _Share] = {}
+
+    async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
+        """Append entries and add to the sums."""
+        now = self._clock()
+        share = self._shares.setdefault(namespace, _Share())
+        for entry in entries:
+            self._count += 1
+            share.entries.append((f"{self._count:0{_CURSOR_DIGITS}}", now, entry))
+        while len(share.entries) > fair_share(keep, len(self._shares)):
+            share.entries.popleft()
+        for key, added in sums.items():
+            share.sums[key] = share.sums.get(key, Sums()).plus(added)
+        self._remove_old(now - KEPT_SECONDS)
+
+    async def read(
+        self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
+    ) -> tuple[tuple[str, bytes], ...]:
+        """The newest entries with their cursors, newest first."""
+        entries = reversed(self._shares.get(namespace, _Share()).entries)
+        selected = (
+            (cursor, entry)
+            for cursor, _, entry in entries
+            if (before is None or cursor < before) and (after is None or cursor > after)
+        )
+        return tuple(islice(selected, limit))
+
+    async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
+        """The sums of a namespace."""
+        first = int(since) // HOUR
+        share = self._shares.get(namespace, _Share())
+        return {key: one for key, one in share.sums.items() if key[0] >= first}
+
+    async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
+        """The number of calls by day."""
+        return count_daily_calls(await self.sums(namespace, since - since % (HOUR * HOURS_PER_DAY)))
+
+    async def namespaces(self) -> frozenset[str]:
+        """The namespaces with entries or sums."""
+        return frozenset(self._shares)
+
+    def _remove_old(self, last: float) -> None:
+        """Remove entries and sums until `last`, in seconds since the epoch."""
+        for namespace, share in [*self._shares.items()]:
+            while share.entries and share.entries[0][1] <= last:
+                share.entries.popleft()
+            if share.sums and next(iter(share.sums))[0] * HOUR <= last:
+                share.sums = {key: one for key, one in share.sums.items() if key[0] * HOUR > last}
+            if not share.entries and not share.sums:
+                del self._shares[namespace]
