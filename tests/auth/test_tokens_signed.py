@@ -132,6 +132,46 @@ async def test_scopes_are_read_in_all_common_forms(keys: str, claims: dict[str, 
     assert principal.scopes == scopes
 
 
+@pytest.mark.parametrize(
+    ("claims", "scopes"),
+    [
+        ({"roles": ["a", "b"], "scp": "c"}, {"a", "b"}),
+        ({"roles": "a b"}, {"a", "b"}),
+        ({"scope": "a"}, set()),
+        ({"roles": {"a": 1}}, set()),
+    ],
+)
+async def test_the_configuration_chooses_the_claim_of_the_scopes(
+    keys: str, claims: dict[str, Any], scopes: set[str]
+) -> None:
+    principal = await issuers(keys, scopes_claim="roles").find_principal(KEY.sign(ISSUER, **claims))
+    assert principal
+    assert principal.scopes == scopes
+
+
+@pytest.mark.parametrize(
+    ("claims", "is_accepted"),
+    [
+        ({"hd": "example.com", "email_verified": True}, True),
+        ({"hd": "example.org", "email_verified": True}, True),
+        ({"hd": ["other.example", "example.com"], "email_verified": "true"}, True),
+        ({"hd": "EXAMPLE.COM", "email_verified": True}, False),
+        ({"hd": "example.com", "email_verified": False}, False),
+        ({"hd": "example.com"}, False),
+        ({"hd": {"example.com": 1}, "email_verified": True}, False),
+        ({"hd": [["example.com"]], "email_verified": True}, False),
+        ({"hd": [], "email_verified": True}, False),
+        ({"hd": None, "email_verified": True}, False),
+    ],
+)
+async def test_tokens_need_one_accepted_value_of_each_required_claim(
+    keys: str, claims: dict[str, Any], *, is_accepted: bool
+) -> None:
+    required = {"hd": ("example.com", "example.org"), "email_verified": ("true",)}
+    strict = issuers(keys, required_claims=required)
+    assert (await strict.find_principal(KEY.sign(ISSUER, **claims)) is not None) == is_accepted
+
+
 async def test_the_same_subject_of_two_issuers_is_two_principals(keys: str, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(jwks(STRANGER))
     both = [IssuerPolicy(ISSUER, (AUDIENCE,), keys), IssuerPolicy(OTHER, (AUDIENCE,), str(tmp_path / "other.json"))]

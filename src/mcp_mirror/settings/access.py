@@ -3,8 +3,10 @@
 `repr` of these settings contains no secrets.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from types import MappingProxyType
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ from mcp_mirror.settings.declarations import (
     SINGLE,
     Address,
     AtLeast,
+    Claims,
     Example,
     FilePath,
     Key,
@@ -30,6 +33,8 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 """Signature algorithms with a public key; those with a shared secret are excluded (RFC 8725, section 3.1)."""
 
 Grant = Literal["authorization_code", "client_credentials"]
+
+_NO_CLAIMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 
 TOKEN_PREFIX: Final = "mcpm_"  # noqa: S105  # the prefix of all tokens
 """The start of each token of the gateway, by which scanners for leaked secrets find it."""
@@ -70,6 +75,10 @@ class IssuerPolicy:
     Bound tokens need such a proof in any case. Needs `auth.resource`."""
     allow_private: bool = False
     """Allow the host in `jwks` to have a private address although its name looks public."""
+    scopes_claim: Annotated[Line | None, Example("roles")] = None
+    """The claim with the scopes, a text with spaces or a list. Default: `scope`, otherwise `scp`."""
+    required_claims: Annotated[Claims, Example({"hd": ("example.com",)})] = field(default_factory=lambda: _NO_CLAIMS)
+    """Claims that every token needs, each with its accepted values; of a list in the token one must match."""
 
 
 @dataclass(frozen=True, slots=True)

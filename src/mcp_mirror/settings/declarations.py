@@ -205,6 +205,8 @@ Words = Annotated[tuple[Word, ...], OPTIONAL_LIST]
 Roots = Annotated[tuple[Annotated[str, Text(_LITERAL, ANYTHING, "file", is_literal=True)], ...], OPTIONAL_LIST]
 Secrets = Annotated[tuple[Secret, ...], OPTIONAL_LIST]
 Scopes = Annotated[tuple[ScopeName, ...], SINGLE]
+ClaimValues = Annotated[tuple[Word, ...], SINGLE, AtLeast(1, "a text, or a list of one text or more")]
+Claims = Annotated[Mapping[str, ClaimValues], Names("names of claims", r"[\s\S]*\S[\s\S]*")]
 Environment = Annotated[Mapping[str, Word], Names("names without '=' in them", r"[^=\x00]+")]
 Headers = Annotated[Mapping[str, HeaderValue], Names("names of HTTP headers", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")]
 """RFC 9110, section 5.6.2."""

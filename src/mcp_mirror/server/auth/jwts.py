@@ -67,11 +67,13 @@ class Issuers:
 def _read_principal(claims: Mapping[str, Any], policy: IssuerPolicy) -> Principal:
     if not all(isinstance(claims.get(claim, 0), int | float) for claim in _TIME_CLAIMS):
         raise jwt.InvalidTokenError
+    if not all(_texts(claims.get(name)) & set(accepted) for name, accepted in policy.required_claims.items()):
+        raise jwt.InvalidTokenError
     name = claims[policy.principal]
     if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME_LENGTH:
         raise jwt.InvalidTokenError
     expires = float(claims["exp"]) + policy.leeway
-    return Principal(policy.issuer, name, _read_scopes(claims), expires, _read_thumbprint(claims, policy))
+    return Principal(policy.issuer, name, _read_scopes(claims, policy), expires, _read_thumbprint(claims, policy))
 
 
 def _read_thumbprint(claims: Mapping[str, Any], policy: IssuerPolicy) -> str | None:
@@ -83,8 +85,15 @@ def _read_thumbprint(claims: Mapping[str, Any], policy: IssuerPolicy) -> str | N
     return thumbprint
 
 
-def _read_scopes(claims: Mapping[str, Any]) -> frozenset[str]:
-    """Read `scope` (RFC 8693: a string with spaces), or `scp` of some servers (a string or an array)."""
-    scopes = claims.get("scope", claims.get("scp", ""))
-    parts = scopes.split() if isinstance(scopes, str) else scopes
-    return frozenset(part for part in parts if isinstance(part, str)) if isinstance(parts, list) else frozenset()
+def _read_scopes(claims: Mapping[str, Any], policy: IssuerPolicy) -> frozenset[str]:
+    """Read the configured claim, `scope` (RFC 8693: a string with spaces), or `scp` of some servers (or a list)."""
+    found = claims.get("scope", claims.get("scp")) if policy.scopes_claim is None else claims.get(policy.scopes_claim)
+    return _texts(found.split() if isinstance(found, str) else found if isinstance(found, list) else None)
+
+
+def _texts(claim: Any) -> frozenset[str]:
+    """The texts in a claim: itself, or those of its list. A boolean is `true` or `false`."""
+    items = claim if isinstance(claim, list) else [claim]
+    return frozenset(
+        str(item).lower() if isinstance(item, bool) else item for item in items if isinstance(item, str | bool)
+    )
