@@ -119,12 +119,10 @@ def look_up(value: Any, at: Location) -> Any:
 
 def splice(text: AnyStr, splices: Iterable[tuple[int, int, AnyStr]]) -> AnyStr:
     """Return a text with the given ranges replaced: start, stop and the new text of each, in any order."""
-    parts: list[AnyStr] = []
-    position = 0
-    for start, stop, new in sorted(splices, key=lambda one: one[:2]):
-        parts += [text[position:start], new]
-        position = stop
-    return text[:0].join([*parts, text[position:]])
+    ordered = sorted(splices, key=lambda one: one[:2])
+    for start, stop, new in reversed(ordered):  # equal positions keep their order
+        text = text[:start] + new + text[stop:]
+    return text
 
 
 def check_result(document: Document, before: Any, edits: Iterable[Edit]) -> None:
