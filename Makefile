@@ -146,6 +146,8 @@ lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 		pyproject.toml docker/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file docker/node.lock docker/node.in
+	$(BIN)/uv pip compile --quiet --no-deps --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --output-file packaging/registry/requirements.lock packaging/registry/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file tests/audit/requirements.lock tests/audit/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \

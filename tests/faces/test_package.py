@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
+from entry import SCHEMA, make_entry, mark_readme
 
 ROOT = Path(__file__).parents[2]
 BOUND = 300
@@ -70,3 +74,28 @@ def test_the_wheel_runs_its_demo_in_an_empty_environment(wheel: Path, tmp_path: 
 def test_uvx_runs_a_command_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     printed = uv("tool", "run", "--from", wheel, "mcp-mirror", "version", UV_TOOL_DIR=str(tmp_path))
     assert printed == f"{importlib.metadata.version('mcp-mirror')}\n"
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_registry_entry_is_valid_for_its_published_schema(tmp_path: Path) -> None:
+    lock = ROOT / "packaging" / "registry" / "requirements.lock"
+    uv("pip", "install", "--target", tmp_path, "--no-deps", "--require-hashes", "--requirement", lock)
+    schemas = [json.loads(file.read_text()) for file in tmp_path.rglob("mcp_registry/*/server.schema.json")]
+    [schema] = [schema for schema in schemas if schema["$id"] == SCHEMA]
+    validator = jsonschema_rs.validator_for(schema)
+    entry = make_entry("someone/their-copy", PROJECT)
+    assert [str(error) for error in validator.iter_errors(entry)] == []
+    for wrong in ({"description": "x" * 101}, {"name": "mcp-mirror"}, {"packages": [{"identifier": "mcp-mirror"}]}):
+        assert not validator.is_valid(entry | wrong)
+
+
+def test_the_registry_entry_belongs_to_the_owner_of_the_repository() -> None:
+    entry = make_entry("someone/their-copy", PROJECT)
+    assert entry["name"] == "io.github.someone/mcp-mirror"
+    assert entry["repository"]["url"] == "https://github.com/someone/their-copy"
+    assert entry["version"] == entry["packages"][0]["version"] == importlib.metadata.version("mcp-mirror")
+    marked = mark_readme("# mcp-mirror\n", entry["name"])
+    assert marked == "# mcp-mirror\n\n<!-- mcp-name: io.github.someone/mcp-mirror -->\n"
+    assert mark_readme(marked, entry["name"]) == marked
