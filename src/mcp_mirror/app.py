@@ -74,7 +74,7 @@ from mcp_mirror.workers.sql import SqlWorkers
 
 _logger = logging.getLogger(__name__)
 
-_STARTUP_SECTIONS: Final = ("store", "server", "limits", "auth", "audit", "events")
+_STARTUP_SECTIONS: Final = ("store", "server", "limits", "auth", "audit", "events", "dashboard")
 """Sections of the configuration that a reload does not apply."""
 
 

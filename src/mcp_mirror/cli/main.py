@@ -41,6 +41,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "flows": ("mcp_mirror.cli.flows:print_flows", "Print which data flows the configuration allows; start no server."),
     "stats": ("mcp_mirror.cli.stats:stats", "Print stored values and tokens sent and kept out, by namespace."),
     "values": ("mcp_mirror.cli.values:values_app", "List, show, export and clear stored values."),
+    "dashboard": (
+        "mcp_mirror.cli.dashboard:dashboard",
+        "Open a page in the browser with calls, stored values, their lineage and savings.",
+    ),
     "tokens": ("mcp_mirror.cli.tokens:count_files", "Print how many tokens texts cost a model."),
     "eval": ("mcp_mirror.evals.command:evaluate", "Run a model on cases, check its calls, and print a table."),
     "config": (

@@ -114,6 +114,22 @@ def _check_scopes(config: Config, root: Table, findings: Findings) -> None:
             )
 
 
+def check_dashboard(config: Config, root: Table, findings: Findings) -> None:
+    """Report operator scopes that nothing enforces, and warn of a page whose paths the MCP endpoint has."""
+    scopes, auth = config.dashboard.operator_scopes, config.auth
+    location = find_node(root, ("dashboard", "operator_scopes")).location
+    granted = {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}
+    if scopes and not auth.is_required:
+        findings.report(location, "expected 'auth' with tokens or issuers: without it no request has scopes")
+    elif missing := [scope for scope in scopes if scope not in granted and not auth.issuers]:
+        findings.warn(location, f"no token in 'auth.tokens' has the scope {missing[0]!r}, so no one is an operator")
+    elif scopes and set(scopes) <= set(auth.scopes):
+        findings.warn(location, "'auth.scopes' requires these scopes of every token, so everyone is an operator")
+    if config.dashboard.operators_read_values and not scopes:
+        node = find_node(root, ("dashboard", "operators_read_values"))
+        findings.warn(node.location, "without 'operator_scopes' the gateway has no operators, so this has no effect")
+
+
 def _find_auth_problems(auth: AuthPolicy) -> Iterator[tuple[Path, str]]:
     if len({one.digest for one in auth.tokens}) < len(auth.tokens):
         yield ("tokens",), "expected a different token for each principal, got one for two"

@@ -15,7 +15,15 @@ from typing import Any, Final, cast
 
 from platformdirs import user_config_path, user_data_path
 
-from mcp_mirror.config.checks import check_access, check_code, check_flows, check_mirror, check_store, check_upstream
+from mcp_mirror.config.checks import (
+    check_access,
+    check_code,
+    check_dashboard,
+    check_flows,
+    check_mirror,
+    check_store,
+    check_upstream,
+)
 from mcp_mirror.config.clients import CLIENT_BLOCKS, gather_upstreams
 from mcp_mirror.config.exposure import warn_of_exposure
 from mcp_mirror.config.reader import Reader
@@ -142,6 +150,7 @@ def _read_config(
     Reader(findings, folder, is_strict=False).read_config(disabled)
     if config:
         check_access(config, live, findings)
+        check_dashboard(config, live, findings)
         check_flows(config, live, {*upstreams, *_find_upstream_nodes(disabled)}, findings)
     findings.raise_problems()
     return _complete(config or Config(), upstreams, findings, lock_name and str(folder / lock_name))

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.auth.gate import Gate, check_address
 from mcp_mirror.server.connections import BACKLOG, Connections
+from mcp_mirror.server.dashboard import ApiRouter, StaticRouter, build_api, is_served
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.endpoints import EndpointRouter
 from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
@@ -56,7 +57,7 @@ async def serve_http(
     handover = ConnectionHandover(worker) if worker else None
     services = server.handlers.gateway.services
     readiness = Readiness(services.writer.store, services.upstreams, shutdown)
-    app: ASGIApp = ShutdownMiddleware(_build_app(server, host), shutdown)
+    app: ASGIApp = ShutdownMiddleware(_build_app(server, config, host), shutdown)
     app = ProbeMiddleware(app, config.server.path, readiness)
     settings = uvicorn.Config(
         WorkerSessions(app, worker) if worker else app,
@@ -74,9 +75,10 @@ async def serve_http(
             await _HttpServer(settings, handover).serve_until(shutdown, listening)
 
 
-def _build_app(server: MirrorServer, host: str) -> ASGIApp:
+def _build_app(server: MirrorServer, config: Config, host: str) -> ASGIApp:
     """Return the ASGI application, which is served on an address."""
     policy, handlers = server.policy, server.handlers
+    addresses = AddressCheck(policy)
     app = server.sdk_server.streamable_http_app(
         streamable_http_path=policy.path,
         host=host,
@@ -87,12 +89,15 @@ def _build_app(server: MirrorServer, host: str) -> ASGIApp:
     handlers.sessions.close = make_session_closer(app, policy.path)
     audit = handlers.gateway.audit
     direct_http = DirectHttp(server.direct_path, handlers.sessions, policy.path)
-    payload_app = PayloadMiddleware(
-        app, handlers.pending_payloads, server.spool, AddressCheck(policy), audit, direct_http
-    )
-    endpoints = EndpointRouter(payload_app, policy.path)
-    server.gate = Gate(endpoints, server.auth, time.monotonic, audit) if server.auth.is_required else None
-    return _allow_origins(server.gate or endpoints, policy.allowed_origins)
+    payload_app = PayloadMiddleware(app, handlers.pending_payloads, server.spool, addresses, audit, direct_http)
+    inner: ASGIApp = EndpointRouter(payload_app, policy.path)
+    if has_dashboard := is_served(config):
+        inner = ApiRouter(inner, build_api(handlers.gateway, config), config.dashboard, addresses, policy.path)
+    server.gate = Gate(inner, server.auth, time.monotonic, audit) if server.auth.is_required else None
+    outer = server.gate or inner
+    if has_dashboard:
+        outer = StaticRouter(outer, addresses, policy.path, needs_token=server.auth.is_required)
+    return _allow_origins(outer, policy.allowed_origins)
 
 
 def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy
+from mcp_mirror.settings.dashboard import DashboardPolicy
 from mcp_mirror.settings.declarations import (
     FILE_ONLY,
     INLINE,
@@ -551,6 +552,8 @@ class Config:
     """The audit log."""
     events: EventsPolicy = field(default_factory=EventsPolicy)
     """The log of calls in the store."""
+    dashboard: DashboardPolicy = field(default_factory=DashboardPolicy)
+    """The web page for people."""
     warnings: Annotated[tuple[str, ...], INTERNAL] = ()
     """A sentence for each setting that has no effect."""
 

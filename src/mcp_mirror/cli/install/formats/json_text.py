@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final, Self
 
 from mcp_mirror.cli.install.formats.document import (
     BYTE_ORDER_MARK,
-    UNSAFE,
     Add,
     AddFirst,
     DropFirst,
@@ -22,7 +21,6 @@ from mcp_mirror.cli.install.formats.document import (
     Remove,
     Restore,
     check_result,
-    splice,
 )
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, skip_space, trim
@@ -72,11 +70,14 @@ class JsonDocument:
             ConfigError: The result is not what the edits mean.
         """
         edits = tuple(edits)
-        text = splice(self._text, map(self._splice, edits))
+        text, position = [], 0
+        for start, stop, new in sorted((self._splice(edit) for edit in edits), key=lambda splice: splice[:2]):
+            text += [self._text[position:start], new]
+            position = stop
         try:
-            after = type(self)(self.data[: self._start] + text)
+            after = type(self)(self.data[: self._start] + b"".join(text) + self._text[position:])
         except ValueError:
-            raise ConfigError(UNSAFE) from None
+            raise ConfigError("the text has a form that cannot be edited safely") from None
         check_result(after, self.value, edits)
         return after
 

@@ -11,7 +11,6 @@ from tomlkit.items import Array, InlineTable
 
 from mcp_mirror.cli.install.formats.document import (
     BYTE_ORDER_MARK,
-    UNSAFE,
     Add,
     AddFirst,
     DropFirst,
@@ -24,6 +23,8 @@ from mcp_mirror.cli.install.formats.document import (
     check_result,
 )
 from mcp_mirror.errors import ConfigError
+
+_UNSAFE = "the text has a form that cannot be edited safely"
 
 
 class TomlDocument:
@@ -41,9 +42,9 @@ class TomlDocument:
         """Return whether `tomlkit` cannot reproduce the file; the location does not matter."""
         del at
         try:
-            return None if tomlkit.dumps(tomlkit.parse(self._text)) == self._text else UNSAFE
+            return None if tomlkit.dumps(tomlkit.parse(self._text)) == self._text else _UNSAFE
         except (TOMLKitError, ValueError):
-            return UNSAFE
+            return _UNSAFE
 
     def edit(self, edits: Iterable[Edit]) -> Self:
         """Return the document with the edits.
@@ -62,7 +63,7 @@ class TomlDocument:
                 text = text.replace("\r\n", "\n").replace("\n", "\r\n")
             after = type(self)(self._mark + text.encode())
         except (TOMLKitError, ValueError, KeyError, TypeError, AttributeError):
-            raise ConfigError(UNSAFE) from None
+            raise ConfigError(_UNSAFE) from None
         check_result(after, self.value, edits)
         return after
 
@@ -83,7 +84,7 @@ def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
             _add(_walk(root, at), key, value, after)
         case AddFirst(at, name, value):
             if isinstance(_walk(root, at), InlineTable):
-                raise ConfigError(UNSAFE)
+                raise ConfigError(_UNSAFE)
             return "\n" + tomlkit.dumps(_nest((*at, name), value))
         case Remove(at):
             _walk(root, at[:-1]).remove(at[-1])

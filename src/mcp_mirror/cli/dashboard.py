@@ -1,0 +1,151 @@
+"""The command `mcp-mirror dashboard`: the page over the configured store, in a process of its own.
+
+It works whether or not a gateway runs, and without a configuration for users of `wrap` and `install`. Flow policies do
+not apply, as in `mcp-mirror values`: a user who can run the command can read the store.
+"""
+
+import os
+import time
+import webbrowser
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import anyio.to_thread
+import typer
+import uvicorn
+
+from mcp_mirror.app import open_persistent_store
+from mcp_mirror.cli.options import ConfigOption, VerboseOption
+from mcp_mirror.cli.run import load_file, load_quietly, print_note, run_until_signal
+from mcp_mirror.cli.wrap import StoreOption
+from mcp_mirror.config import find_config
+from mcp_mirror.dashboard.api import DashboardApi
+from mcp_mirror.dashboard.services import DashboardServices
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.observability.audit import Audit
+from mcp_mirror.observability.audit_file import AuditFile
+from mcp_mirror.observability.logging import configure_logging, create_path_hasher
+from mcp_mirror.security.flows import build_flows
+from mcp_mirror.server.dashboard import LocalDashboard
+from mcp_mirror.server.hosts import AddressCheck
+from mcp_mirror.server.http_server import listen
+from mcp_mirror.settings.policies import Config, ServerPolicy
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.workers.frames import FrameScanner
+from mcp_mirror.workers.queries import QueryRunner
+
+_HOST = "127.0.0.1"
+
+
+def dashboard(
+    config: ConfigOption = None,
+    store: StoreOption = None,
+    port: Annotated[int, typer.Option(help="The port on 127.0.0.1; 0: any free port.", min=0, max=65_535)] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Open a page in the browser with calls, stored values, their lineage and savings.
+
+    Only this machine can reach the page, with the link that the command prints. It works beside running gateways, and
+    ends with Ctrl-C.
+    Without a configuration it shows the values of wrapped servers.
+
+    Example: mcp-mirror dashboard
+
+    Example: mcp-mirror dashboard --port 8765 --no-browser
+    """
+    chosen = _choose_config(config, store, verbose)
+    run_until_signal(_serve(chosen, port, opens_browser=browser))
+
+
+def _choose_config(path: Path | None, store: Path | None, verbosity: int) -> Config:
+    """Return the configuration of the options; without a file, the one whose store wrapped servers use."""
+    if store is not None:
+        configure_logging(verbosity)
+        return Config(store=replace(Config().store, kind="disk", path=str(store.expanduser().absolute())))
+    if path is not None:
+        return load_quietly(path, verbosity)
+    configure_logging(verbosity)
+    try:
+        found = find_config(None, os.environ)
+    except MirrorError:
+        print_note("mcp-mirror: no configuration was found; the page shows the values of wrapped servers.")
+        return Config()
+    print_note(f"mcp-mirror: reading {found.path}. --store shows the store in another folder.")
+    loaded = load_file(found.path)
+    configure_logging(verbosity, loaded)
+    return loaded
+
+
+async def _serve(config: Config, port: int, *, opens_browser: bool) -> None:
+    async with _open_services(config) as services:
+        with listen(_HOST, port) as listening:
+            address = f"http://{_HOST}:{listening.getsockname()[1]}/"
+            links: list[str] = []
+
+            def announce(token: str) -> None:
+                links.append(f"{address}#token={token}")
+                print_note(f"mcp-mirror shows its dashboard on {links[-1]}")
+                print_note("The link works once, in one browser tab. Press Ctrl-C to stop.")
+
+            page = LocalDashboard(DashboardApi(services), AddressCheck(ServerPolicy()), announce)
+            page.open_link()
+            settings = uvicorn.Config(page, ws="none", log_config=None, access_log=False, lifespan="off")
+            async with anyio.create_task_group() as tasks:
+                if opens_browser:
+                    tasks.start_soon(_open_browser, links[0])
+                await _Server(settings).serve(sockets=[listening])
+                tasks.cancel_scope.cancel()
+
+
+async def _open_browser(link: str) -> None:
+    await anyio.to_thread.run_sync(webbrowser.open, link, abandon_on_cancel=True)
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that leaves signals to the command."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def _open_services(config: Config) -> AsyncIterator[DashboardServices]:
+    """Open the store and the objects that read it."""
+    with _open_audit(config) as audit, ChildWatchdog() as child_watchdog:
+        async with (
+            open_persistent_store(config) as store,
+            aclosing(FrameScanner(child_watchdog)) as scanner,
+            aclosing(QueryRunner(child_watchdog)) as queries,
+        ):
+            flows = build_flows(config, is_isolated=config.auth.is_required)
+            yield DashboardServices(
+                store=store,
+                scanner=scanner,
+                queries=queries,
+                policy=config.dashboard,
+                limits=config.store.shared() if config.auth.is_required else config.store,
+                read_flows=lambda: flows,
+                version=version("mcp-mirror"),
+                timeout=config.memory_tools.timeout,
+                audit=audit,
+            )
+
+
+@contextmanager
+def _open_audit(config: Config) -> Iterator[Audit]:
+    """Open the audit log of the configuration, which gateways share; without one, records are dropped."""
+    if config.audit.path is None:
+        yield Audit()
+        return
+    file = AuditFile(config.audit.path, create_path_hasher(config), time.time)
+    try:
+        yield Audit(file, config.audit.required)
+    finally:
+        file.close()

@@ -1,0 +1,323 @@
+"""The HTTP API of the page, below `/api/`: JSON, images and downloads.
+
+The application expects the viewer of each request in its scope; see `viewers.KEY`. It answers only requests of the page
+itself: other origins are rejected, and changes need a header that no form can send.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from time import time
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from mcp_mirror.dashboard.calls import MAX_PAGE, CallFilter, Calls
+from mcp_mirror.dashboard.savings import LATER_STEPS, STEP_CONTEXT, Assumptions, build_savings, find_price, merge_prices
+from mcp_mirror.dashboard.services import DashboardServices
+from mcp_mirror.dashboard.static_files import SECURITY_HEADERS
+from mcp_mirror.dashboard.values import ForbiddenError, ValueFilter, Values
+from mcp_mirror.dashboard.viewers import Viewer, name_principal, read_viewer
+from mcp_mirror.errors import MirrorError, ToolError
+
+_logger = logging.getLogger(__name__)
+
+PREFIX: Final = "/api/"
+"""The path of the API."""
+CHANGE_HEADER: Final = "x-mcp-mirror"
+"""The header of requests that change something. A page of another origin cannot send it without a preflight."""
+ALL: Final = "*"
+"""In place of a namespace: all, for operators."""
+
+_MAX_QUERY: Final = 16_384
+"""Characters of a query string."""
+_MAX_OPEN: Final = 16
+"""Open requests of one principal."""
+_DAY: Final = 86_400
+_DAYS: Final = 90
+_MAX_STEPS: Final = 10_000
+_MAX_CONTEXT: Final = 10_000_000
+
+Endpoint = Callable[["DashboardRequest"], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardRequest:
+    """One request of the page."""
+
+    services: DashboardServices
+    viewer: Viewer
+    query: Mapping[str, str]
+
+    def text(self, name: str) -> str:
+        """Return a parameter, empty by default."""
+        return self.query.get(name, "")
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """Return a whole number between 0 and `most`.
+
+        Raises:
+            ToolError: The parameter is not a whole number.
+        """
+        found = self._number(name)
+        return default if found is None else min(found, most)
+
+    def _number(self, name: str) -> int | None:
+        text = self.text(name)
+        if not text:
+            return None
+        if not text.isascii() or not text.isdecimal() or len(text) > 15:  # noqa: PLR2004  # more than any size
+            raise ToolError(f"`{name}` must be a whole number.")
+        return int(text)
+
+    @property
+    def values(self) -> Values:
+        """The values of the namespace that the request names.
+
+        Raises:
+            ForbiddenError: The namespace belongs to another principal.
+        """
+        return Values(self.services, self.viewer, self._select_namespace())
+
+    def _select_namespace(self) -> str:
+        return self.viewer.select_namespace(self.text("principal"))
+
+    async def list_namespaces(self) -> tuple[str, ...]:
+        """Return the namespaces of a list of calls: the viewer's, the named one, or all for an operator."""
+        if self.text("principal") != ALL:
+            return (self._select_namespace(),)
+        if not self.viewer.is_operator:
+            raise ForbiddenError("Only an operator sees other principals. Select your own calls.")
+        return await list_known_namespaces(self.services, self.viewer)
+
+    @property
+    def wanted_values(self) -> ValueFilter:
+        """The filter of the list of values."""
+        return ValueFilter(
+            search=self.text("search").strip()[:500],
+            kind=self.text("kind"),
+            tool=self.text("tool"),
+            smallest=self._number("smallest"),
+            largest=self._number("largest"),
+        )
+
+    @property
+    def wanted_calls(self) -> CallFilter:
+        """The filter of the list of calls."""
+        return CallFilter(
+            tool=self.text("tool").strip(),
+            upstream=self.text("upstream"),
+            outcome=self.text("outcome"),
+            only_why=self.text("why") == "1",
+        )
+
+
+@dataclass(slots=True)
+class DashboardApi:
+    """The ASGI application of the API."""
+
+    services: DashboardServices
+    _open: Counter[str] = field(default_factory=Counter)
+    """The number of open requests by namespace."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        viewer = read_viewer(scope)
+        if self._open[viewer.namespace] >= _MAX_OPEN:
+            await _refuse(429, "Too many requests of this page are open. Try again in a moment.")(scope, receive, send)
+            return
+        self._open[viewer.namespace] += 1
+        try:
+            response = await self._answer(Request(scope), viewer)
+            await response(scope, receive, send)
+        finally:
+            self._open[viewer.namespace] -= 1
+            if not self._open[viewer.namespace]:
+                del self._open[viewer.namespace]
+
+    async def _answer(self, request: Request, viewer: Viewer) -> Response:
+        endpoint = _ENDPOINTS.get((request.method, request.url.path.removeprefix(PREFIX)))
+        if refusal := _check_request(request):
+            return refusal
+        if endpoint is None:
+            return _refuse(404, "The dashboard has no such address.")
+        try:
+            return await endpoint(DashboardRequest(self.services, viewer, request.query_params))
+        except MirrorError as error:
+            return _refuse(_find_status(error), str(error))
+
+
+def _find_status(error: MirrorError) -> int:
+    if isinstance(error, ForbiddenError):
+        return 403
+    return 404 if isinstance(error, ToolError) else 503
+
+
+def _check_request(request: Request) -> Response | None:
+    """Return the response that rejects a request of another page, or one that is too long; None for others."""
+    site = request.headers.get("sec-fetch-site", "none")
+    origin = request.headers.get("origin")
+    is_foreign = origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
+    if site not in ("none", "same-origin") or is_foreign:
+        return _refuse(403, "The request comes from another page. Open the dashboard itself.")
+    if request.method == "POST" and CHANGE_HEADER not in request.headers:
+        return _refuse(403, f"A change needs the header {CHANGE_HEADER}.")
+    if len(request.url.query) > _MAX_QUERY:
+        return _refuse(414, "The address is too long. Shorten the search.")
+    return None
+
+
+def _refuse(status: int, message: str) -> Response:
+    return _encode({"error": message}, status)
+
+
+def _encode(content: Any, status: int = 200) -> Response:
+    headers = {**SECURITY_HEADERS, "cache-control": "no-store", "content-type": "application/json"}
+    return Response(msgspec.json.encode(content), status, headers)
+
+
+async def list_known_namespaces(services: DashboardServices, viewer: Viewer) -> tuple[str, ...]:
+    """Return the namespaces that a viewer may select, the viewer's own first."""
+    if not viewer.is_operator:
+        return (viewer.namespace,)
+    known = await services.store.namespaces() | await services.store.events.namespaces()
+    return (viewer.namespace, *sorted(known - {viewer.namespace}))
+
+
+async def _read_session(request: DashboardRequest) -> Response:
+    """The viewer, the principals that the viewer may select, and the use of the store."""
+    services, viewer = request.services, request.viewer
+    names = await list_known_namespaces(services, viewer)
+    stats = await services.store.stats(viewer.namespace)
+    return _encode(
+        {
+            "principal": viewer.namespace,
+            "is_operator": viewer.is_operator,
+            "reads_others": viewer.reads_others,
+            "principals": [{"id": one, "name": name_principal(one)} for one in names],
+            "version": services.version,
+            "values": stats.values,
+            "now": time(),
+        }
+    )
+
+
+async def _list_values(request: DashboardRequest) -> Response:
+    values = request.values
+    page = await values.list_page(request.wanted_values, request.text("after") or None)
+    stats = await request.services.store.stats(values.namespace)
+    labels = sorted(await request.services.store.labels(values.namespace))
+    return _encode({**page, "total": stats.values, "bytes": stats.size, "tools": labels[:500], "now": time()})
+
+
+async def _describe_value(request: DashboardRequest) -> Response:
+    return _encode({**await request.values.describe(request.text("path")), "now": time()})
+
+
+async def _read_part(request: DashboardRequest) -> Response:
+    offset, limit = request.number("offset", 0, 1 << 50), request.number("limit", 100, 1_000)
+    return _encode(await request.values.read_part(request.text("path"), offset, limit))
+
+
+async def _read_image(request: DashboardRequest) -> Response:
+    media_type, content = await request.values.read_image(request.text("path"))
+    headers = {**SECURITY_HEADERS, "cache-control": "no-store", "content-type": media_type}
+    return Response(content, headers=headers)
+
+
+async def _download(request: DashboardRequest) -> Response:
+    name, pieces = await request.values.open_download(request.text("path"))
+    first = await anyio.to_thread.run_sync(_take_first, pieces)  # an error becomes a response, not a broken body
+    headers = {
+        **SECURITY_HEADERS,
+        "cache-control": "no-store",
+        "content-type": "application/octet-stream",
+        "content-disposition": f'attachment; filename="{name}"',
+    }
+    return StreamingResponse(chain(first, pieces), headers=headers)
+
+
+def _take_first(pieces: Iterator[bytes]) -> Iterable[bytes]:
+    return [next(pieces, b"")]
+
+
+async def _forget(request: DashboardRequest) -> Response:
+    return _encode({"forgotten": await request.values.forget(request.text("path"))})
+
+
+async def _list_calls(request: DashboardRequest) -> Response:
+    calls = Calls(request.services, request.viewer, await request.list_namespaces())
+    limit = max(request.number("limit", 50, MAX_PAGE), 1)
+    page = await calls.list_page(
+        request.wanted_calls, request.text("before") or None, request.text("after") or None, limit
+    )
+    return _encode({**page, "now": time()})
+
+
+async def _find_call(request: DashboardRequest) -> Response:
+    calls = Calls(request.services, request.viewer, await request.list_namespaces())
+    return _encode(await calls.find(request.text("id")))
+
+
+async def _read_savings(request: DashboardRequest) -> Response:
+    services = request.services
+    days = max(request.number("days", 7, _DAYS), 1)
+    names = await request.list_namespaces()
+    since = (time() // _DAY - days + 1) * _DAY
+    sums: dict[str, Any] = {}
+    for one in names:
+        found = await services.store.events.sums(one, since)
+        if found or len(names) == 1:
+            sums[name_principal(one)] = found
+    prices = merge_prices(services.policy.prices)
+    assumed = Assumptions(
+        find_price(prices, request.text("model")),
+        request.number("later_steps", LATER_STEPS, _MAX_STEPS),
+        request.number("step_context", STEP_CONTEXT, _MAX_CONTEXT),
+    )
+    return _encode(
+        {
+            **build_savings(sums, assumed),
+            "days": days,
+            "model": assumed.price.name,
+            "later_steps": assumed.later_steps,
+            "step_context": assumed.step_context,
+            "prices": [{"name": one.name, "input": one.input, "cached": one.cached} for one in prices],
+            "memory": [await _read_quota(services, one) for one in names[:50]],
+        }
+    )
+
+
+async def _read_quota(services: DashboardServices, namespace: str) -> Mapping[str, Any]:
+    """The values and bytes of a namespace with their limits, and all tokens that were ever counted."""
+    stats, limits = await services.store.stats(namespace), services.limits
+    return {
+        "principal": name_principal(namespace),
+        "values": stats.values,
+        "max_values": limits.share_values,
+        "bytes": stats.size,
+        "max_bytes": limits.share_bytes,
+        "sent": stats.traffic.sent,
+        "kept_out": stats.traffic.kept_out,
+    }
+
+
+_ENDPOINTS: Final[Mapping[tuple[str, str], Endpoint]] = {
+    ("GET", "session"): _read_session,
+    ("GET", "values"): _list_values,
+    ("GET", "value"): _describe_value,
+    ("GET", "part"): _read_part,
+    ("GET", "image"): _read_image,
+    ("GET", "download"): _download,
+    ("POST", "forget"): _forget,
+    ("GET", "calls"): _list_calls,
+    ("GET", "call"): _find_call,
+    ("GET", "savings"): _read_savings,
+}

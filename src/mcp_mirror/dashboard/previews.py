@@ -1,0 +1,188 @@
+"""Bounded parts of a value for the page: rows of a table, lines of a text, entries of an object or an array.
+
+A part never contains more than a few hundred kB, whatever the size of the value. All strings are data: the page shows
+them as text.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.paths import escape_token
+from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
+from mcp_mirror.query import indexes
+from mcp_mirror.query.indexes import index_text
+from mcp_mirror.query.texts import IsOver, check_time
+from mcp_mirror.query.windows import count_lines
+from mcp_mirror.types import Buffer, Span
+
+MAX_ROWS: Final = 200
+"""Rows, lines or entries of one part."""
+
+_MAX_COLUMNS: Final = 40
+_MAX_CELL: Final = 300
+"""Characters of one cell or entry."""
+_MAX_LINE: Final = 2_000
+"""Characters of one line."""
+_MAX_TEXT: Final = 1 << 18
+"""Bytes of the lines of one part."""
+_MAX_KEY: Final = 200
+"""Characters of a key that is shown."""
+_MAX_LINK: Final = 2_000
+"""Characters of a key that is linked."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartQuery:
+    """A query for a part of a value."""
+
+    offset: int
+    """The first row, line or entry."""
+    limit: int
+    """The number of rows, lines or entries."""
+
+    def __call__(self, blob: Buffer, is_over: IsOver) -> Mapping[str, Any]:
+        """Return the part, as an object for JSON: `view` is `table`, `text` or `tree`.
+
+        Raises:
+            ToolError: The offset is past the end, or the time limit is reached.
+        """
+        span = trim(blob)
+        match kind_at(blob, span.start):
+            case "array":
+                return self._read_array(blob, span, is_over)
+            case "object":
+                return self._read_object(blob, span)
+            case "text":
+                return self._read_lines(blob, span, is_over)
+            case kind:
+                return {
+                    "view": "text",
+                    "offset": 0,
+                    "total": 1,
+                    "next": None,
+                    "lines": [_read_cell(blob, span)],
+                    "kind": kind,
+                }
+
+    def _read_array(self, blob: Buffer, span: Span, is_over: IsOver) -> Mapping[str, Any]:
+        total = indexes.count(blob, span, is_over)
+        self._check_offset(total)
+        first = indexes.find_item(blob, span, self.offset, is_over)
+        found: list[Span] = []
+        if isinstance(first, Span):
+            rest = items(blob, Span(first.start - 1, span.stop - first.start + 1))
+            for one in islice(rest, self.limit):
+                check_time(is_over)
+                found.append(one)
+        after = self.offset + len(found)
+        part = {"offset": self.offset, "total": total, "next": after if after < total else None}
+        if found and all(kind_at(blob, one.start) == "object" for one in found):
+            return {"view": "table", **part, **_build_table(blob, found)}
+        entries = ((str(self.offset + at), one) for at, one in enumerate(found))
+        return {"view": "tree", **part, "entries": list(_list_entries(blob, entries))}
+
+    def _read_object(self, blob: Buffer, span: Span) -> Mapping[str, Any]:
+        known = members(blob, span)
+        self._check_offset(len(known))
+        part = known[self.offset : self.offset + self.limit]
+        after = self.offset + len(part)
+        return {
+            "view": "tree",
+            "offset": self.offset,
+            "total": len(known),
+            "next": after if after < len(known) else None,
+            "entries": list(_list_entries(blob, part)),
+        }
+
+    def _read_lines(self, blob: Buffer, span: Span, is_over: IsOver) -> Mapping[str, Any]:
+        total = count_lines(blob, span, is_over)
+        self._check_offset(total)
+        skipped, _, pieces = index_text(span).pieces_from_line(blob, span, self.offset, is_over)
+        lines: list[str] = []
+        begun = b""
+        size = 0
+        for piece in pieces:
+            check_time(is_over)
+            *whole, begun = (begun + piece.data).split(b"\n")
+            for line in whole:
+                if skipped >= self.offset:
+                    lines.append(_cut_line(line))
+                    size += min(len(line), _MAX_LINE)
+                skipped += 1
+                if len(lines) == self.limit or size > _MAX_TEXT:
+                    return self._build_lines(lines, total)
+            begun = begun[: 4 * _MAX_LINE] if skipped >= self.offset else b""
+        if skipped < total and skipped >= self.offset:
+            lines.append(_cut_line(begun))
+        return self._build_lines(lines, total)
+
+    def _build_lines(self, lines: Sequence[str], total: int) -> Mapping[str, Any]:
+        after = self.offset + len(lines)
+        return {
+            "view": "text",
+            "offset": self.offset,
+            "total": total,
+            "next": after if after < total else None,
+            "lines": lines,
+        }
+
+    def _check_offset(self, total: int) -> None:
+        if self.offset > total:
+            raise ToolError(f"Offset {self.offset:,} is past the end: there are {total:,}. Begin at 0.")
+
+
+def _cut_line(line: bytes) -> str:
+    text = str(line[: 4 * _MAX_LINE], "utf-8", "replace").removesuffix("\r")
+    return text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}…"
+
+
+def _build_table(blob: Buffer, rows: Sequence[Span]) -> Mapping[str, Any]:
+    """The columns and cells of objects; columns are the keys in order of first appearance."""
+    columns: dict[str, int] = {}
+    read = [members(blob, row) for row in rows]
+    hidden = 0
+    for row in read:
+        for key, _ in row:
+            if key not in columns and len(columns) < _MAX_COLUMNS:
+                columns[key] = len(columns)
+            hidden += key not in columns
+    cells: list[list[list[str] | None]] = []
+    for row in read:
+        line: list[list[str] | None] = [None] * len(columns)
+        for key, span in row:
+            if key in columns:
+                line[columns[key]] = [kind_at(blob, span.start), _read_cell(blob, span)]
+        cells.append(line)
+    return {"columns": [_clean(key[:_MAX_KEY]) for key in columns], "rows": cells, "hidden_columns": bool(hidden)}
+
+
+def _list_entries(blob: Buffer, entries: Iterable[tuple[str, Span]]) -> Iterator[Mapping[str, Any]]:
+    """The entries of an object or an array, each with the token that continues its path."""
+    for key, span in entries:
+        token = escape_token(key) if len(key) <= _MAX_LINK and _clean(key) == key else None
+        yield {
+            "key": _clean(key[:_MAX_KEY]),
+            "token": token,
+            "kind": kind_at(blob, span.start),
+            "bytes": span.length,
+            "text": _read_cell(blob, span),
+        }
+
+
+def _read_cell(blob: Buffer, span: Span) -> str:
+    """The beginning of a value: of a text its characters, of any other value its JSON."""
+    if kind_at(blob, span.start) == "text":
+        text = text_start(blob, span, 6 * _MAX_CELL)
+        is_cut = len(text) > _MAX_CELL or span.length > 6 * _MAX_CELL
+    else:
+        text = str(bytes(blob[span.start : min(span.stop, span.start + 4 * _MAX_CELL)]), "utf-8", "replace")
+        is_cut = len(text) > _MAX_CELL or span.length > 4 * _MAX_CELL
+    return _clean(text[:_MAX_CELL]) + ("…" if is_cut else "")
+
+
+def _clean(text: str) -> str:
+    """A text that can be encoded: a lone half of a surrogate pair becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()

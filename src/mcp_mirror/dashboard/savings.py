@@ -1,0 +1,162 @@
+"""Savings: tokens that stayed out of the context, the money that they would have cost, and what they cost instead.
+
+A provider charges a token again in every later step of a conversation, at the price of cached input. A call of a memory
+tool is an extra step: it costs the tokens that it shows, and the whole context again. This module has no I/O.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from mcp_mirror.callers import OWN
+from mcp_mirror.settings.dashboard import PricePolicy
+from mcp_mirror.stores.event_log import HOUR, HOURS_PER_DAY, SumKey, Sums
+
+PRICES: Final = (
+    PricePolicy("claude-opus", 5.0, 0.5),
+    PricePolicy("claude-sonnet", 3.0, 0.3),
+    PricePolicy("claude-haiku", 1.0, 0.1),
+    PricePolicy("gpt-5", 1.25, 0.125),
+    PricePolicy("gpt-5-mini", 0.25, 0.025),
+    PricePolicy("gemini-2.5-pro", 1.25, 0.125),
+    PricePolicy("gemini-2.5-flash", 0.3, 0.03),
+)
+"""List prices in USD per million tokens of input, of families of models; `dashboard.prices` replaces them."""
+DEFAULT_MODEL: Final = "claude-sonnet"
+
+LATER_STEPS: Final = 5
+"""Steps of a conversation after a result, in which the provider would read the result again."""
+STEP_CONTEXT: Final = 20_000
+"""Tokens of the context that an extra step costs again."""
+MAX_ROWS: Final = 50
+"""Rows of one table."""
+
+_MILLION: Final = 1_000_000
+_OTHERS: Final = "(others)"
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What the store does not know: the model's price and the length of conversations."""
+
+    price: PricePolicy
+    later_steps: int = LATER_STEPS
+    step_context: int = STEP_CONTEXT
+
+    @property
+    def per_token(self) -> float:
+        """USD for a token that enters the context: once as new input, and in each later step as cached input."""
+        return (self.price.input + self.later_steps * self.price.cached) / _MILLION
+
+    @property
+    def per_step(self) -> float:
+        """USD for the context that an extra step costs again."""
+        return self.step_context * self.price.cached / _MILLION
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """USD over a set of calls."""
+
+    avoided: float
+    """Tokens that stayed out of the context."""
+    shown: float
+    """Tokens that memory tools showed."""
+    steps: float
+    """The context of the steps in which the model called memory tools."""
+
+    @property
+    def net(self) -> float:
+        """The savings after the costs."""
+        return self.avoided - self.shown - self.steps
+
+
+def merge_prices(configured: Sequence[PricePolicy]) -> tuple[PricePolicy, ...]:
+    """Return the configured prices and those of the page, each name once; configured ones first."""
+    names = {one.name for one in configured}
+    return (*configured, *(one for one in PRICES if one.name not in names))
+
+
+def find_price(prices: Sequence[PricePolicy], name: str) -> PricePolicy:
+    """Return the price of a name, else the default one, else the first."""
+    by_name = {one.name: one for one in prices}
+    return by_name.get(name) or by_name.get(DEFAULT_MODEL) or prices[0]
+
+
+def price_calls(own: Sums, others: Sums, assumed: Assumptions) -> Money:
+    """Return the money of calls.
+
+    Args:
+        own: The sums over the calls of the gateway's own tools: each is an extra step.
+        others: The sums over all other calls.
+        assumed: Price and lengths.
+    """
+    return Money(
+        (own.kept_out + others.kept_out) * assumed.per_token,
+        own.sent * assumed.per_token,
+        own.calls * assumed.per_step,
+    )
+
+
+def build_savings(sums: Mapping[str, Mapping[SumKey, Sums]], assumed: Assumptions) -> dict[str, Any]:
+    """Return totals and rows by day, upstream, tool and principal, as an object for JSON.
+
+    Args:
+        sums: The sums of each principal, by the principal's name.
+        assumed: Price and lengths.
+    """
+    flat = [(name, key, one) for name, each in sums.items() for key, one in each.items()]
+    groups: dict[str, dict[str, list[tuple[SumKey, Sums]]]] = {"day": {}, "upstream": {}, "tool": {}, "principal": {}}
+    for name, key, one in flat:
+        hour, upstream, tool = key
+        day = datetime.fromtimestamp(hour // HOURS_PER_DAY * HOURS_PER_DAY * HOUR, UTC).strftime("%Y-%m-%d")
+        labels = {"day": day, "upstream": upstream or "mcp-mirror", "tool": tool, "principal": name}
+        for group, label in labels.items():
+            groups[group].setdefault(label, []).append((key, one))
+    rows = {group: _build_rows(found, assumed) for group, found in groups.items()}
+    rows["day"].sort(key=lambda row: row["name"])
+    for group in ("upstream", "tool", "principal"):
+        rows[group].sort(key=lambda row: (-row["kept_out"], -row["calls"], row["name"]))
+    total = _build_row("total", [(key, one) for _, key, one in flat], assumed)
+    cut = {group: _cut_rows(found) if group != "day" else found for group, found in rows.items()}
+    return {"total": total, **{f"by_{group}": found for group, found in cut.items()}}
+
+
+def _build_rows(found: Mapping[str, Sequence[tuple[SumKey, Sums]]], assumed: Assumptions) -> list[dict[str, Any]]:
+    return [_build_row(name, sums, assumed) for name, sums in found.items()]
+
+
+def _build_row(name: str, sums: Iterable[tuple[SumKey, Sums]], assumed: Assumptions) -> dict[str, Any]:
+    own, others = Sums(), Sums()
+    for (_, upstream, _), one in sums:
+        if upstream == OWN:
+            own = own.plus(one)
+        else:
+            others = others.plus(one)
+    money, both = price_calls(own, others, assumed), own.plus(others)
+    return {
+        "name": name,
+        "calls": both.calls,
+        "errors": both.errors,
+        "refused": both.refused,
+        "bytes": both.bytes,
+        "sent": both.sent,
+        "kept_out": both.kept_out,
+        "milliseconds": both.milliseconds,
+        "steps": own.calls,
+        "read_again": own.sent,
+        "avoided": money.avoided,
+        "shown": money.shown,
+        "step_cost": money.steps,
+        "net": money.net,
+    }
+
+
+def _cut_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first rows, and one with the sums of the others."""
+    if len(rows) <= MAX_ROWS:
+        return rows
+    rest = rows[MAX_ROWS - 1 :]
+    joined = {key: sum(row[key] for row in rest) for key in rest[0] if key != "name"}
+    return [*rows[: MAX_ROWS - 1], {"name": _OTHERS, **joined}]

@@ -1,0 +1,323 @@
+"""Stored values for the page: the list with its filters, the facts of one value, its parts, its bytes, its deletion.
+
+Foreign, unknown and deleted paths give the same error. Each read of a value writes an audit record.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp_mirror.core.media import read_media
+from mcp_mirror.core.preview import describe_media
+from mcp_mirror.dashboard.images import decode_image, peek_raster_type
+from mcp_mirror.dashboard.previews import MAX_ROWS, PartQuery
+from mcp_mirror.dashboard.services import DashboardServices
+from mcp_mirror.dashboard.viewers import Viewer
+from mcp_mirror.errors import FlowError, MirrorError, ToolError
+from mcp_mirror.memory.flow_guard import FlowGuard
+from mcp_mirror.memory.tools.files import encode_file
+from mcp_mirror.memory.tools.lookup import read_path
+from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
+from mcp_mirror.observability.audit import AuditRecord
+from mcp_mirror.paths import MemoryPath, label_of, strip_wrapping, tool_label
+from mcp_mirror.query.shape import Shape
+from mcp_mirror.query.windows import Budget
+from mcp_mirror.security.flows import format_labels
+from mcp_mirror.settings.labels import MODEL
+from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.types import Descriptor
+from mcp_mirror.workers.queries import Query
+
+AUDIT_NAME: Final = "dashboard"
+"""The name in place of a tool in audit records."""
+PAGE: Final = 100
+"""Values of one page."""
+
+_SCANNED: Final = 2_000
+"""Values that one request compares with its filters. The page continues with the next request."""
+_MAX_ITEMS: Final = 50
+"""Inputs or labels of one value."""
+_SHAPE: Final = Budget(tokens=1 << 20, characters=20_000, estimate=len)
+_UNWRITTEN: Final = "The gateway requires an audit record for each read, and could not write one. Try again later."
+_EXTENSIONS: Final[Mapping[str, str]] = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+}
+
+
+class ForbiddenError(MirrorError):
+    """The viewer may not read this; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFilter:
+    """The filters of the list; empty and None: no filter."""
+
+    search: str = ""
+    """Part of a path, tool, upstream, media type or label; case is ignored."""
+    kind: str = ""
+    tool: str = ""
+    smallest: int | None = None
+    """Bytes."""
+    largest: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every value passes."""
+        return not (self.search or self.kind) and self.smallest is None and self.largest is None
+
+    def admits(self, one: Descriptor) -> bool:
+        """Whether a value passes; the store applies `tool`."""
+        if (self.kind and one.kind != self.kind) or not self._admits_size(one.size):
+            return False
+        if not self.search:
+            return True
+        texts = (one.base, one.provenance.tool, one.provenance.upstream, one.media_type or "", *one.labels.values())
+        wanted = self.search.casefold()
+        return any(wanted in text.casefold() for text in texts)
+
+    def _admits_size(self, size: int) -> bool:
+        return (self.smallest is None or size >= self.smallest) and (self.largest is None or size <= self.largest)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of one namespace, as a viewer sees them."""
+
+    services: DashboardServices
+    viewer: Viewer
+    namespace: str
+
+    async def list_page(self, wanted: ValueFilter, after: str | None) -> Mapping[str, Any]:
+        """Return a page of the values that pass a filter, the newest first.
+
+        Args:
+            wanted: The filter.
+            after: The `next` of the previous page; None for the first page.
+
+        Returns:
+            `values`, `next` (None on the last page) and `searched`: the values that were compared with the filter.
+
+        Raises:
+            ToolError: The value `after` has been deleted.
+        """
+        if after is None and (exact := await self._find_exact(wanted.search)):
+            return {"values": [self._describe(exact)], "next": None, "searched": 1}
+        limit = PAGE if wanted.is_empty else _SCANNED
+        label = tool_label(wanted.tool) if wanted.tool else ""
+        try:
+            found = await self.services.store.list(self.namespace, after=after, label=label, limit=limit + 1)
+        except LookupError:
+            raise ToolError("The last value of the previous page has been deleted. Begin at the first page.") from None
+        shown: list[Descriptor] = []
+        searched, last = 0, None
+        for one in found[:limit]:
+            searched, last = searched + 1, one.base
+            if wanted.admits(one):
+                shown.append(one)
+            if len(shown) == PAGE:
+                break
+        has_more = searched < len(found)
+        return {
+            "values": [self._describe(one) for one in shown],
+            "next": last if has_more else None,
+            "searched": searched,
+        }
+
+    async def _find_exact(self, search: str) -> Descriptor | None:
+        """The value that a search names by its whole path."""
+        path = read_path(search) if search else None
+        known = await self.services.store.describe(self.namespace, path.base) if path else None
+        return known if isinstance(known, Descriptor) else None
+
+    async def describe(self, text: str) -> Mapping[str, Any]:
+        """Return the facts of a value; with its shape if the viewer may read it.
+
+        Raises:
+            ToolError: The path has no value.
+        """
+        path = await self._parse(text)
+        known = await self.services.store.describe(self.namespace, path.base)
+        if not isinstance(known, Descriptor):
+            found = await self._find(text)  # raises the error of an unknown or expired path
+            return self._describe(found.descriptor) if found.descriptor else {}
+        facts = {**self._describe(known), "selected": str(path)}
+        if refusal := self._explain_hidden(known):
+            return {**facts, "hidden": refusal}
+        found = await self._find(text)
+        shape = await self._run(found, Shape(_SHAPE)) if found.kind != "binary" else None
+        media = read_media(found.blob) if found.kind == "binary" else None
+        return {
+            **facts,
+            "selected": str(found.path),
+            "selected_kind": found.kind,
+            "selected_bytes": len(found.blob),
+            "shape": shape,
+            "media": describe_media(media) if media else None,
+            "is_image": found.kind == "binary" and peek_raster_type(found.blob) is not None,
+        }
+
+    async def read_part(self, text: str, offset: int, limit: int) -> Mapping[str, Any]:
+        """Return a part of a value; see `PartQuery`.
+
+        Raises:
+            ForbiddenError: The viewer may not read the value.
+            ToolError: The path has no value, or the offset is past its end.
+        """
+        found = await self._find(text)
+        part: Mapping[str, Any] = await self._run(found, PartQuery(max(offset, 0), min(max(limit, 1), MAX_ROWS)))
+        return part
+
+    async def read_image(self, text: str) -> tuple[str, bytes]:
+        """Return the media type and the bytes of a raster image.
+
+        Raises:
+            ForbiddenError: The viewer may not read the value.
+            ToolError: The path has no value, or the value is not a raster image.
+        """
+        found = await self._find(text)
+        image = decode_image(found.blob) if found.kind == "binary" else None
+        if image is None:
+            raise ToolError("The value is not a PNG, JPEG, GIF or WebP image of up to 20 MiB. Download it instead.")
+        return image
+
+    async def open_download(self, text: str) -> tuple[str, Iterator[bytes]]:
+        """Return a safe file name and the bytes of a value: text as UTF-8, media decoded, other values as JSON.
+
+        Raises:
+            ForbiddenError: The viewer may not read the value.
+            ToolError: The path has no value.
+        """
+        found = await self._find(text)
+        return _name_file(found), encode_file(found, from_base64=False)
+
+    async def forget(self, text: str) -> str:
+        """Delete a value and return its base.
+
+        Raises:
+            ForbiddenError: The value belongs to another principal.
+            ToolError: The path has no value, or it names a part of one.
+        """
+        path = await self._parse(text)
+        if not self.viewer.may_read(self.namespace):
+            raise ForbiddenError("Only an operator who may read the values of others can delete them.")
+        if path.tokens:
+            raise ToolError(f'Only a whole value can be deleted. Give "{path.base}".')
+        if not await self.services.store.delete(self.namespace, path.base):
+            raise await unknown_path_error(self.services.store, self.namespace, path.base)
+        record = self._record("call", "forgotten", path.base, 0)
+        self.services.audit.write(record)
+        self.services.on_change(self.namespace)
+        return path.base
+
+    def _describe(self, one: Descriptor) -> dict[str, Any]:
+        source = one.provenance
+        return {
+            "path": one.base,
+            "tool": source.tool,
+            "upstream": source.upstream,
+            "inputs": list(source.inputs[:_MAX_ITEMS]),
+            "kind": one.kind,
+            "media_type": one.media_type,
+            "bytes": one.size,
+            "tokens": one.tokens,
+            "created": one.created,
+            "expires": one.expires,
+            "labels": dict([*one.labels.items()][:_MAX_ITEMS]),
+            "companion": one.companion,
+            "preview": one.preview,
+            "model_sees": self._may_show(one),
+        }
+
+    def _may_show(self, one: Descriptor) -> bool:
+        flows = self.services.read_flows()
+        return flows.may_show(flows.read_labels(one))
+
+    def _explain_hidden(self, one: Descriptor) -> str | None:
+        """Why the viewer may not read a value; None if the viewer may."""
+        if not self.viewer.may_read(self.namespace):
+            return (
+                "The value belongs to another principal. `dashboard.operators_read_values` would let operators read it."
+            )
+        if not self.viewer.reads_hidden and not self._may_show(one):
+            return (
+                "The flow policy hides this value from the model, and a model could read this page with the same "
+                "token. `mcp-mirror dashboard` or `mcp-mirror values show`, on the gateway's machine, shows it."
+            )
+        return None
+
+    async def _parse(self, text: str) -> MemoryPath:
+        if path := read_path(text):
+            return path
+        raise await unknown_path_error(self.services.store, self.namespace, strip_wrapping(text))
+
+    async def _find(self, text: str) -> FoundValue:
+        """Return the value of a path, after its audit record is written.
+
+        Raises:
+            ForbiddenError: The viewer may not read the value.
+            ToolError: The path has no value; the message names the nearest paths.
+        """
+        path = await self._parse(text)
+        services = self.services
+        known = await services.store.describe(self.namespace, path.base)
+        if isinstance(known, Descriptor) and (refusal := self._explain_hidden(known)):
+            self._refuse(known)
+            raise ForbiddenError(refusal)
+        include_content = isinstance(known, Tombstone) or self.viewer.may_read(self.namespace)
+        found = known and await look_up(
+            services.store, services.scanner, self.namespace, path, known, include_content=include_content
+        )
+        if not found:
+            services.audit.write(self._record("refusal", "unknown path", str(path), 0))
+            raise await unknown_path_error(services.store, self.namespace, str(path))
+        record = self._record("read", "ok", str(path), len(found.blob), found.descriptor)
+        if not await services.audit.admit(record):
+            raise ForbiddenError(_UNWRITTEN)
+        if not services.audit.is_required:
+            services.audit.write(record)
+        return found
+
+    def _refuse(self, known: Descriptor) -> None:
+        """Write the audit record of a read that is refused."""
+        if not self.viewer.may_read(self.namespace):
+            self.services.audit.write(self._record("refusal", "not your value", known.base, known.size, known))
+            return
+        guard = FlowGuard(self.services.read_flows(), self.viewer.namespace, AUDIT_NAME, self.services.audit)
+        try:
+            guard.admit({known.base: known}, MODEL)
+        except FlowError:
+            return
+
+    def _record(self, event: Any, outcome: str, path: str, size: int, known: Descriptor | None = None) -> AuditRecord:
+        flows = self.services.read_flows()
+        labels = format_labels(flows.read_labels(known)) if known else {}
+        detail = {} if self.namespace == self.viewer.namespace else {"owner": self.namespace}
+        return AuditRecord(event, self.viewer.namespace, AUDIT_NAME, outcome, path, labels, size, detail)
+
+    async def _run(self, found: FoundValue, query: Query[Any]) -> Any:
+        """Run a query over a value.
+
+        Raises:
+            ToolError: The query failed or took too long, or the value is not well-formed.
+        """
+        services = self.services
+        try:
+            return await services.queries.run(found.blob, found.file, query, services.timeout, self.viewer.namespace)
+        except ValueError:  # a key with half of a surrogate pair
+            raise ToolError("This value cannot be shown in parts. Download it instead.") from None
+
+
+def _name_file(found: FoundValue) -> str:
+    """A file name of ASCII letters, digits, _, - and a dot."""
+    if found.kind == "binary":
+        ending = _EXTENSIONS.get(peek_raster_type(found.blob) or "", ".bin")
+    else:
+        ending = ".txt" if found.kind == "text" else ".json"
+    base = found.path.base
+    label, unique = label_of(base), base[-12:]
+    last = re.sub(r"[^A-Za-z0-9_-]", "_", str(found.path.tokens[-1]))[:40] if found.path.tokens else ""
+    return f"{label}-{unique}{f'-{last}' if last else ''}{ending}"

@@ -1,0 +1,175 @@
+"""Serves the dashboard beside the MCP endpoint, behind its authentication, and in a process of its own."""
+
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mcp_mirror.callers import LOCAL
+from mcp_mirror.dashboard.api import CHANGE_HEADER, PREFIX, DashboardApi
+from mcp_mirror.dashboard.services import DashboardServices
+from mcp_mirror.dashboard.static_files import PREFIX as STATIC
+from mcp_mirror.dashboard.static_files import SECURITY_HEADERS, serve_static
+from mcp_mirror.dashboard.viewers import KEY, Viewer
+from mcp_mirror.gateway.gateway import Gateway
+from mcp_mirror.server.auth.principals import read_namespace, read_scopes
+from mcp_mirror.server.hosts import AddressCheck
+from mcp_mirror.settings.dashboard import DashboardPolicy
+from mcp_mirror.settings.policies import Config
+
+_SESSION: Final = f"{PREFIX}login"
+"""The path at which the page exchanges the one-time token of a link."""
+
+
+_PATHS: Final = ("/", PREFIX, STATIC)
+
+
+def is_served(config: Config) -> bool:
+    """Whether the HTTP server serves the page: it is enabled, values can be stored, and its paths are free."""
+    endpoint = f"{config.server.path.rstrip('/')}/"
+    return config.dashboard.enabled and not config.is_transparent and endpoint not in _PATHS
+
+
+def build_api(gateway: Gateway, config: Config) -> DashboardApi:
+    """Return the API over the store of a running gateway."""
+    services = gateway.services
+    limits = config.store.shared() if config.auth.is_required else config.store
+    return DashboardApi(
+        DashboardServices(
+            store=services.writer.store,
+            scanner=services.scanner,
+            queries=services.queries,
+            policy=config.dashboard,
+            limits=limits,
+            read_flows=lambda: gateway.state.flows,
+            version=version("mcp-mirror"),
+            timeout=config.memory_tools.timeout,
+            audit=services.audit,
+            on_change=services.writer.on_change,
+        )
+    )
+
+
+class ApiRouter:
+    """An ASGI middleware behind the authentication: directs `/api/` to the dashboard, all else to the MCP endpoint."""
+
+    def __init__(self, app: ASGIApp, api: ASGIApp, policy: DashboardPolicy, addresses: AddressCheck, path: str) -> None:
+        """Wrap the application of the MCP endpoint, which serves `path`."""
+        self._app, self._api, self._policy, self._addresses = app, api, policy, addresses
+        self._path, self._below = path, f"{path.rstrip('/')}/"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        path: str = scope.get("path", self._path)
+        if path == self._path or path.startswith(self._below) or not path.startswith(PREFIX):
+            await self._app(scope, receive, send)
+        elif refusal := self._addresses.refuse(scope):
+            await refusal(scope, receive, send)
+        else:
+            await self._api({**scope, KEY: self._identify(scope)}, receive, send)
+
+    def _identify(self, scope: Scope) -> Viewer:
+        """The viewer of an authenticated request. Without `auth`, it is the local user."""
+        scopes, wanted = read_scopes(scope), self._policy.operator_scopes
+        is_operator = bool(wanted) and scopes is not None and scopes.issuperset(wanted)
+        return Viewer(read_namespace(scope), is_operator, is_operator and self._policy.operators_read_values)
+
+
+class StaticRouter:
+    """An ASGI middleware before the authentication: serves the files of the page, which contain no data."""
+
+    def __init__(self, app: ASGIApp, addresses: AddressCheck, path: str, *, needs_token: bool) -> None:
+        """Wrap an application whose MCP endpoint is at `path`."""
+        self._app, self._addresses, self._needs_token = app, addresses, needs_token
+        self._path, self._below = path, f"{path.rstrip('/')}/"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        path: str = scope.get("path", self._path)
+        if path == self._path or path.startswith(self._below) or not is_static(path):
+            await self._app(scope, receive, send)
+        elif refusal := self._addresses.refuse(scope):
+            await refusal(scope, receive, send)
+        else:
+            await serve_static(Request(scope), needs_token=self._needs_token)(scope, receive, send)
+
+
+def is_static(path: str) -> bool:
+    """Whether a path is the page or one of its files."""
+    return path == "/" or path.startswith(STATIC)
+
+
+@dataclass(slots=True)
+class LocalDashboard:
+    """The dashboard of `mcp-mirror dashboard`: a link with a one-time token opens it, for the user of this machine.
+
+    The page exchanges the token of the link for a token of the session, which it sends with each request. If a link is
+    used again, `announce` gets a new one.
+    """
+
+    api: ASGIApp
+    addresses: AddressCheck
+    announce: Callable[[str], None]
+    """Called with the one-time token of each link."""
+    _unused: str = field(default="", repr=False)
+    _used: set[str] = field(default_factory=set, repr=False)
+    _sessions: set[str] = field(default_factory=set, repr=False)
+
+    def open_link(self) -> None:
+        """Announce a new link."""
+        self._unused = secrets.token_urlsafe(32)
+        self.announce(self._unused)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        await self._route(scope)(scope, receive, send)
+
+    def _route(self, scope: Scope) -> ASGIApp:
+        if refusal := self.addresses.refuse(scope):
+            return refusal
+        request = Request(scope)
+        if not request.url.path.startswith(PREFIX):
+            return serve_static(request)
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            token = ""
+        if request.url.path == _SESSION:
+            return self._exchange(request, token)
+        if not _is_among(token, self._sessions):
+            return _refuse(401, "The link of this page is no longer valid. Start `mcp-mirror dashboard` again.")
+        scope[KEY] = Viewer(LOCAL, is_operator=True, reads_others=True, reads_hidden=True)
+        return self.api
+
+    def _exchange(self, request: Request, token: str) -> ASGIApp:
+        """Exchange the token of a link for the token of a session."""
+        if request.method != "POST" or CHANGE_HEADER not in request.headers:
+            return _refuse(405, f"Send POST with the header {CHANGE_HEADER}.")
+        if self._unused and hmac.compare_digest(token.encode(), self._unused.encode()):
+            self._used.add(self._unused)
+            self._unused = ""
+            session = secrets.token_urlsafe(32)
+            self._sessions.add(session)
+            return JSONResponse({"token": session}, headers={**SECURITY_HEADERS, "cache-control": "no-store"})
+        if _is_among(token, self._used):
+            if not self._unused:
+                self.open_link()
+            return _refuse(401, "This link was used before. The terminal of `mcp-mirror dashboard` shows a new one.")
+        return _refuse(401, "The link is not valid. Start `mcp-mirror dashboard` again.")
+
+
+def _is_among(token: str, known: set[str]) -> bool:
+    """Whether a token is known, in a time that does not depend on its characters."""
+    found = [hmac.compare_digest(token.encode(), one.encode()) for one in known]
+    return any(found)
+
+
+def _refuse(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": message}, status, {**SECURITY_HEADERS, "cache-control": "no-store"})
