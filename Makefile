@@ -13,6 +13,12 @@ EVAL   := .venv-eval
 # pandas, polars and pyarrow: 430 MB that no other test needs.
 FRAMES := .venv-dataframes
 DAILY  := .venv-everyday
+# LOCA-bench needs a Python below 3.13; its PDF server one from 3.12 on. LOCA_SOURCE=/path/to/checkout: use that one.
+LOCA   := .venv-loca
+LOCA_PYTHON ?= $(PYTHON)
+LOCA_URL    := https://github.com/hkust-nlp/LOCA-bench.git
+LOCA_COMMIT := 8cd474d5efdf36c8c95555165ba0965e0496e48f
+LOCA_SOURCE ?= $(LOCA)/LOCA-bench
 # The documentation site; it does not contain the package, which is read as source files.
 DOCS   := .venv-docs
 NODE   := tests/node/node_modules
@@ -24,7 +30,7 @@ CLIENTS ?= $(HOME)/.cache/mcp-mirror/clients
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile soak reference replicas node mcpb lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile loca soak reference replicas node mcpb lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -76,6 +82,9 @@ everyday: $(VENV)/.installed $(NODE)/.installed $(DAILY)/.installed ## compare r
 	@test -x /usr/bin/chromium || { test "$$(id -u)" = 0 && apt-get install -y -qq chromium >/dev/null; } || \
 		echo "chromium was not found and could not be installed: the browser server is skipped."
 	EVERYDAY_FULL=1 $(BIN)/pytest -q -n 0 tests/everyday
+
+loca: $(VENV)/.installed $(NODE)/.installed $(LOCA)/.installed ## run LOCA-bench: the scripted oracle, or LOCA_ARGS='--model NAME --base-url URL'; prints tables. LOCA_SOURCE=CHECKOUT
+	LOCA_SOURCE=$(LOCA_SOURCE) $(BIN)/python evals/loca/loca_run.py $(or $(LOCA_ARGS),--oracle)
 
 chats: $(VENV)/.installed $(CHATS)/.installed $(NODE)/.installed ## check pruned conversations against the published types of OpenAI, Anthropic and Vercel; prints counts
 	$(BIN)/python tests/chats/write_conversations.py $(or $(CHATS_ARGS),500) > $(CHATS)/conversations
@@ -147,9 +156,11 @@ lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 		--python-version 3.11 --output-file tests/everyday/requirements.lock tests/everyday/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file docs/requirements.lock docs/requirements.in
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --output-file evals/loca/requirements.lock evals/loca/requirements.in
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -170,6 +181,13 @@ $(EVAL)/.installed: evals/model/requirements.lock
 $(DAILY)/.installed: tests/everyday/requirements.lock
 	test -x $(DAILY)/bin/python || $(PYTHON) -m venv $(DAILY)
 	$(DAILY)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/everyday/requirements.lock
+	touch $@
+
+$(LOCA)/.installed: evals/loca/requirements.lock
+	test -x $(LOCA)/bin/python || $(LOCA_PYTHON) -m venv $(LOCA)
+	$(LOCA)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement evals/loca/requirements.lock
+	test -d $(LOCA_SOURCE) || { git init --quiet $(LOCA_SOURCE) && cd $(LOCA_SOURCE) && \
+		git fetch --quiet --depth 1 $(LOCA_URL) $(LOCA_COMMIT) && git checkout --quiet FETCH_HEAD; }
 	touch $@
 
 $(DOCS)/.installed: docs/requirements.lock

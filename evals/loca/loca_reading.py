@@ -1,0 +1,54 @@
+"""What a model reads in a result, for scripts of the oracle."""
+
+import json
+import re
+from typing import Any
+
+from mcp_mirror.paths import BASE_PATTERN, PATH_LINE_PREFIX
+
+_STDOUT = re.compile(r"=== STDOUT ===\n(.*?)\n=== ", re.DOTALL)
+
+
+def read_json(text: str) -> Any:
+    """The JSON value of a result that is shown, without the gateway's line about its path."""
+    return json.loads(text.split(f"\n{PATH_LINE_PREFIX}", maxsplit=1)[0])
+
+
+def read_rows(text: str) -> list[Any]:
+    """The JSON array that is the end of a text, such as the rows of a query."""
+    rows: list[Any] = read_json(text[text.index("[") :])
+    return rows
+
+
+def path_in(text: str) -> str:
+    """The memory path in a notice."""
+    found = re.search(BASE_PATTERN, text)
+    if not found:
+        raise LookupError(f"The result has no path: {text[:300]}")
+    return found[0]
+
+
+def count_in(notice: str) -> int:
+    """The number of objects in a stored array, as its notice has it."""
+    found = re.search(r"array of ([0-9,]+) objects", notice)
+    if not found:
+        raise LookupError(f"The notice names no number of objects: {notice[:300]}")
+    return int(found[1].replace(",", ""))
+
+
+def printed(text: str) -> Any:
+    """The JSON value that a program printed with `python_execute`."""
+    found = _STDOUT.search(text)
+    if not found:
+        raise LookupError(f"The program printed nothing: {text[:2000]}")
+    return json.loads(found[1])
+
+
+def returned(text: str) -> Any:
+    """The JSON value that a script printed with the suite's `code_execution`."""
+    return json.loads(json.loads(text)["stdout"])
+
+
+def read_shown(text: str) -> str:
+    """The text of a result that is shown, without the gateway's line about its path."""
+    return text.split(f"\n{PATH_LINE_PREFIX}", maxsplit=1)[0]
