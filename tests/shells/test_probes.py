@@ -98,3 +98,20 @@ async def test_a_gateway_that_shuts_down_is_alive_and_not_ready(store: FaultySto
 async def test_an_mcp_endpoint_at_the_path_of_a_probe_keeps_its_meaning(store: FaultyStore) -> None:
     readiness = build_readiness(store)
     assert await get(readiness, "/healthz", path="/healthz") == (200, "the application")
+
+
+async def test_a_shutdown_waits_for_three_probes_and_for_none_if_nothing_probes(store: FaultyStore) -> None:
+    store.released.set()
+    shutdown = anyio.Event()
+    readiness = build_readiness(store, shutdown)
+    async with readiness.running():
+        with anyio.fail_after(1):
+            await readiness.wait_until_noticed(3600)
+        assert await readiness.is_ready()
+        shutdown.set()
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(readiness.wait_until_noticed, 3600)
+                for _ in range(3):
+                    await anyio.lowlevel.checkpoint()
+                    assert not await readiness.is_ready()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -139,3 +141,31 @@ async def test_each_worker_answers_probes(
         await await_readiness(http, served, READY)
         for _ in range(20):
             assert await probe(http, served, "/healthz") == LIVE
+
+
+async def test_a_probed_gateway_serves_until_its_orchestrator_knows_of_the_shutdown(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
+) -> None:
+    async with serve(configured({"raw": raw()})) as served, Client(served.url) as client:
+        await await_readiness(http, served, READY)
+        served.process.send_signal(signal.SIGTERM)
+        await await_readiness(http, served, NOT_READY)
+        assert await probe(http, served, "/healthz") == LIVE
+        assert not (await client.call_tool("hear_mirrored", {})).is_error
+        answers: list[tuple[int, str]] = []
+        with contextlib.suppress(httpx2.TransportError):
+            async with asyncio.timeout(BOUND):
+                while True:
+                    answers.append(await probe(http, served, "/readyz"))
+        assert set(answers) <= {NOT_READY}
+    assert await served.process.wait() == 0
+
+
+async def test_a_gateway_that_nothing_probes_shuts_down_at_once(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
+) -> None:
+    async with serve(configured({"raw": raw()}, server={"drain": 60})) as served:
+        assert await probe(http, served, "/healthz") == LIVE
+        served.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            assert await served.process.wait() == 0

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import anyio
 import uvicorn
@@ -29,6 +30,9 @@ from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.server.worker import Worker
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.file_handles import PatientListener
+
+_LONGEST_PAUSE: Final = 5.0
+"""Seconds after SIGTERM in which the gateway still accepts requests, if an orchestrator probes it."""
 
 
 async def serve_http(
@@ -57,7 +61,8 @@ async def serve_http(
     handover = ConnectionHandover(worker) if worker else None
     services = server.handlers.gateway.services
     readiness = Readiness(services.writer.store, services.upstreams, shutdown)
-    app: ASGIApp = ShutdownMiddleware(_build_app(server, config, host), shutdown)
+    closing = anyio.Event()
+    app: ASGIApp = ShutdownMiddleware(_build_app(server, config, host), closing)
     app = ProbeMiddleware(app, config.server.path, readiness)
     settings = uvicorn.Config(
         WorkerSessions(app, worker) if worker else app,
@@ -70,9 +75,18 @@ async def serve_http(
     )
     with worker.listening if worker else listen(host, port) as listening:
         shown = f"[{host}]" if ":" in host else host
-        async with readiness.running():
+        async with readiness.running(), anyio.create_task_group() as tasks:
             announce(f"http://{shown}:{listening.getsockname()[1]}{config.server.path}")
-            await _HttpServer(settings, handover).serve_until(shutdown, listening)
+            tasks.start_soon(_close_when_noticed, shutdown, readiness, config.server.drain, closing)
+            await _HttpServer(settings, handover).serve_until(closing, listening)
+            tasks.cancel_scope.cancel()
+
+
+async def _close_when_noticed(shutdown: anyio.Event, readiness: Readiness, drain: float, closing: anyio.Event) -> None:
+    """Set `closing` at a shutdown, after a pause in which orchestrators that probe the gateway learn of it."""
+    await shutdown.wait()
+    await readiness.wait_until_noticed(min(_LONGEST_PAUSE, drain / 2))
+    closing.set()
 
 
 def _build_app(server: MirrorServer, config: Config, host: str) -> ASGIApp:
@@ -143,22 +157,22 @@ class _HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def serve_until(self, shutdown: anyio.Event, listening: socket.socket) -> None:
+    async def serve_until(self, closing: anyio.Event, listening: socket.socket) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._shut_down, shutdown)
+            tasks.start_soon(self._shut_down, closing)
             with anyio.CancelScope(shield=True):
                 await self.serve(sockets=[listening])
             tasks.cancel_scope.cancel()
 
-    async def _shut_down(self, shutdown: anyio.Event) -> None:
+    async def _shut_down(self, closing: anyio.Event) -> None:
         """Stop accepting requests at the shutdown; cancel the open requests when this task is cancelled."""
         try:
-            await shutdown.wait()
+            await closing.wait()
             self.should_exit = True
             await anyio.sleep_forever()
         finally:
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # uvicorn reports each cancelled stream
-            shutdown.set()
+            closing.set()
             self.should_exit = True
             for request in tuple(self.server_state.tasks):
                 request.cancel()

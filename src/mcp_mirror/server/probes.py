@@ -24,6 +24,10 @@ _STORE_TIMEOUT: Final = 2.0
 """Seconds that a probe waits for the store."""
 _RESULT_LIFETIME: Final = 1.0
 """Seconds for which an answer of the store is used, so that a flood of probes does not reach the store."""
+_PROBING: Final = 30.0
+"""Seconds after a probe of `/readyz` in which another is expected."""
+_NOTICED: Final = 3
+"""Negative answers after which an orchestrator has stopped sending requests."""
 _NAMESPACE: Final = "readyz"
 _BASE: Final = "readyz-00000000-0000-4000-8000-000000000000"
 """A value that never exists: the store has to look it up."""
@@ -52,6 +56,10 @@ class Readiness:
         """Set when the running check of the store has ended; None if no check runs."""
         self._is_store_reachable = False
         self._checked_at = -_RESULT_LIFETIME
+        self._probed_at: float | None = None
+        self._negative_answers = 0
+        self._noticed = anyio.Event()
+        """An orchestrator knows that the gateway is shutting down."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -62,9 +70,25 @@ class Readiness:
 
     async def is_ready(self) -> bool:
         """Return whether the gateway can answer calls, within a few seconds."""
-        if self._shutdown.is_set() or not all(map(_is_available, self._upstreams)):
+        self._probed_at = anyio.current_time()
+        if self._shutdown.is_set():
+            self._negative_answers += 1
+            if self._negative_answers == _NOTICED:
+                self._noticed.set()
+            return False
+        if not all(map(_is_available, self._upstreams)):
             return False
         return await self._can_reach_store()
+
+    async def wait_until_noticed(self, most: float) -> None:
+        """Wait until an orchestrator has learned of the shutdown, so that it sends no request to a closed socket.
+
+        Args:
+            most: The maximum of seconds. If nothing probes the gateway, it returns at once.
+        """
+        if self._probed_at is not None and anyio.current_time() < self._probed_at + _PROBING:
+            with anyio.move_on_after(most):
+                await self._noticed.wait()
 
     async def _can_reach_store(self) -> bool:
         """Ask the store, once at a time: a store that hangs does not collect checks."""
