@@ -30,7 +30,7 @@ CLIENTS ?= $(HOME)/.cache/mcp-mirror/clients
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile loca soak reference replicas node mcpb lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile loca soak reference replicas node mcpb image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -50,8 +50,8 @@ check: lint words ## format, lint, types, layers, coverage of the pure core, wor
 	$(BIN)/coverage report --fail-under=100 --include='$(subst $() ,$(comma),$(PURE:%=src/mcp_mirror/%.py))'
 
 lint: $(VENV)/.installed ## format, lint, types and layers: the quick part of check
-	$(BIN)/ruff format --check src tests calibration evals examples packaging
-	$(BIN)/ruff check src tests calibration evals examples packaging
+	$(BIN)/ruff format --check src tests calibration evals examples packaging docker
+	$(BIN)/ruff check src tests calibration evals examples packaging docker
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -66,8 +66,8 @@ docs-serve: $(DOCS)/.installed ## serve the documentation site on 127.0.0.1:8000
 	$(DOCS)/bin/zensical serve
 
 format: $(VENV)/.installed ## format, and fix what ruff can fix
-	$(BIN)/ruff format src tests calibration evals examples packaging
-	$(BIN)/ruff check --fix src tests calibration evals examples packaging
+	$(BIN)/ruff format src tests calibration evals examples packaging docker
+	$(BIN)/ruff check --fix src tests calibration evals examples packaging docker
 
 audit: $(AUDIT)/.installed ## check every lock file against known advisories; needs the network
 	$(AUDIT)/bin/python -m tests.audit
@@ -137,6 +137,12 @@ mcpb: $(VENV)/.installed $(MCPB)/.installed ## build an MCP bundle for Claude De
 	$(BIN)/python packaging/mcpb/build.py dist
 	$(BIN)/python packaging/mcpb/check.py dist/mcp-mirror-*.mcpb
 
+image: $(VENV)/.installed ## build the container image with buildah, and test it with servers of npx and uvx (Linux, root). BASE=python:3.13-slim: not from Debian packages
+	@{ command -v mmdebstrap && command -v buildah && command -v podman; } >/dev/null || \
+		apt-get install -y -qq --no-install-recommends mmdebstrap buildah podman runc catatonit >/dev/null
+	$(BIN)/python packaging/image/build.py $(BASE)
+	$(BIN)/python packaging/image/check.py
+
 lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
@@ -147,6 +153,10 @@ lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --extra redis --constraint requirements.lock --output-file docker/requirements.lock \
 		pyproject.toml docker/requirements.in
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --output-file docker/node.lock docker/node.in
+	$(BIN)/uv pip compile --quiet --no-deps --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --output-file packaging/registry/requirements.lock packaging/registry/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file tests/audit/requirements.lock tests/audit/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
@@ -160,7 +170,7 @@ lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 		--python-version 3.11 --output-file evals/loca/requirements.lock evals/loca/requirements.in
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) .image dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

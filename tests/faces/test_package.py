@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
+from entry import SCHEMA, make_entry, mark_readme
 
 ROOT = Path(__file__).parents[2]
 BOUND = 300
+MORE_PACKAGES, MORE_MEGABYTES = 3, 1.15
+"""How much an installation may grow by versions of dependencies, before its size in the documentation is wrong."""
 UNREACHABLE = ("error sending request", "Failed to fetch", "dns error", "No solution found")
 """What uv prints without a package index."""
 
@@ -53,13 +60,35 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert "Description-Content-Type: text/markdown" in metadata
 
 
-def test_the_wheel_runs_its_demo_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    environment = tmp_path / "environment"
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and what it needs; the folder of its programs."""
+    environment = tmp_path_factory.mktemp("installed") / "environment"
     uv("venv", "--python", sys.executable, environment)
     folder = environment / ("Scripts" if sys.platform == "win32" else "bin")
     uv("pip", "install", "--python", folder / "python", wheel)
+    return folder
+
+
+def test_an_installation_is_as_small_as_the_documentation_says(environment: Path) -> None:
+    script = """
+import importlib.metadata, json
+sizes = {one.name: sum(file.size or 0 for file in one.files or ()) for one in importlib.metadata.distributions()}
+print(json.dumps(sizes))
+"""
+    command = [str(environment / "python"), "-I", "-c", script]
+    ran = subprocess.run(command, check=True, capture_output=True, timeout=BOUND)
+    sizes: dict[str, int] = json.loads(ran.stdout)
+    page = (ROOT / "docs" / "getting-started" / "index.md").read_text()
+    documented = re.search(r"installs (\d+) packages of (\d+) MB", page)
+    assert documented
+    assert len(sizes) <= int(documented[1]) + MORE_PACKAGES, sorted(sizes)
+    assert sum(sizes.values()) / 1e6 <= int(documented[2]) * MORE_MEGABYTES, sizes
+
+
+def test_the_wheel_runs_its_demo_in_an_empty_environment(environment: Path, tmp_path: Path) -> None:
     own = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "COLUMNS": "120"}
-    command = [str(folder / "mcp-mirror"), "demo"]
+    command = [str(environment / "mcp-mirror"), "demo"]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=BOUND, env=own, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert "monday, tuesday, wednesday" in ran.stdout
@@ -71,3 +100,28 @@ def test_the_wheel_runs_its_demo_in_an_empty_environment(wheel: Path, tmp_path: 
 def test_uvx_runs_a_command_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     printed = uv("tool", "run", "--from", wheel, "mcp-mirror", "version", UV_TOOL_DIR=str(tmp_path))
     assert printed == f"{importlib.metadata.version('mcp-mirror')}\n"
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_registry_entry_is_valid_for_its_published_schema(tmp_path: Path) -> None:
+    lock = ROOT / "packaging" / "registry" / "requirements.lock"
+    uv("pip", "install", "--target", tmp_path, "--no-deps", "--require-hashes", "--requirement", lock)
+    schemas = [json.loads(file.read_text()) for file in tmp_path.rglob("mcp_registry/*/server.schema.json")]
+    [schema] = [schema for schema in schemas if schema["$id"] == SCHEMA]
+    validator = jsonschema_rs.validator_for(schema)
+    entry = make_entry("someone/their-copy", PROJECT)
+    assert [str(error) for error in validator.iter_errors(entry)] == []
+    for wrong in ({"description": "x" * 101}, {"name": "mcp-mirror"}, {"packages": [{"identifier": "mcp-mirror"}]}):
+        assert not validator.is_valid(entry | wrong)
+
+
+def test_the_registry_entry_belongs_to_the_owner_of_the_repository() -> None:
+    entry = make_entry("someone/their-copy", PROJECT)
+    assert entry["name"] == "io.github.someone/mcp-mirror"
+    assert entry["repository"]["url"] == "https://github.com/someone/their-copy"
+    assert entry["version"] == entry["packages"][0]["version"] == importlib.metadata.version("mcp-mirror")
+    marked = mark_readme("# mcp-mirror\n", entry["name"])
+    assert marked == "# mcp-mirror\n\n<!-- mcp-name: io.github.someone/mcp-mirror -->\n"
+    assert mark_readme(marked, entry["name"]) == marked

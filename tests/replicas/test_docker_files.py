@@ -2,12 +2,16 @@
 
 import os
 import subprocess
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import yaml
 from cluster import HAPROXY
+from healthcheck import find_address, is_healthy
 
 from mcp_mirror.config.loading import load_config
 
@@ -53,6 +57,56 @@ def test_the_image_installs_only_what_is_locked_with_hashes() -> None:
     locked = read_lock(DOCKER / "requirements.lock")
     assert {"hatchling", "mcp", "redis", "uvicorn"} <= {package for package, _ in locked}
     assert locked <= read_lock(DOCKER.parent / "requirements.lock")
+
+
+@pytest.mark.parametrize(
+    ("command", "address"),
+    [
+        ("mcp-mirror serve", None),
+        ("python mcp-mirror wrap -- npx server", None),
+        ("mcp-mirror serve --http 0.0.0.0:8000", ("127.0.0.1", 8000)),
+        ("mcp-mirror serve --http=127.0.0.1:8001 --watch", ("127.0.0.1", 8001)),
+        ("podman-init -- mcp-mirror serve -v --http [::]:80", ("::1", 80)),
+    ],
+)
+def test_the_health_check_finds_the_address(command: str, address: tuple[str, int] | None) -> None:
+    assert find_address(command.split()) == address
+
+
+class Probe(BaseHTTPRequestHandler):
+    """A server of which only `/healthz` exists, or nothing."""
+
+    status = 200
+
+    def do_GET(self) -> None:  # the library's name
+        self.send_response(self.status if self.path == "/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def probed() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Probe) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_gateway_is_healthy_while_its_probe_answers(probed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["mcp-mirror", "serve", "--http", f"0.0.0.0:{probed}"]
+    assert is_healthy(command)
+    monkeypatch.setattr(Probe, "status", 503)
+    assert not is_healthy(command)
+    assert is_healthy(["mcp-mirror", "serve"])
+    assert not is_healthy(["mcp-mirror", "serve", "--http", "127.0.0.1:1"])
+
+
+def test_the_containers_write_only_to_temporary_files() -> None:
+    assert all(gateway["read_only"] and gateway["tmpfs"] == ["/tmp"] for gateway in GATEWAYS.values())  # noqa: S108
 
 
 def read_lock(path: Path) -> set[tuple[str, str]]:

@@ -201,8 +201,9 @@ class Lines:
 
 
 @asynccontextmanager
-async def _speak(start: Start, config: Path, *more: str, **keys: Any) -> AsyncIterator[Lines]:
-    process = await start("serve", "--config", str(config), *more, stdin=PIPE, stdout=PIPE, stderr=PIPE, **keys)
+async def run_command(start: Start, *args: str, **keys: Any) -> AsyncIterator[Lines]:
+    """Run a command with a client by hand on its standard streams, until its input ends."""
+    process = await start(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, **keys)
     lines = Lines(process)
     reading = asyncio.create_task(_drain(process.stderr, lines.stderr))
     try:
@@ -222,7 +223,11 @@ Speak = Callable[..., AbstractAsyncContextManager[Lines]]
 @pytest.fixture
 def speak(start: Start) -> Speak:
     """A client by hand on a new gateway's standard streams."""
-    return partial(_speak, start)
+
+    def speak_to(config: Path, *more: str, **keys: Any) -> AbstractAsyncContextManager[Lines]:
+        return run_command(start, "serve", "--config", str(config), *more, **keys)
+
+    return speak_to
 
 
 @asynccontextmanager

@@ -8,8 +8,8 @@ import json
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -18,7 +18,7 @@ import pytest
 from gateway_processes import Start, client_transport
 from mcp import Client
 from notices import path_in
-from tests.walk.conftest import BOUND, SERVERS, Lines, _drain
+from tests.walk.conftest import BOUND, SERVERS, Lines, run_command
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Listening, Run
@@ -47,22 +47,10 @@ def home(tmp_path: Path) -> dict[str, str]:
 def command(start: Start, home: dict[str, str]) -> Wrap:
     """A client by hand on the standard streams of a command."""
 
-    @asynccontextmanager
-    async def run_command(*args: str, env: dict[str, str] | None = None) -> AsyncIterator[Lines]:
-        process = await start(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env or home)
-        lines = Lines(process)
-        reading = asyncio.create_task(_drain(process.stderr, lines.stderr))
-        try:
-            yield lines
-        finally:
-            assert process.stdin is not None
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-            await asyncio.wait_for(process.wait(), BOUND)
-            await asyncio.wait_for(reading, BOUND)
-            await asyncio.wait_for(process.stdout.read() if process.stdout else asyncio.sleep(0), BOUND)
+    def run_wrap(*args: str, env: dict[str, str] | None = None) -> AbstractAsyncContextManager[Lines]:
+        return run_command(start, *args, env=env or home)
 
-    return run_command
+    return run_wrap
 
 
 async def tool_names(client: Lines) -> list[str]:
@@ -296,7 +284,8 @@ async def test_the_memory_command_serves_the_memory_tools_alone(command: Wrap) -
 
 async def test_no_process_remains_after_an_unusable_option(run: Run, tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    script = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    wait = f"threading.Event().wait({BOUND})"  # also after the end of its input, until it is killed
+    script = f"import os, threading; open({str(note)!r}, 'w').write(str(os.getpid())); {wait}"
     ended = await run("wrap", "--suffix", "a b", "--", sys.executable, "-c", script)
     assert ended.code == 2
     if note.exists() and note.read_text():  # it was killed before or after it wrote this

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Any, AnyStr, ClassVar, Final, Protocol, Self
 
 from mcp_mirror.errors import ConfigError
 
@@ -13,6 +13,7 @@ Location = tuple[str | int, ...]
 """The keys and indices from the root to a value."""
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+UNSAFE: Final = "the text has a form that cannot be edited safely"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,14 @@ def look_up(value: Any, at: Location) -> Any:
     return value
 
 
+def splice(text: AnyStr, splices: Iterable[tuple[int, int, AnyStr]]) -> AnyStr:
+    """Return a text with the given ranges replaced: start, stop and the new text of each, in any order."""
+    ordered = sorted(splices, key=lambda one: one[:2])
+    for start, stop, new in reversed(ordered):  # equal positions keep their order
+        text = text[:start] + new + text[stop:]
+    return text
+
+
 def check_result(document: Document, before: Any, edits: Iterable[Edit]) -> None:
     """Check that a document has the value that the edits mean.
 
@@ -123,7 +132,7 @@ def check_result(document: Document, before: Any, edits: Iterable[Edit]) -> None
         ConfigError: It has another value.
     """
     if document.value != apply_edits(before, edits):
-        raise ConfigError("the text has a form that cannot be edited safely")
+        raise ConfigError(UNSAFE)
 
 
 def apply_edits(value: Any, edits: Iterable[Edit]) -> Any:  # noqa: C901  # one case for each kind

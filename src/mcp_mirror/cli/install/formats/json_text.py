@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Self
 
 from mcp_mirror.cli.install.formats.document import (
     BYTE_ORDER_MARK,
+    UNSAFE,
     Add,
     AddFirst,
     DropFirst,
@@ -21,6 +22,7 @@ from mcp_mirror.cli.install.formats.document import (
     Remove,
     Restore,
     check_result,
+    splice,
 )
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, skip_space, trim
@@ -70,14 +72,11 @@ class JsonDocument:
             ConfigError: The result is not what the edits mean.
         """
         edits = tuple(edits)
-        text, position = [], 0
-        for start, stop, new in sorted((self._splice(edit) for edit in edits), key=lambda splice: splice[:2]):
-            text += [self._text[position:start], new]
-            position = stop
+        text = splice(self._text, map(self._splice, edits))
         try:
-            after = type(self)(self.data[: self._start] + b"".join(text) + self._text[position:])
+            after = type(self)(self.data[: self._start] + text)
         except ValueError:
-            raise ConfigError("the text has a form that cannot be edited safely") from None
+            raise ConfigError(UNSAFE) from None
         check_result(after, self.value, edits)
         return after
 

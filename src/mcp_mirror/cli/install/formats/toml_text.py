@@ -11,6 +11,7 @@ from tomlkit.items import Array, InlineTable
 
 from mcp_mirror.cli.install.formats.document import (
     BYTE_ORDER_MARK,
+    UNSAFE,
     Add,
     AddFirst,
     DropFirst,
@@ -23,8 +24,6 @@ from mcp_mirror.cli.install.formats.document import (
     check_result,
 )
 from mcp_mirror.errors import ConfigError
-
-_UNSAFE = "the text has a form that cannot be edited safely"
 
 
 class TomlDocument:
@@ -42,9 +41,9 @@ class TomlDocument:
         """Return whether `tomlkit` cannot reproduce the file; the location does not matter."""
         del at
         try:
-            return None if tomlkit.dumps(tomlkit.parse(self._text)) == self._text else _UNSAFE
+            return None if tomlkit.dumps(tomlkit.parse(self._text)) == self._text else UNSAFE
         except (TOMLKitError, ValueError):
-            return _UNSAFE
+            return UNSAFE
 
     def edit(self, edits: Iterable[Edit]) -> Self:
         """Return the document with the edits.
@@ -63,7 +62,7 @@ class TomlDocument:
                 text = text.replace("\r\n", "\n").replace("\n", "\r\n")
             after = type(self)(self._mark + text.encode())
         except (TOMLKitError, ValueError, KeyError, TypeError, AttributeError):
-            raise ConfigError(_UNSAFE) from None
+            raise ConfigError(UNSAFE) from None
         check_result(after, self.value, edits)
         return after
 
@@ -84,7 +83,7 @@ def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
             _add(_walk(root, at), key, value, after)
         case AddFirst(at, name, value):
             if isinstance(_walk(root, at), InlineTable):
-                raise ConfigError(_UNSAFE)
+                raise ConfigError(UNSAFE)
             return "\n" + tomlkit.dumps(_nest((*at, name), value))
         case Remove(at):
             _walk(root, at[:-1]).remove(at[-1])

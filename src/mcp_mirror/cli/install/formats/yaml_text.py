@@ -10,6 +10,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mcp_mirror.cli.install.formats.document import (
     BYTE_ORDER_MARK,
+    UNSAFE,
     Add,
     AddFirst,
     DropFirst,
@@ -20,10 +21,10 @@ from mcp_mirror.cli.install.formats.document import (
     Remove,
     Restore,
     check_result,
+    splice,
 )
 from mcp_mirror.errors import ConfigError
 
-_UNSAFE: Final = "the text has a form that cannot be edited safely"
 _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _UNPRINTABLE: Final = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 """Characters that JSON may contain in strings and YAML must not."""
@@ -85,14 +86,11 @@ class YamlDocument:
             ConfigError: The result is not what the edits mean.
         """
         edits = tuple(edits)
-        text, position = [], 0
-        for start, stop, new in sorted((self._splice(edit) for edit in edits), key=lambda splice: splice[:2]):
-            text += [self._text[position:start], new]
-            position = stop
+        text = splice(self._text, map(self._splice, edits))
         try:
-            after = type(self)(self._mark + ("".join(text) + self._text[position:]).encode())
+            after = type(self)(self._mark + text.encode())
         except ValueError:
-            raise ConfigError(_UNSAFE) from None
+            raise ConfigError(UNSAFE) from None
         check_result(after, self.value, edits)
         return after
 
@@ -148,7 +146,7 @@ class YamlDocument:
 
     def _restore(self, node: Any, text: str, column: int) -> Splice:
         if node.start_mark.column != column:
-            raise ConfigError(_UNSAFE)
+            raise ConfigError(UNSAFE)
         return node.start_mark.index, self._block_end(node), text
 
     def _block_end(self, node: Any) -> int:
@@ -187,7 +185,7 @@ class YamlDocument:
             return starts[place], starts[place + 1], ""
         if place:
             return self._end(_children(parent)[place - 1]), self._end(_children(parent)[place]), ""
-        raise ConfigError(_UNSAFE)
+        raise ConfigError(UNSAFE)
 
     def _prepend(self, node: Any, new: tuple[str, ...]) -> Splice:
         start = node.start_mark.index
