@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import ListRootsResult
 from notices import path_in
+from tests.walk.conftest import SERVERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -120,6 +122,24 @@ async def test_doctor_reports_why_wrapped_servers_do_not_start(
     ended = await run("doctor", "claude-desktop")
     assert ended.code == 1
     assert ended.err.count("does not exist. Run `mcp-mirror uninstall`") == 3
+
+
+@pytest.mark.parametrize(
+    ("client", "file", "code"),
+    [("gemini", ".gemini/settings.json", 0), ("cursor", ".cursor/mcp.json", 1)],
+)
+async def test_doctor_replaces_bare_variables_where_the_client_does(
+    client: str, file: str, code: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOLDER_OF_SERVERS", str(SERVERS))
+    path = tmp_path / file
+    path.parent.mkdir()
+    args = ["$FOLDER_OF_SERVERS/raw.py", "ok", "--name", "$NOT_SET"]
+    path.write_text(json.dumps({"mcpServers": {"x": {"command": sys.executable, "args": args}}}))
+    assert (await run("install", client)).code == 0
+    ended = await run("doctor", client)
+    assert ended.code == code, ended.err
+    assert (f"{client}: x: ready, 9 tools" in ended.out) == (code == 0)
 
 
 async def test_doctor_without_a_wrapped_server_says_so(write: Callable[..., Path], run: Run) -> None:

@@ -102,6 +102,8 @@ class Client:
     shape: EntryShape = _STANDARD
     expands_variables: bool = True
     """Whether the client replaces variables such as `${VAR}` in entries; otherwise they are plain text."""
+    expands_bare_variables: bool = False
+    """Whether the client also replaces `$VAR`."""
 
 
 _OPENCODE_BLOCKS: Final[tuple[Block, ...]] = (("mcp", "servers"), ("mcp",))
@@ -150,7 +152,8 @@ CLIENTS: Final[tuple[Client, ...]] = (
         "windsurf",
         "Windsurf",
         "https://docs.windsurf.com/windsurf/cascade/mcp",
-        (Place("home", ".codeium/windsurf/mcp_config.json"),),
+        # The second file belongs to the plugin for JetBrains IDEs: https://docs.windsurf.com/plugins/cascade/mcp
+        (Place("home", ".codeium/windsurf/mcp_config.json"), Place("home", ".codeium/mcp_config.json")),
         EntryShape(url="serverUrl", sse_url="serverUrl"),
     ),
     Client(
@@ -170,6 +173,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         "https://geminicli.com/docs/tools/mcp-server",
         (Place("home", ".gemini/settings.json"), Place("project", ".gemini/settings.json")),
         EntryShape(url="httpUrl", sse_url="url"),
+        expands_bare_variables=True,
     ),
     Client(
         "zed",
@@ -184,7 +188,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
     Client(
         "cline",
         "Cline",
-        "https://docs.cline.bot/cli/configuration",
+        "https://docs.cline.bot/mcp/mcp-overview",
         (
             Place("home", ".cline/data/settings/cline_mcp_settings.json"),
             *(

@@ -24,7 +24,10 @@ from mcp_mirror.errors import MirrorError, unwrap_error_group
 
 _AT_ONCE: Final = 4
 _ENV_KEYS: Final = ("env", "envs", "environment")
-_VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE: Final = re.compile(
+    r"\$\{(?:env:)?(?P<braced>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\{env:(?P<colon>[A-Za-z_]\w*)\}|\$(?P<bare>[A-Za-z_]\w*)",
+    re.ASCII,
+)
 _MAX_LINES: Final = 5
 
 
@@ -146,6 +149,9 @@ def expand_variables(words: list[str], target: Target) -> list[str]:
         return words
 
     def replace(match: re.Match[str]) -> str:
-        return os.environ.get(match[1] or match[3], match[0] if match[2] is None else match[2])
+        if match["bare"] and not target.client.expands_bare_variables:
+            return match[0]
+        name = match["braced"] or match["colon"] or match["bare"]
+        return os.environ.get(name, match[0] if match["default"] is None else match["default"])
 
     return [_VARIABLE.sub(replace, word) for word in words]
