@@ -11,10 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PYTHON_LOCKS = (
     "requirements.lock", "calibration/ctok.lock", "calibration/requirements.lock", "docker/node.lock",
-    "docker/requirements.lock", "docs/requirements.lock", "evals/loca/requirements.lock", "evals/model/requirements.lock",
-    "evals/model/weights.lock", "examples/beeai.lock", "examples/frameworks.lock", "packaging/registry/requirements.lock",
-    "tests/audit/requirements.lock", "tests/bench/requirements.lock", "tests/chats/requirements.lock",
-    "tests/dataframes/requirements.lock", "tests/everyday/requirements.lock",
+    "docker/requirements.lock", "docs/requirements.lock", "evals/loca/requirements.lock",
+    "evals/model/requirements.lock", "evals/model/weights.lock", "examples/beeai.lock", "examples/frameworks.lock",
+    "packaging/registry/requirements.lock", "tests/audit/requirements.lock", "tests/bench/requirements.lock",
+    "tests/chats/requirements.lock", "tests/dataframes/requirements.lock", "tests/everyday/requirements.lock",
 )  # fmt: skip
 NODE_LOCKS = (
     "calibration/package-lock.json",
