@@ -1,22 +1,32 @@
 """The contract of all event logs; a line in `LOGS` adds one."""
 
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from redis.asyncio import Redis
+from redis_process import RedisProcess
 from samples import sample
 
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.errors import StoreError
+from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store
+from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.event_log import EventLog, Sums, fair_share
 from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.stores.redis.store import RedisStore
+from mcp_mirror.types import Descriptor, Provenance
 
 HOUR = 3600
 DAY = 24 * HOUR
 KEEP = 5
+BASE = "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 
 
 @dataclass
@@ -33,8 +43,20 @@ class Clock:
 
 LOGS: dict[str, Callable[[StorePolicy, Clock, Callable[[], Path]], AbstractAsyncContextManager[Store]]] = {
     "memory": MemoryStore,
+    "disk": lambda policy, clock, folder: DiskStore(policy, clock, folder() / "store"),
+    "redis": RedisStore,
+    "sealed disk": lambda policy, clock, folder: DiskStore(policy, clock, folder() / "store"),
+    "sealed redis": RedisStore,
 }
-NEEDS: dict[str, Callable[[pytest.FixtureRequest, Path], dict[str, Any]]] = {}
+SEALED = EncryptionPolicy(("an example of a secret of 32 characters",), clear="refuse")
+
+
+def policy_of(name: str, request: pytest.FixtureRequest, folder: Path) -> StorePolicy:
+    """The settings of an own store of a kind."""
+    policy = StorePolicy(encryption=SEALED if name.startswith("sealed") else None)
+    if name.endswith("redis"):
+        policy = replace(policy, url=request.getfixturevalue("redis_server").url, prefix=f"{folder}:")
+    return policy
 
 
 @pytest.fixture
@@ -42,13 +64,18 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=sample(LOGS, lambda _: True))
+@pytest.fixture(params=sample(LOGS, lambda name: name != "sealed redis"))
 async def log(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[EventLog]:
     """An empty log of each kind."""
-    name = request.param
-    policy = StorePolicy(**NEEDS[name](request, tmp_path) if name in NEEDS else {})
-    async with LOGS[name](policy, clock, lambda: tmp_path) as store:
+    policy = policy_of(request.param, request, tmp_path)
+    async with LOGS[request.param](policy, clock, lambda: tmp_path) as store:
         yield store.events
+
+
+async def put(store: Store) -> None:
+    """Store a value beside the log."""
+    described = Descriptor(BASE, "number", 1, 1, (), 1e9, 1e12, Provenance("up", "t", "0" * 64))
+    await store.put("me", described, (b"1",))
 
 
 async def add(log: EventLog, *entries: bytes, namespace: str = "me", keep: int = KEEP) -> None:
@@ -147,10 +174,129 @@ async def test_calls_are_counted_by_day_without_refused_ones(log: EventLog, cloc
     assert await log.daily_calls("me", clock.now) == {today: 8}
 
 
-async def test_entries_and_sums_are_removed_after_90_days(log: EventLog, clock: Clock) -> None:
-    await log.append("me", [b"old"], {(clock.hour, "up", "a"): Sums(calls=1)}, keep=KEEP)
-    clock.now += 91 * DAY
-    await log.append("me", [b"new"], {(clock.hour, "up", "a"): Sums(calls=2)}, keep=KEEP)
-    assert await entries_of(log) == [b"new"]
+async def test_sums_are_removed_after_90_days(log: EventLog, clock: Clock) -> None:
+    await log.append("me", [], {(clock.hour, "up", "a"): Sums(calls=1)}, keep=KEEP)
+    clock.now += 92 * DAY
+    await log.append("me", [], {(clock.hour, "up", "a"): Sums(calls=2)}, keep=KEEP)
     assert await log.sums("me", 0) == {(clock.hour, "up", "a"): Sums(calls=2)}
     assert await log.daily_calls("me", 0) == {clock.hour // 24: 2}
+
+
+@pytest.mark.parametrize("name", ["memory", "disk"])
+async def test_entries_are_removed_after_90_days(name: str, clock: Clock, tmp_path: Path) -> None:
+    async with LOGS[name](StorePolicy(), clock, lambda: tmp_path) as store:
+        await add(store.events, b"old")
+        clock.now += 91 * DAY
+        await add(store.events, b"new", namespace="you")
+        assert await entries_of(store.events) == []
+        assert await entries_of(store.events, "you") == [b"new"]
+        assert await store.events.namespaces() == {"you"}
+
+
+async def test_redis_removes_entries_after_90_days(redis_server: RedisProcess, tmp_path: Path) -> None:
+    policy = StorePolicy(kind="redis", url=redis_server.url, prefix=f"{tmp_path}:")
+    async with (
+        RedisStore(policy, time.time, lambda: tmp_path) as store,
+        Redis.from_url(redis_server.url) as client,
+    ):
+        await client.xadd(f"{tmp_path}:1:calls:me", {"e": b"old"}, id=int((time.time() - 91 * DAY) * 1000))
+        assert await entries_of(store.events) == [b"old"]
+        await add(store.events, b"new")
+        assert await entries_of(store.events) == [b"new"]
+        for key in await client.keys(f"{tmp_path}:1:*"):
+            assert 0 < await client.ttl(key) <= 91 * DAY
+
+
+@pytest.mark.parametrize("name", sample(["disk", "redis"], lambda name: name == "disk"))
+async def test_two_gateways_append_to_one_log(
+    name: str, request: pytest.FixtureRequest, clock: Clock, tmp_path: Path
+) -> None:
+    policy = policy_of(name, request, tmp_path)
+    key = (clock.hour, "up", "tool")
+    async with (
+        LOGS[name](policy, clock, lambda: tmp_path) as one,
+        LOGS[name](policy, clock, lambda: tmp_path) as other,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def write(store: Store, letter: bytes) -> None:
+            for number in range(20):
+                await store.events.append("me", [letter + b"%d" % number], {key: Sums(calls=1)}, keep=100)
+
+        tasks.start_soon(write, one, b"a")
+        tasks.start_soon(write, other, b"b")
+    async with LOGS[name](policy, clock, lambda: tmp_path) as store:
+        found = await entries_of(store.events)
+        assert [entry for entry in reversed(found) if entry[:1] == b"a"] == [b"a%d" % number for number in range(20)]
+        assert [entry for entry in reversed(found) if entry[:1] == b"b"] == [b"b%d" % number for number in range(20)]
+        assert await store.events.sums("me", 0) == {key: Sums(calls=40)}
+
+
+async def test_entries_survive_the_gateway(clock: Clock, tmp_path: Path) -> None:
+    for _ in range(2):
+        async with DiskStore(StorePolicy(), clock, tmp_path / "store") as store:
+            await add(store.events, b"1")
+    async with DiskStore(StorePolicy(), clock, tmp_path / "store") as store:
+        assert await entries_of(store.events) == [b"1", b"1"]
+
+
+async def test_encrypted_entries_are_unreadable_without_their_key_or_namespace(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, secret = tmp_path / "store", b"a text that nobody else may read"
+    async with DiskStore(StorePolicy(encryption=SEALED), clock, folder) as store:
+        await add(store.events, secret)
+    assert not any(secret in path.read_bytes() for path in folder.iterdir() if path.is_file())
+    with closing(sqlite3.connect(folder / "events.sqlite")) as connection, connection:
+        connection.execute("INSERT INTO calls (namespace, at, entry) SELECT 'you', at, entry FROM calls")
+        connection.execute("INSERT INTO calls (namespace, at, entry) VALUES ('me', 1, x'93')")
+    async with DiskStore(StorePolicy(encryption=SEALED), clock, folder) as store:
+        assert await entries_of(store.events) == [secret]
+        assert await entries_of(store.events, "you") == []
+    assert "Unreadable values are skipped" in caplog.text
+
+
+async def test_a_damaged_log_is_set_aside_and_values_stay(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "store"
+    async with DiskStore(StorePolicy(), clock, folder) as store:
+        await add(store.events, b"1")
+        await put(store)
+    (folder / "events.sqlite").write_bytes(b"no database" * 1000)
+    async with DiskStore(StorePolicy(), clock, folder) as store, DiskStore(StorePolicy(), clock, folder) as other:
+        assert await entries_of(store.events) == []
+        await add(store.events, b"2")
+        await add(other.events, b"3")
+        assert await entries_of(store.events) == [b"3", b"2"]
+        assert await store.describe("me", BASE) is not None
+        (folder / "events.sqlite").rename(folder / "events.sqlite.damaged-1")  # another gateway did that
+        await add(store.events, b"4")
+        await add(other.events, b"5")
+        assert await entries_of(store.events) == [b"5", b"4"]
+    assert caplog.text.count("is damaged") == 1
+
+
+async def test_a_log_without_room_is_an_error_that_values_do_not_see(clock: Clock, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    async with DiskStore(StorePolicy(), clock, folder) as store:
+        (folder / "events.sqlite").mkdir()
+        with pytest.raises(StoreError, match="event log"):
+            await add(store.events, b"1")
+        with pytest.raises(StoreError, match="event log"):
+            await entries_of(store.events)
+        await put(store)
+        assert await store.describe("me", BASE) is not None
+
+
+async def test_an_unreachable_redis_server_is_an_error(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    policy = StorePolicy(kind="redis", url=own_redis.url)
+    async with RedisStore(policy, time.time, lambda: tmp_path) as store:
+        await add(store.events, b"1")
+        own_redis.kill()
+        with pytest.raises(StoreError, match="cannot be reached"):
+            await add(store.events, b"2")
+        own_redis.start()
+        await add(store.events, b"3")
+        assert await entries_of(store.events) == [b"3", b"1"]

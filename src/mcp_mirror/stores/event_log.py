@@ -13,6 +13,7 @@ KEPT_SECONDS: Final = 90 * 86_400
 """Seconds for which entries and sums are kept."""
 HOUR: Final = 3600
 HOURS_PER_DAY: Final = 24
+DAY: Final = HOUR * HOURS_PER_DAY
 _FULL_SHARES: Final = 10
 """Namespaces that keep as many entries as the configuration permits for one."""
 _CURSOR_DIGITS: Final = 16
@@ -175,7 +176,7 @@ class MemoryEventLog:
 
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
         """The number of calls by day."""
-        return count_daily_calls(await self.sums(namespace, since - since % (HOUR * HOURS_PER_DAY)))
+        return count_daily_calls(await self.sums(namespace, since - since % DAY))
 
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with entries or sums."""

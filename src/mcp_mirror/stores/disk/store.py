@@ -24,10 +24,12 @@ from mcp_mirror.payload.spool import map_file
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
+from mcp_mirror.stores.disk.event_log import DiskEventLog
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.disk.index import Index, ValueLocation
+from mcp_mirror.stores.encrypted_event_log import EncryptedEventLog
 from mcp_mirror.stores.encryption import CHANGED, Encryptor, clamp_span, sealed_span
-from mcp_mirror.stores.event_log import EventLog, MemoryEventLog
+from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.expiry import ExpirySweeper
 from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
 from mcp_mirror.stores.quotas import refuse_oversized
@@ -42,6 +44,7 @@ INLINE_BYTES: Final = 64 << 10
 """Size up to which values are stored in the index."""
 _THREADS: Final = 8
 _INDEX: Final = "index.sqlite"
+_EVENTS: Final = "events.sqlite"
 _BLOBS: Final = "blobs"
 _DAMAGED: Final = "damaged"
 """A file that marks the index as damaged for the next start."""
@@ -50,7 +53,7 @@ LISTINGS: Final = "listings"
 _RESERVE: Final = "reserve"
 _RESERVE_BYTES: Final = 256 << 10
 """Space for a deletion on a full disk: it changes the index, whose log grows."""
-OWN_NAMES: Final = (f"{_INDEX}*", f"{_BLOBS}*", _DAMAGED, LISTINGS, _RESERVE, *PROCESS_DIR_NAMES)
+OWN_NAMES: Final = (f"{_INDEX}*", f"{_EVENTS}*", f"{_BLOBS}*", _DAMAGED, LISTINGS, _RESERVE, *PROCESS_DIR_NAMES)
 """Globs of all names in the folder of a store."""
 
 T = TypeVar("T")
@@ -72,10 +75,11 @@ class DiskStore:
         """
         self._policy = policy
         self._folder = folder
-        self.events: Final[EventLog] = MemoryEventLog(clock)
         self._process_dir = ProcessDir(folder)
         self._blobs = Blobs(folder / _BLOBS, self._process_dir.path, calls, fsync=policy.fsync)
         self._encryptor = Encryptor(policy.encryption)
+        self._event_log = DiskEventLog(folder / _EVENTS, clock)
+        self.events: Final[EventLog] = EncryptedEventLog(self._event_log, self._encryptor)
         self._records = RecordCodec(pack_descriptor, unpack_descriptor, self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
         self._sweeper = ExpirySweeper(partial(self._run, self._maintain))
@@ -322,5 +326,6 @@ class DiskStore:
         )
 
     def _end(self) -> None:
+        self._event_log.close()
         self._index.close()
         self._process_dir.remove()

@@ -37,7 +37,7 @@ _FORMAT: Final = "1"
 
 Kind = Literal[
     "card", "blob", "ledger", "order", "made", "names", "graves", "labels", "traffic", "namespaces", "turn",
-    "bucket", "objects", "uploads", "garbage", "searched",
+    "bucket", "objects", "uploads", "garbage", "searched", "calls", "sums", "days", "callers",
 ]  # fmt: skip
 
 

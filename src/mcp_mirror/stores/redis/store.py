@@ -24,9 +24,10 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.payload.spool import map_file, write_all
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.stores.encrypted_event_log import EncryptedEventLog
 from mcp_mirror.stores.encryption import CHANGED, HEAD, SEALED_CHUNK, Encryptor, Envelope, clamp_span, sealed_span
 from mcp_mirror.stores.encryption import CHUNK as SEALED
-from mcp_mirror.stores.event_log import EventLog, MemoryEventLog
+from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.expiry import ExpirySweeper
 from mcp_mirror.stores.objects import ObjectBlobs, ObjectMissingError
 from mcp_mirror.stores.pieces import cut
@@ -34,6 +35,7 @@ from mcp_mirror.stores.quotas import SpaceUsage, make_tombstone, refuse_oversize
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.commands import Command, RedisCommands, Removal, sum_fields, traffic_fields
 from mcp_mirror.stores.redis.connection import Read, RedisConnection, WriteRefusedError
+from mcp_mirror.stores.redis.event_log import RedisEventLog
 from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction, read_usage
 from mcp_mirror.stores.redis.objects import ObjectRegistry
 from mcp_mirror.stores.redis.records import (
@@ -103,10 +105,10 @@ class RedisStore:
         if policy.url is None:
             raise StoreError("`store.kind: redis` needs `store.url`, such as redis://127.0.0.1:6379/0.")
         self._policy, self._clock, self._folder = policy, clock, folder
-        self.events: Final[EventLog] = MemoryEventLog(clock)
         self._redis = RedisConnection(policy.url)
         self._keys = Keys(policy.prefix)
         self._encryptor = Encryptor(policy.encryption)
+        self.events: Final[EventLog] = EncryptedEventLog(RedisEventLog(self._redis, self._keys, clock), self._encryptor)
         self._codec = RecordCodec(pack_record, unpack_record, self._encryptor)
         self._commands = RedisCommands(self._keys, policy.lifetime)
         self._eviction = RedisEviction(self._commands, self._codec, policy, clock)

@@ -1,0 +1,183 @@
+"""The event log of the Redis store: a stream of entries, and hashes of sums by day, for each namespace.
+
+    <prefix>1:calls:<namespace>         stream: the newest entries
+    <prefix>1:sums:<namespace>:<day>    hash: the sums, by hour, upstream, tool and the place of the sum in `Sums`
+    <prefix>1:days:<namespace>          hash: the number of calls by day
+    <prefix>1:callers                   sorted set: the namespaces by the time of their last call
+
+Names are percent-encoded. Every key has an expiry. An append is one exchange but not a transaction: if the connection
+breaks in between, the gateway repeats it, and calls may be counted twice.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+from typing import Any, Final
+from urllib.parse import unquote
+
+import anyio.to_thread
+
+from mcp_mirror.stores.event_log import (
+    DAY,
+    HOUR,
+    HOURS_PER_DAY,
+    KEPT_SECONDS,
+    SumKey,
+    Sums,
+    count_daily_calls,
+    fair_share,
+)
+from mcp_mirror.stores.redis.commands import Command
+from mcp_mirror.stores.redis.connection import RedisConnection
+from mcp_mirror.stores.redis.records import Keys, encode_name
+
+_FIELD: Final = "e"
+"""The field of a stream entry that contains it."""
+_APPENDED: Final = 500
+"""Entries of one exchange."""
+_READ: Final = 500
+"""Entries that one exchange reads."""
+_DAYS_READ: Final = 10
+"""Hashes of sums that one exchange reads."""
+_PLACES: Final = len(astuple(Sums()))
+_TIME_DIGITS: Final = 15
+_NUMBER_DIGITS: Final = 10
+
+
+class RedisEventLog:
+    """An `EventLog` in Redis."""
+
+    def __init__(self, redis: RedisConnection, keys: Keys, clock: Callable[[], float]) -> None:
+        """Use the connection of a store.
+
+        Args:
+            redis: The connection.
+            keys: The names of the keys.
+            clock: Seconds since the epoch.
+        """
+        self._redis, self._keys, self._clock = redis, keys, clock
+        self._callers = 1
+        """The number of namespaces, as of the last append."""
+
+    async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
+        """Append entries and add to the sums."""
+        owner, now = encode_name(namespace), self._clock()
+        room = fair_share(keep, self._callers)
+        entries = entries[-room:]
+        for start in range(0, max(len(entries) - _APPENDED, 0), _APPENDED):
+            await self._redis.run(self._add_entries(owner, entries[start : start + _APPENDED], now, room))
+        rest = entries[(len(entries) - 1) // _APPENDED * _APPENDED :] if entries else ()
+        *_, self._callers = await self._redis.run(
+            [
+                *self._add_entries(owner, rest, now, room),
+                *self._add_sums(owner, sums),
+                *self._register(owner, now),
+            ]
+        )
+
+    def _add_entries(self, owner: str, entries: Iterable[bytes], now: float, room: int) -> Iterator[Command]:
+        key = self._keys.of("calls", owner)
+        for entry in entries:
+            yield "XADD", key, "MAXLEN", room, "*", _FIELD, entry
+        yield "XTRIM", key, "MINID", max(int((now - KEPT_SECONDS) * 1000), 0)
+        yield "EXPIRE", key, KEPT_SECONDS
+
+    def _add_sums(self, owner: str, sums: Mapping[SumKey, Sums]) -> Iterator[Command]:
+        for (hour, upstream, tool), one in sums.items():
+            key = self._keys.of("sums", owner, str(hour // HOURS_PER_DAY))
+            name = f"{hour}:{encode_name(upstream)}:{encode_name(tool)}"
+            for place, number in enumerate(astuple(one)):
+                if number:
+                    yield "HINCRBY", key, f"{name}:{place}", number
+            yield "EXPIRE", key, KEPT_SECONDS + DAY
+        days = self._keys.of("days", owner)
+        for day, calls in count_daily_calls(sums).items():
+            yield "HINCRBY", days, str(day), calls
+        yield "EXPIRE", days, KEPT_SECONDS + DAY
+
+    def _register(self, owner: str, now: float) -> Iterator[Command]:
+        key = self._keys.of("callers")
+        yield "ZADD", key, now, owner
+        yield "ZREMRANGEBYSCORE", key, "-inf", now - KEPT_SECONDS
+        yield "EXPIRE", key, KEPT_SECONDS
+        yield "ZCARD", key
+
+    async def read(
+        self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
+    ) -> tuple[tuple[str, bytes], ...]:
+        """The newest entries with their cursors, newest first."""
+        key = self._keys.of("calls", encode_name(namespace))
+        end = f"({_parse_cursor(before)}" if before else "+"
+        start = f"({_parse_cursor(after)}" if after else "-"
+        found: list[tuple[str, bytes]] = []
+        while len(found) < limit:
+            wanted = min(limit - len(found), _READ)
+            [replies] = await self._redis.run([("XREVRANGE", key, end, start, "COUNT", wanted)])
+            found += [(_build_cursor(identity), fields[1]) for identity, fields in _pair_entries(replies)]
+            if len(replies) < wanted:
+                break
+            end = f"({_parse_cursor(found[-1][0])}"
+        return tuple(found)
+
+    async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
+        """The sums of a namespace."""
+        owner, now = encode_name(namespace), self._clock()
+        first = int(max(since, now - KEPT_SECONDS)) // HOUR
+        days = range(first // HOURS_PER_DAY, int(now) // DAY + 2)  # another gateway's clock may be ahead
+        found: dict[SumKey, Sums] = {}
+        for start in range(0, len(days), _DAYS_READ):
+            keys = (self._keys.of("sums", owner, str(day)) for day in days[start : start + _DAYS_READ])
+            replies = await self._redis.run([("HGETALL", key) for key in keys])
+            found |= await anyio.to_thread.run_sync(_decode_sums, replies)
+        return {key: one for key, one in found.items() if key[0] >= first}
+
+    async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
+        """The number of calls by day."""
+        [reply] = await self._redis.run([("HGETALL", self._keys.of("days", encode_name(namespace)))])
+        first = int(max(since, self._clock() - KEPT_SECONDS)) // DAY
+        return {int(day): int(calls) for day, calls in _pair(reply) if int(day) >= first}
+
+    async def namespaces(self) -> frozenset[str]:
+        """The namespaces with entries or sums."""
+        [names] = await self._redis.run([("ZRANGE", self._keys.of("callers"), 0, -1)])
+        return frozenset(unquote(name.decode()) for name in names)
+
+
+def _pair(reply: Any) -> Iterator[tuple[bytes, bytes]]:
+    """The fields and values of a hash, from either form of the reply."""
+    if isinstance(reply, Mapping):
+        yield from reply.items()
+        return
+    yield from zip(reply[::2], reply[1::2], strict=True)
+
+
+def _pair_entries(replies: Any) -> Iterator[tuple[bytes, Sequence[bytes]]]:
+    """The ids and fields of stream entries."""
+    for identity, fields in replies:
+        yield identity, fields if not isinstance(fields, Mapping) else [*_flatten(fields)]
+
+
+def _flatten(fields: Mapping[bytes, bytes]) -> Iterator[bytes]:
+    for name, value in fields.items():
+        yield from (name, value)
+
+
+def _decode_sums(replies: Sequence[Any]) -> dict[SumKey, Sums]:
+    numbers: dict[SumKey, list[int]] = {}
+    for reply in replies:
+        for field, number in _pair(reply):
+            hour, upstream, tool, place = field.decode().split(":")
+            key = (int(hour), unquote(upstream), unquote(tool))
+            if int(place) < _PLACES:  # a later version may have more sums
+                numbers.setdefault(key, [0] * _PLACES)[int(place)] = int(number)
+    return {key: Sums(*one) for key, one in numbers.items()}
+
+
+def _build_cursor(identity: bytes) -> str:
+    """A stream id in a form that sorts like it."""
+    time, _, number = identity.decode().partition("-")
+    return f"{int(time):0{_TIME_DIGITS}}-{int(number):0{_NUMBER_DIGITS}}"
+
+
+def _parse_cursor(cursor: str) -> str:
+    time, _, number = cursor.partition("-")
+    return f"{int(time)}-{int(number)}"
