@@ -176,6 +176,11 @@ def find_candidate_offsets(text: bytes | memoryview) -> list[int]:
     return sorted(match.start() for pattern in _CANDIDATES for match in pattern.finditer(text))
 
 
+def has_candidates(text: bytes | memoryview) -> bool:
+    """Whether a JSON text contains a possible memory path."""
+    return any(pattern.search(text) for pattern in _CANDIDATES)
+
+
 def is_whole_notice(text: str) -> bool:
     """Whether a text begins and ends like a notice: models paste notices as arguments."""
     if _SHOWN_END.search(text, max(len(text) - _MAX_END, 0)):

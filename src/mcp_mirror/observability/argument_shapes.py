@@ -10,14 +10,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.resolve import explain_strings
-from mcp_mirror.paths import find_bases, find_candidate_offsets, parse_path, strip_wrapping
+from mcp_mirror.paths import find_bases, has_candidates, parse_path, strip_wrapping
 
 MAX_CHARACTERS: Final = 2_000
 """Characters of described arguments."""
 _KEY_CHARACTERS: Final = 80
 _NAMED_CHARACTERS: Final = 200
 """Characters of a text that is named beside the reason why it is not a memory path."""
-_PATH_CHARACTERS: Final = 400
+_PATH_CHARACTERS: Final = range(38, 400)
+"""Characters of a memory path that is kept."""
 
 
 class _Limits(NamedTuple):
@@ -70,7 +71,7 @@ def explain_unused_paths(
         used: The memory paths whose values were used.
         with_values: Return each string; else only the part of it that is a path.
     """
-    if not find_candidate_offsets(arguments):
+    if not has_candidates(arguments):
         return ()
     try:
         explained = explain_strings(arguments, labels)
@@ -120,7 +121,7 @@ def _describe_container(value: Any, limits: _Limits, *, with_values: bool, level
 
 
 def _describe_text(text: str, limits: _Limits, *, with_values: bool) -> str:
-    if len(text) <= _PATH_CHARACTERS and (path := parse_path(strip_wrapping(text))):
+    if len(text) in _PATH_CHARACTERS and (path := parse_path(strip_wrapping(text))):
         return str(path)
     return _cut(text, limits.characters) if with_values else f"<text, {len(text):,} characters>"
 

@@ -8,7 +8,8 @@ store fails, the gateway tries again later, with a bounded number of calls.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import add
 from typing import Final
 
 import anyio
@@ -39,6 +40,7 @@ _MAX_INPUTS: Final = 100
 _MAX_PATH: Final = 400
 """Characters of a memory path."""
 _FAILED: Final = frozenset({"error", "cancelled"})
+_COUNTS: Final = len(fields(Sums))
 
 
 class CallEvent(msgspec.Struct, array_like=True, frozen=True):
@@ -108,26 +110,30 @@ class _Batch:
     """What one namespace adds to the log."""
 
     entries: deque[bytes] = field(default_factory=deque)
-    sums: dict[SumKey, Sums] = field(default_factory=dict)
+    counts: dict[SumKey, list[int]] = field(default_factory=dict)
+    """The members of `Sums`."""
 
-    def add_sums(self, call: FinishedCall) -> None:
+    @property
+    def sums(self) -> dict[SumKey, Sums]:
+        return {key: Sums(*counts) for key, counts in self.counts.items()}
+
+    def count(self, call: FinishedCall) -> None:
         key = (int(call.at) // HOUR, call.upstream, call.tool)
-        added = Sums(
-            1,
-            int(call.outcome in _FAILED),
-            int(call.outcome == "refused"),
-            call.reply_bytes,
-            call.sent,
-            call.kept_out,
-            round(call.milliseconds),
-        )
-        known = self.sums.get(key)
-        self.sums[key] = known.plus(added) if known else added
+        counts = self.counts.get(key)
+        if counts is None:
+            counts = self.counts[key] = [0] * _COUNTS
+        counts[0] += 1
+        counts[1] += call.outcome in _FAILED
+        counts[2] += call.outcome == "refused"
+        counts[3] += call.reply_bytes
+        counts[4] += call.sent
+        counts[5] += call.kept_out
+        counts[6] += round(call.milliseconds)
 
     def prepend(self, earlier: "_Batch") -> None:
         self.entries.extendleft(reversed(earlier.entries))
-        for key, one in earlier.sums.items():
-            self.sums[key] = self.sums.get(key, Sums()).plus(one)
+        for key, counts in earlier.counts.items():
+            self.counts[key] = [*map(add, counts, self.counts.get(key, [0] * _COUNTS))]
 
 
 class EventRecorder:
@@ -161,7 +167,7 @@ class EventRecorder:
         call.at = self._clock() - call.milliseconds / 1000
         if len(self._finished) >= _MAX_PENDING:
             self._lost += 1
-            self._batches.setdefault(call.namespace, _Batch()).add_sums(call)
+            self._batches.setdefault(call.namespace, _Batch()).count(call)
             return
         if call.arguments is not None:
             self._held_bytes += len(call.arguments)
@@ -200,7 +206,7 @@ class EventRecorder:
         with_values = self._policy.arguments == "values"
         for call in finished:
             batch = batches.setdefault(call.namespace, _Batch())
-            batch.add_sums(call)
+            batch.count(call)
             batch.entries.append(msgspec.msgpack.encode(_build_event(call, with_values=with_values)))
         return batches
 
