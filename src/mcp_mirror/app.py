@@ -20,6 +20,7 @@ from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import MirrorError, StoreError
 from mcp_mirror.gateway.call import Runtime, RuntimeState, Stage
+from mcp_mirror.gateway.call_quotas import CallQuotas
 from mcp_mirror.gateway.contents import LABELS, ContentCapture
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.dispatch import Dispatcher
@@ -53,7 +54,7 @@ from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.server.worker import Worker
-from mcp_mirror.settings.limits import TrafficPolicy
+from mcp_mirror.settings.limits import CallQuota, TrafficPolicy, find_limits
 from mcp_mirror.settings.policies import Config, StorePolicy, WirePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import LISTINGS, DiskStore
@@ -177,7 +178,9 @@ class Application:
         self.notifier.pins_changed()
         if after.own_tools.keys() != before.own_tools.keys() or _listing_of(config) != _listing_of(before.config):
             self.notifier.own_tools_changed()
-        is_auth_applied = self.server.apply_auth(config.auth)
+        is_auth_applied = (
+            self.server.apply_auth(config.auth) and before.config.auth.principals == config.auth.principals
+        )
         changed = (name for name in _STARTUP_SECTIONS if getattr(before.config, name) != getattr(config, name))
         return tuple(name for name in changed if name != "auth" or not is_auth_applied)
 
@@ -282,6 +285,7 @@ async def open_application(
                 budgets=ContextBudgets(config.context, time.monotonic),
                 used_consents=UsedConsents(),
                 recorder=recorder,
+                quotas=_build_quotas(config, store, recorder),
             )
             dispatch = Dispatcher(services, lambda: runtime.state)
             builder = _StateBuilder(services, shared, dispatch, tuple(stages))
@@ -297,6 +301,8 @@ async def open_application(
             tasks.start_soon(usage_counter.run)
             if recorder:
                 tasks.start_soon(recorder.run)
+            if shared.quotas:
+                tasks.start_soon(shared.quotas.run)
             async with services.upstreams.running():
                 if not awaits_client:
                     services.upstreams.start()
@@ -343,6 +349,18 @@ async def _open_recorder(config: Config, store: Store) -> AsyncIterator[EventRec
     finally:
         with anyio.CancelScope(shield=True):
             await recorder.flush()
+
+
+def _build_quotas(config: Config, store: Store, recorder: EventRecorder | None) -> CallQuotas | None:
+    """Return the quotas of calls; None if the configuration has none."""
+    if recorder is None or not config.has_call_quotas:
+        return None
+    traffic, principals = config.limits.traffic, config.auth.principals
+
+    def quota_of(namespace: str) -> CallQuota:
+        return traffic.quota_for(find_limits(principals, namespace))
+
+    return CallQuotas(store.events, recorder, quota_of, time.time)
 
 
 def _build_dependencies(
@@ -400,7 +418,7 @@ async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[t
     If the configuration names no store and the disk cannot be used, the store is in memory.
     """
     chosen = config.store.kind or ("disk" if awaits_client and not config.is_transparent else "memory")
-    policy = replace(config.store, kind=chosen)
+    policy = replace(config.store, kind=chosen, principals=config.auth.principals)
     if config.auth.is_required and not awaits_client:
         policy = policy.shared()
     async with AsyncExitStack() as stack:

@@ -21,6 +21,18 @@ OWN: Final = ""
 LOCAL: Final = "local"
 """The namespace of the local user, for a gateway without authentication."""
 
+
+def name_principal(namespace: str) -> str:
+    """Return the name of a namespace's principal: the second member of `["issuer", "name"]`, or the whole namespace."""
+    try:
+        parts = json.loads(namespace)
+    except ValueError:
+        return namespace
+    is_pair = isinstance(parts, list) and len(parts) == _PAIR and isinstance(parts[1], str)
+    return parts[1] if is_pair else namespace
+
+
+_PAIR: Final = 2
 _INVALID_REQUEST: Final = -32600
 
 CAPABILITY_OF: Final[Mapping[str, str]] = MappingProxyType(

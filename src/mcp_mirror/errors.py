@@ -32,6 +32,7 @@ class RefusalReason(StrEnum):
     FLOW = "flow"
     CONTEXT_FULL = "context is full"
     BUSY = "busy"
+    QUOTA = "quota"
 
 
 class MirrorError(Exception):

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import mcp_types as types
 import pytest
 
-from mcp_mirror.callers import CAPABILITY_OF, LOCAL, LOG_LEVELS, Caller, NullChannel
+from mcp_mirror.callers import CAPABILITY_OF, LOCAL, LOG_LEVELS, Caller, NullChannel, name_principal
 from mcp_mirror.errors import RefusedError
 
 
@@ -96,3 +96,18 @@ def test_a_caller_has_access_with_all_required_scopes(
     scopes: list[str] | None, required: list[str], *, holds: bool
 ) -> None:
     assert Caller("x", scopes=None if scopes is None else frozenset(scopes)).has_scopes(required) is holds
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [
+        (LOCAL, LOCAL),
+        ('["token", "alice"]', "alice"),
+        ('["https://login.example.com/", "a b"]', "a b"),
+        ('["token"]', '["token"]'),
+        ('["token", 1]', '["token", 1]'),
+        ('{"a": 1, "b": 2}', '{"a": 1, "b": 2}'),
+    ],
+)
+def test_the_name_of_a_principal_is_in_its_namespace(namespace: str, name: str) -> None:
+    assert name_principal(namespace) == name

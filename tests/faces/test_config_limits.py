@@ -72,3 +72,27 @@ def test_the_documentation_has_each_key_with_its_default() -> None:
         amount, _, unit = text.partition(" ")
         number = None if amount.startswith("none") else int(amount.replace(",", "")) * UNITS.get(unit, 1)
         assert number == default, key
+
+
+def test_single_principals_have_limits_of_their_own(load: Callable[..., Config]) -> None:
+    config = load(
+        "limits: {calls_per_day: 5}\n"
+        f"auth: {{tokens: {{alice: 'sha256:{'0' * 64}'}}, principals: "
+        "{alice: {calls_per_day: none, namespace_bytes: 1KiB}, bob: {}}}"
+    )
+    alice, bob = config.auth.principals
+    assert (alice.name, alice.calls_per_day, alice.namespace_bytes, alice.namespace_values) == ("alice", 0, 1024, None)
+    assert (bob.name, bob.calls_per_day) == ("bob", None)
+    assert config.has_call_quotas
+
+
+@pytest.mark.parametrize(
+    ("rest", "cause"),
+    [
+        ("events: {enabled: false}", "'events.enabled: false' does not have"),
+        ("mirror: {suffix: '', capture: never}", "a gateway that stores no values does not have"),
+    ],
+)
+def test_quotas_of_calls_need_the_event_log(load: Callable[..., Config], rest: str, cause: str) -> None:
+    with pytest.raises(ConfigError, match=cause):
+        load(f"upstreams: {{a: {{command: x}}}}\nlimits: {{calls_per_month: 5}}\n{rest}")

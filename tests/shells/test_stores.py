@@ -16,6 +16,7 @@ from samples import sample
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.payload.spool import map_file
+from mcp_mirror.settings.limits import PrincipalLimits
 from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.stores.disk.store import DiskStore
@@ -336,6 +337,19 @@ async def test_a_namespace_over_its_share_evicts_only_its_own_values(open_store:
         assert gone.reason == "evicted"
         with pytest.raises(StoreError, match=r"501 bytes; .* \(`store.namespace_bytes`\)"):
             await put(store, clock, "t-9", b"x" * 501)
+
+
+async def test_a_single_principal_has_another_share(open_store: OpenStore, clock: Clock) -> None:
+    own = (PrincipalLimits("alice", namespace_bytes=4, namespace_values=1),)
+    alice = '["token", "alice"]'
+    async with open_store(principals=own) as store:
+        for namespace in (alice, "me"):
+            for base in ("t-1", "t-2"):
+                await put(store, clock, base, b"[1]", namespace)
+        assert [one.base for one in await store.list(alice)] == ["t-2"]
+        assert [one.base for one in await store.list("me")] == ["t-2", "t-1"]
+        with pytest.raises(StoreError, match=r"`store\.namespace_bytes`"):
+            await put(store, clock, "t-3", b"[1, 2]", alice)
 
 
 @pytest.mark.parametrize("bound", ["max_values", "namespace_values"])

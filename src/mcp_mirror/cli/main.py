@@ -40,11 +40,15 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "lock": ("mcp_mirror.cli.lock:lock", "Compare the tools of all upstreams with the lock file, and update the file."),
     "flows": ("mcp_mirror.cli.flows:print_flows", "Print which data flows the configuration allows; start no server."),
     "stats": ("mcp_mirror.cli.stats:stats", "Print stored values and tokens sent and kept out, by namespace."),
-    "values": ("mcp_mirror.cli.values:values_app", "List, show, export and clear stored values."),
     "dashboard": (
         "mcp_mirror.cli.dashboard:dashboard",
         "Open a page in the browser with calls, stored values, their lineage and savings.",
     ),
+    "usage": (
+        "mcp_mirror.cli.usage:usage",
+        "Print calls, errors, refusals, bytes and tokens by principal, tool, upstream or day, from the event log.",
+    ),
+    "values": ("mcp_mirror.cli.values:values_app", "List, show, export, trace and clear stored values."),
     "tokens": ("mcp_mirror.cli.tokens:count_files", "Print how many tokens texts cost a model."),
     "eval": ("mcp_mirror.evals.command:evaluate", "Run a model on cases, check its calls, and print a table."),
     "config": (

@@ -1,14 +1,13 @@
-"""The commands `mcp-mirror values list | show | export | clear`: stored values for operators.
+"""The commands `mcp-mirror values list | show | export | lineage | clear`: stored values for operators.
 
 They open the configured store, whether or not a gateway runs. Flow policies do not apply: an operator who can run
 these commands can read the store. Models use the memory tools instead.
 """
 
 import json
-import re
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from rich.table import Table
 
 from mcp_mirror.app import open_persistent_store
 from mcp_mirror.callers import LOCAL
+from mcp_mirror.cli.ages import format_duration, parse_age
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption
 from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
@@ -29,6 +29,7 @@ from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
+from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, read_graph, title_of
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
@@ -37,12 +38,11 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, Descriptor
 from mcp_mirror.workers.frames import FrameScanner
 
-values_app: typer.Typer = typer.Typer(no_args_is_help=True, help="List, show, export and clear stored values.")
+values_app: typer.Typer = typer.Typer(no_args_is_help=True, help="List, show, export, trace and clear stored values.")
 
+_DIRECTIONS: Final[Mapping[str, Direction]] = {"made by": "up", "used by": "down"}
 _SHOWN: Final = 2000
 """Bytes of a value that `show` prints."""
-_AGE: Final = re.compile(r"([0-9]{1,9})([smhd])")
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 NamespaceOption = Annotated[
     str,
@@ -72,6 +72,20 @@ class _StoredValues:
             error = await unknown_path_error(self.store, self.namespace, strip_wrapping(text))
             raise ToolError(f"{error}{await self.name_others()}")
         return found
+
+    async def trace(self, text: str) -> tuple[Graph, str]:
+        """Return the lineage of the value under a path, and its base.
+
+        Raises:
+            ToolError: Neither the store nor the event log has the value; the message names similar paths.
+        """
+        path = read_path(text)
+        graph = await read_graph(self.store, self.namespace)
+        found = graph.lineage_of(path.base) if path else Graph()
+        if path is None or not found.nodes:
+            error = await unknown_path_error(self.store, self.namespace, strip_wrapping(text))
+            raise ToolError(f"{error}{await self.name_others()}")
+        return found, path.base
 
     async def name_others(self) -> str:
         """Return a sentence with the other namespaces; empty if there are none."""
@@ -152,6 +166,38 @@ def export(
 
 
 @values_app.command()
+def lineage(
+    path: PathArgument,
+    dot: Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
+    as_: JsonOption = False,
+    namespace: NamespaceOption = LOCAL,
+    config: ConfigOption = None,
+) -> None:
+    """Print the calls and values that a value was made of, and those that used it.
+
+    The event log has the calls; a running gateway adds its calls every two seconds.
+
+    Example: mcp-mirror values lineage list_orders-5f0a3c52-0c1e-4a52-8f2b-1d9f6f2f7b10 --dot | dot -Tsvg
+    """
+    if dot + mermaid + as_ > 1:
+        exit_with_error(MirrorError("Choose one of --dot, --mermaid and --json."))
+
+    async def run(values: _StoredValues) -> None:
+        graph, base = await values.trace(path)
+        if dot:
+            print(graph.to_dot())
+        elif mermaid:
+            print(graph.to_mermaid())
+        else:
+            print(json.dumps(graph.to_json(), indent=2) if as_ else "\n".join(_format_lineage(graph, base)))
+        if graph.is_cut:
+            print_note("There are more calls and values than these.")
+
+    _run(config, namespace, run)
+
+
+@values_app.command()
 def clear(
     older_than: Annotated[
         str, typer.Option(help="Only values stored longer ago than this, such as 12h or 7d.", metavar="AGE")
@@ -166,7 +212,7 @@ def clear(
 
     Example: mcp-mirror values clear --older-than 7d
     """
-    before = time.time() - _parse_age(older_than)
+    before = time.time() - parse_age(older_than, "--older-than")
 
     async def run(values: _StoredValues) -> None:
         found = [one for one in await values.store.list(values.namespace) if one.created <= before]
@@ -213,13 +259,6 @@ def _confirm(what: str) -> None:
         raise MirrorError("Nothing was deleted.")
 
 
-def _parse_age(age: str) -> float:
-    match = _AGE.fullmatch(age)
-    if age and not match:
-        exit_with_error(MirrorError(f"--older-than takes a number and s, m, h or d, such as 7d; got {age!r}."))
-    return int(match[1]) * _UNITS[match[2]] if match else 0
-
-
 def _build_table(found: Iterable[Descriptor]) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("path", no_wrap=True)
@@ -228,15 +267,28 @@ def _build_table(found: Iterable[Descriptor]) -> Table:
     now = time.time()
     for one in found:
         tool, upstream = sanitize_to_lines(one.provenance.tool), one.provenance.upstream
-        times = (_format_duration(now - one.created), _format_duration(one.expires - now))
+        times = (format_duration(now - one.created), format_duration(one.expires - now))
         table.add_row(one.base, tool, upstream, one.media_type or one.kind, format_bytes(one.size), *times)
     return table
 
 
-def _format_duration(seconds: float) -> str:
-    """Format a time in its largest fitting unit: `3 h`."""
-    unit = next((unit for unit in "dhm" if seconds >= _UNITS[unit]), "s")
-    return f"{max(0, int(seconds / _UNITS[unit]))} {unit}"
+def _format_lineage(graph: Graph, base: str) -> Iterator[str]:
+    """The lines of a tree: the value, what it was made of, and what used it."""
+    yield _format_node(next(iter(graph.nodes.values())))
+    for title, direction in _DIRECTIONS.items():
+        lines = [
+            f"{'  ' * depth}{_format_node(node)}{f'  {sanitize_to_lines(part)}' if part else ''}"
+            for depth, node, part in graph.walk(base, direction)
+        ]
+        yield from ("", f"{title}:", *(lines or ["  (nothing)"]))
+
+
+def _format_node(node: Node) -> str:
+    """One line for a value or a call."""
+    if isinstance(node, CallNode):
+        return f"{sanitize_to_lines(title_of(node))}  {node.outcome}, {_format_time(node.at)}"
+    facts = "" if node.is_removed else f"  {node.kind}, {format_bytes(node.size)}"
+    return f"{title_of(node)}{facts}"
 
 
 def _list_facts(one: Descriptor) -> dict[str, Any]:

@@ -67,6 +67,17 @@ def check_store(store: Node | None, findings: Findings) -> None:
         )
 
 
+def check_limits(config: Config, root: Table, findings: Findings) -> None:
+    """Report quotas of calls that nothing counts."""
+    if config.has_call_quotas and (config.is_transparent or not config.events.enabled):
+        reason = "a gateway that stores no values" if config.is_transparent else "'events.enabled: false'"
+        findings.report(
+            find_node(root, ("limits",)).location,
+            f"'calls_per_day' and 'calls_per_month' need the event log, which {reason} does not have; remove them, or "
+            "log events",
+        )
+
+
 def check_code(code: Node | None, findings: Findings) -> None:
     """Report settings of scripts without the package that runs them."""
     if code is not None and find_spec("pydantic_monty") is None:

@@ -20,6 +20,7 @@ from mcp_mirror.config.checks import (
     check_code,
     check_dashboard,
     check_flows,
+    check_limits,
     check_mirror,
     check_store,
     check_upstream,
@@ -151,6 +152,7 @@ def _read_config(
     if config:
         check_access(config, live, findings)
         check_dashboard(config, live, findings)
+        check_limits(config, live, findings)
         check_flows(config, live, {*upstreams, *_find_upstream_nodes(disabled)}, findings)
     findings.raise_problems()
     return _complete(config or Config(), upstreams, findings, lock_name and str(folder / lock_name))

@@ -7,6 +7,7 @@ from typing import Final
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.gateway.call import Next, Stage
+from mcp_mirror.gateway.call_quotas import CallQuotas
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.stages.audit import AuditStage
 from mcp_mirror.gateway.stages.concurrency import ConcurrencyStage
@@ -15,6 +16,7 @@ from mcp_mirror.gateway.stages.context_budget import ContextBudgetStage
 from mcp_mirror.gateway.stages.errors import answer_errors
 from mcp_mirror.gateway.stages.events import EventStage
 from mcp_mirror.gateway.stages.metrics import MetricsStage
+from mcp_mirror.gateway.stages.quota import QuotaStage
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.observability.audit import Audit
@@ -44,6 +46,8 @@ class StageDependencies:
     used_consents: UsedConsents
     recorder: EventRecorder | None = None
     """Writes the event log; None without one."""
+    quotas: CallQuotas | None = None
+    """Counts calls; None without quotas."""
 
 
 def build_stages(
@@ -65,6 +69,7 @@ def build_stages(
         EventStage(recorder, shared.clock) if recorder else None,
         AuditStage(shared.audit, shared.clock) if shared.audit.sink else None,
         MetricsStage(usage, estimate, shared.path_hasher, shared.clock),
+        QuotaStage(shared.quotas) if recorder and shared.quotas else None,
         ConcurrencyStage(shared.limiter),
         ContextBudgetStage(replace(shared.budgets, policy=config.context), estimate) if has_window else None,
         answer_errors,

@@ -175,8 +175,8 @@ class EventRecorder:
                 call.arguments = None
         self._finished.append(call)
 
-    async def flush(self) -> None:
-        """Write the collected calls; if the store fails, keep them for the next time."""
+    async def flush(self) -> bool:
+        """Write the collected calls; if the store fails, keep them for the next time, and return False."""
         async with self._writing:
             finished, self._finished, self._held_bytes = self._finished, [], 0
             if finished:
@@ -192,8 +192,9 @@ class EventRecorder:
                         await self._log.append(namespace, tuple(batch.entries), batch.sums, keep=self._policy.max_calls)
                 except StoreError as error:
                     self._keep(namespace, batch, error)
-                    return
+                    return False
                 self._is_failing = False
+            return True
 
     async def run(self) -> None:
         """Flush every `pause` seconds, until cancelled."""

@@ -28,6 +28,7 @@ from mcp_mirror.settings.declarations import (
     Shorthand,
     TokenHash,
 )
+from mcp_mirror.settings.limits import PrincipalLimits
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signature algorithms with a public key; those with a shared secret are excluded (RFC 8725, section 3.1)."""
@@ -95,6 +96,9 @@ class AuthPolicy:
     """Scopes that every token needs."""
     resource: Annotated[Address | None, Example("https://tools.example.com/mcp")] = None
     """The URL under which clients know the gateway; its metadata (RFC 9728) contains it. Default: no metadata."""
+
+    principals: Annotated[tuple[PrincipalLimits, ...], Example("alice")] = ()
+    """Other limits for single principals, by their names in `tokens` or in the tokens of an issuer."""
 
     @property
     def is_required(self) -> bool:

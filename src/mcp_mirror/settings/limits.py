@@ -4,9 +4,10 @@ Each error that a limit causes names its key.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
-from mcp_mirror.settings.declarations import Bytes, Count, Example, Number, Rate, Seconds, Whole
+from mcp_mirror.callers import name_principal
+from mcp_mirror.settings.declarations import NAME, Bytes, Count, Example, Number, Rate, Seconds, Whole
 
 MAX_DEPTH: Final = 700
 """Levels of nesting that pass everywhere: the parser counts them on the interpreter's stack, which is deeper from
@@ -27,6 +28,36 @@ class QueuePolicy:
     """Seconds that a request may wait."""
 
 
+class CallQuota(NamedTuple):
+    """Calls that one principal may make; 0: no limit."""
+
+    calls_per_day: int
+    calls_per_month: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalLimits:
+    """Limits of one principal, in place of those for all."""
+
+    name: Annotated[str, NAME]
+    calls_per_day: Annotated[Rate | None, Example(100_000)] = None
+    """Its tool calls a day. Default: `limits.calls_per_day`."""
+    calls_per_month: Annotated[Rate | None, Example("none")] = None
+    """Its tool calls a month. Default: `limits.calls_per_month`."""
+    namespace_bytes: Annotated[Bytes | None, Example("4GiB")] = None
+    """Bytes of its values. Default: `store.namespace_bytes`."""
+    namespace_values: Annotated[Whole | None, Example(50_000)] = None
+    """Number of its values. Default: `store.namespace_values`."""
+
+
+def find_limits(principals: tuple[PrincipalLimits, ...], namespace: str) -> PrincipalLimits | None:
+    """Return the own limits of a namespace's principal; None if it has none."""
+    if not principals:
+        return None
+    name = name_principal(namespace)
+    return next((one for one in principals if one.name == name), None)
+
+
 @dataclass(frozen=True, slots=True)
 class TrafficPolicy(QueuePolicy):
     """Limits of clients."""
@@ -35,6 +66,10 @@ class TrafficPolicy(QueuePolicy):
     """Concurrent requests of one principal; others wait."""
     calls_per_minute: Annotated[Rate | None, Example(6000)] = None
     """Requests of one principal a minute. Default: 6000 if `auth` requires tokens, else none."""
+    calls_per_day: Annotated[Rate | None, Example(10_000)] = None
+    """Tool calls of one principal a day (UTC); refused calls do not count. Default: none."""
+    calls_per_month: Annotated[Rate | None, Example(200_000)] = None
+    """Tool calls of one principal a calendar month (UTC); refused calls do not count. Default: none."""
     max_pointers: Count = 1000
     """Memory paths in the arguments of one call."""
     sessions_per_principal: Count = 500
@@ -57,6 +92,18 @@ class TrafficPolicy(QueuePolicy):
     """Seconds from the start of a connection, or the first byte of a request, to the end of the request's headers."""
     body_timeout: Seconds = 30.0
     """Seconds that a request's body may pause."""
+
+    def quota_for(self, own: PrincipalLimits | None) -> CallQuota:
+        """Return the quota of calls of a principal.
+
+        Args:
+            own: The principal's own limits, if it has some.
+        """
+        day, month = self.calls_per_day, self.calls_per_month
+        if own is not None:
+            day = day if own.calls_per_day is None else own.calls_per_day
+            month = month if own.calls_per_month is None else own.calls_per_month
+        return CallQuota(day or 0, month or 0)
 
     def rate(self, *, has_auth: bool) -> int:
         """Return the requests of one principal a minute; 0: no limit."""

@@ -52,7 +52,7 @@ from mcp_mirror.settings.declarations import (
     Words,
 )
 from mcp_mirror.settings.labels import FlowsPolicy, PlacePolicy
-from mcp_mirror.settings.limits import MAX_DEPTH, Depth, TrafficPolicy, UpstreamBounds
+from mcp_mirror.settings.limits import MAX_DEPTH, Depth, PrincipalLimits, TrafficPolicy, UpstreamBounds, find_limits
 
 CaptureMode = Literal["auto", "large", "always", "never"]
 MemoryToolSet = Literal["minimal", "standard", "all"]
@@ -425,6 +425,8 @@ class StorePolicy:
     """Bytes of one principal's values. Default: a quarter of `max_bytes` with `auth`, else all of it."""
     namespace_values: Annotated[Whole | None, Example(10_000)] = None
     """Number of one principal's values. Default: a quarter of `max_values` with `auth`, else all of them."""
+    principals: Annotated[tuple[PrincipalLimits, ...], INTERNAL] = ()
+    """The limits of single principals, from `auth.principals`."""
 
     def shared(self) -> "StorePolicy":
         """Return the policy for several principals, each with a limit of its own."""
@@ -444,6 +446,18 @@ class StorePolicy:
     def share_values(self) -> int:
         """The limit of one principal's number of values."""
         return self.max_values if self.namespace_values is None else self.namespace_values
+
+    def for_namespace(self, namespace: str) -> "StorePolicy":
+        """Return the policy with the limits of one principal."""
+        own = find_limits(self.principals, namespace)
+        if own is None:
+            return self
+        size, values = own.namespace_bytes, own.namespace_values
+        return replace(
+            self,
+            namespace_bytes=self.namespace_bytes if size is None else size,
+            namespace_values=self.namespace_values if values is None else values,
+        )
 
     @property
     def lifetime(self) -> float:
@@ -556,6 +570,12 @@ class Config:
     """The web page for people."""
     warnings: Annotated[tuple[str, ...], INTERNAL] = ()
     """A sentence for each setting that has no effect."""
+
+    @property
+    def has_call_quotas(self) -> bool:
+        """Whether any principal has a quota of calls."""
+        traffic = self.limits.traffic
+        return any(any(traffic.quota_for(own)) for own in (None, *self.auth.principals))
 
     @property
     def is_transparent(self) -> bool:

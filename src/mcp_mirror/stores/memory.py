@@ -129,7 +129,7 @@ class MemoryStore:
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value."""
-        refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
+        refuse_oversized(size := sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
         key = (namespace, descriptor.base)
         with as_store_errors():
             taken = self._take_bytes(blob, file)
@@ -280,7 +280,7 @@ class MemoryStore:
         own = self._shares[namespace].usage if namespace in self._shares else SpaceUsage()
         if replaced := self._entries.get(key):
             own, total = own.without_value(len(replaced.blob)), total.without_value(len(replaced.blob))
-        return Eviction(self._policy, namespace, size, {**usage, namespace: own}, total)
+        return Eviction(self._policy.for_namespace(namespace), namespace, size, {**usage, namespace: own}, total)
 
     def _is_full(self, size: int) -> bool:
         return len(self._entries) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes

@@ -44,7 +44,7 @@ class Eviction:
         """Start with the present usage.
 
         Args:
-            policy: The quotas.
+            policy: The quotas, with those of the owner.
             namespace: The owner of the new value.
             size: Bytes of the new value.
             usage: The usage by namespace; at least of the owner, and of all if the store is full.

@@ -495,7 +495,8 @@ class Index:
         is_full = total.values >= self._policy.max_values or total.bytes + size > self._policy.max_bytes
         where, parameters = ("true", ()) if is_full else ("namespace = ?", (namespace,))
         rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
-        return Eviction(self._policy, namespace, size, {name: SpaceUsage(*used) for name, *used in rows}, total)
+        usage = {name: SpaceUsage(*used) for name, *used in rows}
+        return Eviction(self._policy.for_namespace(namespace), namespace, size, usage, total)
 
     def _replace_by_tombstones(self, change: sqlite3.Connection, reason: Reason, rows: list[_Row]) -> None:
         now = self._clock()

@@ -107,7 +107,7 @@ class DiskStore:
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value."""
-        refuse_oversized(sum(len(segment) for segment in blob), self._policy)
+        refuse_oversized(sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
         await self._run(self._put, namespace, descriptor, blob, file)
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:

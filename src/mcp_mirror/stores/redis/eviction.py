@@ -6,6 +6,7 @@ The plan is made within a transaction: it reads, and returns commands. A change 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.policies import StorePolicy
@@ -61,7 +62,8 @@ class RedisEviction:
         usage = {entry.namespace: own}
         if total.values >= self.policy.max_values or total.bytes + entry.size > self.policy.max_bytes:
             usage |= await self._read_all_usage(read)
-        eviction = Eviction(self.policy, entry.namespace, entry.size, usage, total)
+        policy = self.policy.for_namespace(unquote(entry.namespace))
+        eviction = Eviction(policy, entry.namespace, entry.size, usage, total)
         for one in {*leaving, *([before] if before else ())}:
             eviction.remove(one.namespace, one.size)
         fits = await self._add_expired(read, eviction, leaving, before)

@@ -129,7 +129,7 @@ class RedisStore:
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:  # noqa: ARG002  # the bytes go to another machine
         """Store a value. It becomes visible at once with all its bytes."""
-        refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
+        refuse_oversized(size := sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
         name = build_name(namespace, descriptor.base)
         envelope = self._encryptor.new_envelope(namespace, descriptor.base)
         record = self._codec.encode(ValueRecord(descriptor), envelope)

@@ -1,0 +1,311 @@
+"""The graph of calls and stored values: a call makes a value, other calls use it.
+
+The graph is built from the calls in the event log, and from the descriptors of values whose calls the log does not
+have any more.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import anyio.to_thread
+
+from mcp_mirror.observability.events import CallEvent, read_calls
+from mcp_mirror.paths import label_of
+from mcp_mirror.stores.base import Store
+from mcp_mirror.types import Descriptor
+
+MAX_NODES: Final = 200
+"""Nodes of the lineage of one value."""
+_READ: Final = 10_000
+"""Calls and values that a graph is built from, the newest."""
+_LABEL_CHARACTERS: Final = 80
+
+Direction = Literal["up", "down"]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueNode:
+    """A stored value, or one that was removed."""
+
+    path: str
+    """Its base."""
+    tool: str
+    """The tool that made it; of a removed value the beginning of its path."""
+    kind: str = ""
+    size: int = 0
+    """Bytes."""
+    created: float = 0.0
+    """Seconds since the epoch."""
+    is_removed: bool = False
+
+    @property
+    def id(self) -> str:
+        """The name of the node in edges."""
+        return _value_id(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class CallNode:
+    """A tool call that made or used values."""
+
+    call: str
+    """The correlation id of the call; of a call that is only known by its value, the value's path."""
+    tool: str
+    upstream: str
+    """Empty for the gateway's own tools."""
+    at: float
+    """Seconds since the epoch."""
+    outcome: str
+
+    @property
+    def id(self) -> str:
+        """The name of the node in edges."""
+        return f"call {self.call}"
+
+
+Node = ValueNode | CallNode
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The way of data from one node to another."""
+
+    source: str
+    target: str
+    part: str = ""
+    """The part of the value that was used, such as `/rows/0`; empty for the whole value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes by id, and edges.
+
+    Edges lead from calls to values that they made, and from values to calls that used them. A call of a script whose
+    result was not stored has an edge to the call that ran the script.
+    """
+
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    edges: tuple[Edge, ...] = ()
+    is_cut: bool = False
+    """There are more nodes than these."""
+
+    def lineage_of(self, path: str, limit: int = MAX_NODES) -> "Graph":
+        """The values and calls that a value was made of, and those that were made of it; empty for an unknown path.
+
+        Args:
+            path: The base of the value.
+            limit: The maximum number of nodes, the nearest first.
+        """
+        start = _value_id(path)
+        if start not in self.nodes:
+            return Graph()
+        kept = {start: None}
+        waiting: deque[tuple[str, Direction]] = deque([(start, "up"), (start, "down")])
+        nexts = {"up": defaultdict[str, list[str]](list), "down": defaultdict[str, list[str]](list)}
+        for edge in self.edges:
+            nexts["up"][edge.target].append(edge.source)
+            nexts["down"][edge.source].append(edge.target)
+        is_cut = self.is_cut
+        seen = {*waiting}
+        while waiting:
+            node, direction = waiting.popleft()
+            for other in nexts[direction][node]:
+                if (other, direction) in seen:
+                    continue
+                seen.add((other, direction))
+                if other not in kept and len(kept) >= limit:
+                    is_cut = True
+                    continue
+                kept[other] = None
+                waiting.append((other, direction))
+        nodes = {name: self.nodes[name] for name in kept}
+        edges = tuple(edge for edge in self.edges if edge.source in nodes and edge.target in nodes)
+        return Graph(nodes, edges, is_cut)
+
+    def to_json(self) -> dict[str, Any]:
+        """The graph as JSON objects: `nodes` with their `id` and `type`, `edges`, `cut`."""
+        return {
+            "nodes": [_describe_node(node) for node in self.nodes.values()],
+            "edges": [{"source": edge.source, "target": edge.target, "part": edge.part} for edge in self.edges],
+            "cut": self.is_cut,
+        }
+
+    def to_dot(self) -> str:
+        """The graph in the language of Graphviz."""
+        names = {name: f"n{number}" for number, name in enumerate(self.nodes)}
+        lines = ["digraph lineage {", "  rankdir=LR;", '  node [fontname="sans-serif"];']
+        for name, node in self.nodes.items():
+            shape = "box" if isinstance(node, CallNode) else "note"
+            style = ", style=dashed" if isinstance(node, ValueNode) and node.is_removed else ""
+            lines.append(f"  {names[name]} [shape={shape}, label={_quote_dot(title_of(node))}{style}];")
+        for edge in self.edges:
+            label = f" [label={_quote_dot(_cut(edge.part))}]" if edge.part else ""
+            lines.append(f"  {names[edge.source]} -> {names[edge.target]}{label};")
+        return "\n".join([*lines, "}"])
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart."""
+        names = {name: f"n{number}" for number, name in enumerate(self.nodes)}
+        lines = ["flowchart LR"]
+        for name, node in self.nodes.items():
+            left, right = ("[", "]") if isinstance(node, CallNode) else ("([", "])")
+            lines.append(f'  {names[name]}{left}"{_escape_mermaid(title_of(node))}"{right}')
+        for edge in self.edges:
+            label = f'|"{_escape_mermaid(_cut(edge.part))}"|' if edge.part else ""
+            lines.append(f"  {names[edge.source]} -->{label} {names[edge.target]}")
+        return "\n".join(lines)
+
+    def walk(self, path: str, direction: Direction) -> Iterator[tuple[int, Node, str]]:
+        """The nodes above or below a value as a tree: depth, node and the used part; each node once.
+
+        Args:
+            path: The base of the value, which is not part of the result.
+            direction: up: what the value was made of. down: what was made of it.
+        """
+        nexts = defaultdict[str, list[tuple[str, str]]](list)
+        for edge in self.edges:
+            one, other = (edge.target, edge.source) if direction == "up" else (edge.source, edge.target)
+            nexts[one].append((other, edge.part))
+        start = _value_id(path)
+        seen, stack = {start}, [(1, *one) for one in reversed(nexts[start])]
+        while stack:
+            depth, name, part = stack.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            yield depth, self.nodes[name], part
+            stack += [(depth + 1, *one) for one in reversed(nexts[name])]
+
+
+def title_of(node: Node) -> str:
+    """Return a node as one line of text."""
+    if isinstance(node, CallNode):
+        return f"{node.tool} ({node.upstream})" if node.upstream else node.tool
+    return f"{node.path} (removed)" if node.is_removed else node.path
+
+
+def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_cut: bool = False) -> Graph:
+    """Return the graph of calls and values.
+
+    Args:
+        calls: The calls. Those without stored values and inputs are skipped.
+        values: The values.
+        is_cut: There are more calls or values than these.
+    """
+    events = {one.id: one for one in sorted(calls, key=lambda one: one.at)}
+    described = {one.base: one for one in sorted(values, key=lambda one: one.created)}
+    nodes: dict[str, Node] = {
+        _value_id(one.base): ValueNode(one.base, one.provenance.tool, one.kind, one.size, one.created)
+        for one in described.values()
+    }
+    edges: dict[Edge, None] = {}
+    makers: dict[str, CallNode] = {}
+    parents = {one.parent for one in events.values() if one.parent in events}
+    for event in events.values():
+        if event.path or event.inputs or event.parent or event.id in parents:
+            node = CallNode(event.id, event.tool, event.upstream, event.at, event.outcome)
+            nodes[node.id] = node
+            makers |= {event.path: node} if event.path else {}
+            edges |= dict.fromkeys(_connect_event(node, event, is_nested=event.parent in events))
+    for base, maker in _find_makers(described, makers).items():
+        nodes[maker.id] = maker
+        inputs = described[base].provenance.inputs if maker.call == base else ()
+        edges |= dict.fromkeys(_connect(maker, base, inputs))
+    for name in (name for edge in edges for name in (edge.source, edge.target) if name not in nodes):
+        base = name.removeprefix(_VALUE)
+        nodes[name] = ValueNode(base, label_of(base), is_removed=True)
+    return Graph(nodes, tuple(edges), is_cut)
+
+
+async def read_graph(store: Store, namespace: str) -> Graph:
+    """Return the graph of the newest calls and values of a namespace.
+
+    Raises:
+        StoreError: The store failed.
+    """
+    calls = await read_calls(store.events, namespace, limit=_READ + 1)
+    values = await store.list(namespace, limit=_READ + 1)
+    is_cut = len(calls) > _READ or len(values) > _READ
+
+    def build() -> Graph:
+        return build_graph((event for _, event in calls[:_READ]), values[:_READ], is_cut=is_cut)
+
+    return await anyio.to_thread.run_sync(build)
+
+
+def _find_makers(described: Mapping[str, Descriptor], makers: Mapping[str, CallNode]) -> dict[str, CallNode]:
+    """The calls of values that no event names: companions of other values, and values of older calls."""
+    found: dict[str, CallNode] = {}
+    companions = {one.companion: base for base, one in described.items() if one.companion}
+    for base, one in described.items():
+        if base in makers:
+            continue
+        origin = one.provenance
+        main = companions.get(base, base)
+        known = makers.get(main) or found.get(main)
+        found[base] = known or CallNode(main, origin.tool, origin.upstream, one.created, "stored")
+    return found
+
+
+def _connect_event(call: CallNode, event: CallEvent, *, is_nested: bool) -> Iterator[Edge]:
+    yield from _connect(call, event.path, event.inputs)
+    if is_nested:
+        yield Edge(_value_id(event.path) if event.path else call.id, f"call {event.parent}")
+
+
+def _connect(call: CallNode, path: str, inputs: Iterable[str]) -> Iterator[Edge]:
+    if path:
+        yield Edge(call.id, _value_id(path))
+    for one in inputs:
+        base, slash, part = one.partition("/")
+        yield Edge(_value_id(base), call.id, slash + part)
+
+
+_VALUE: Final = "value "
+
+
+def _value_id(base: str) -> str:
+    return f"{_VALUE}{base}"
+
+
+def _describe_node(node: Node) -> dict[str, Any]:
+    if isinstance(node, CallNode):
+        return {
+            "id": node.id,
+            "type": "call",
+            "call": node.call,
+            "tool": node.tool,
+            "upstream": node.upstream,
+            "at": node.at,
+            "outcome": node.outcome,
+        }
+    return {
+        "id": node.id,
+        "type": "value",
+        "path": node.path,
+        "tool": node.tool,
+        "kind": node.kind,
+        "bytes": node.size,
+        "created": node.created,
+        "removed": node.is_removed,
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LABEL_CHARACTERS else f"{text[:_LABEL_CHARACTERS]}..."
+
+
+def _quote_dot(text: str) -> str:
+    escaped = _to_line(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _escape_mermaid(text: str) -> str:
+    """A text for a quoted label, in which Mermaid reads HTML and `#code;`."""
+    return "".join(one if one.isalnum() or one in " _-./()" else f"#{ord(one)};" for one in _to_line(text))
+
+
+def _to_line(text: str) -> str:
+    return "".join(one if one.isprintable() else " " for one in text)
