@@ -165,6 +165,15 @@ async def test_sums_are_added_by_hour_upstream_and_tool(log: EventLog, clock: Cl
     assert await log.namespaces() == {"me"}
 
 
+async def test_many_entries_and_sums_are_added_and_read_at_once(log: EventLog, clock: Clock) -> None:
+    entries = [b"%d" % number for number in range(1_100)]
+    sums = {(clock.hour, "up", f"tool-{number}"): Sums(number, sent=1) for number in range(1, 700)}
+    await log.append("me", entries, sums, keep=1_000)
+    assert await entries_of(log, limit=2_000) == [*reversed(entries)][:1_000]
+    assert await log.sums("me", 0) == sums
+    assert await log.namespaces() == {"me"}
+
+
 async def test_calls_are_counted_by_day_without_refused_ones(log: EventLog, clock: Clock) -> None:
     today = clock.hour // 24
     for hour in (clock.hour, today * 24, today * 24 - 1):

@@ -24,7 +24,7 @@ _COLUMNS: Final = ("calls", "errors", "refused", "bytes", "tokens sent", "tokens
 
 def usage(
     by: Annotated[
-        Grouping, typer.Option(help=f"What a row is: {', '.join(GROUPINGS[:-1])} or {GROUPINGS[-1]} (UTC).")
+        Grouping, typer.Option(help=f"The rows: {', '.join(GROUPINGS[:-1])} or {GROUPINGS[-1]} (UTC).")
     ] = "principal",
     since: Annotated[
         str, typer.Option(metavar="AGE", help="Only calls of this time, such as 12h or 7d, up to 90d.")

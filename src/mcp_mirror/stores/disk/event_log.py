@@ -214,7 +214,7 @@ class DiskEventLog:
 
 
 def _identify(path: Path) -> tuple[int, int]:
-    """The identity of the file with this name; zeros if there is none."""
+    """The identity of the file with this name; zeros without such a file."""
     try:
         status = path.stat()
     except FileNotFoundError:

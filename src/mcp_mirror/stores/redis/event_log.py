@@ -32,12 +32,8 @@ from mcp_mirror.stores.redis.records import Keys, encode_name
 
 _FIELD: Final = "e"
 """The field of a stream entry that contains it."""
-_APPENDED: Final = 500
-"""Entries of one exchange."""
-_READ: Final = 500
-"""Entries that one exchange reads."""
-_DAYS_READ: Final = 10
-"""Hashes of sums that one exchange reads."""
+_AT_ONCE: Final = 200
+"""Commands, entries or sums of one exchange, which the event loop handles in a few milliseconds."""
 _PLACES: Final = len(astuple(Sums()))
 _TIME_DIGITS: Final = 15
 _NUMBER_DIGITS: Final = 10
@@ -62,17 +58,14 @@ class RedisEventLog:
         """Append entries and add to the sums."""
         owner, now = encode_name(namespace), self._clock()
         room = fair_share(keep, self._callers)
-        entries = entries[-room:]
-        for start in range(0, max(len(entries) - _APPENDED, 0), _APPENDED):
-            await self._redis.run(self._add_entries(owner, entries[start : start + _APPENDED], now, room))
-        rest = entries[(len(entries) - 1) // _APPENDED * _APPENDED :] if entries else ()
-        *_, self._callers = await self._redis.run(
-            [
-                *self._add_entries(owner, rest, now, room),
-                *self._add_sums(owner, sums),
-                *self._register(owner, now),
-            ]
-        )
+        commands = [
+            *self._add_entries(owner, entries[-room:], now, room),
+            *self._add_sums(owner, sums),
+            *self._register(owner, now),
+        ]
+        for start in range(0, len(commands), _AT_ONCE):
+            replies = await self._redis.run(commands[start : start + _AT_ONCE])
+            self._callers = replies[-1] if start + _AT_ONCE >= len(commands) else self._callers
 
     def _add_entries(self, owner: str, entries: Iterable[bytes], now: float, room: int) -> Iterator[Command]:
         key = self._keys.of("calls", owner)
@@ -110,7 +103,7 @@ class RedisEventLog:
         start = f"({_parse_cursor(after)}" if after else "-"
         found: list[tuple[str, bytes]] = []
         while len(found) < limit:
-            wanted = min(limit - len(found), _READ)
+            wanted = min(limit - len(found), _AT_ONCE)
             [replies] = await self._redis.run([("XREVRANGE", key, end, start, "COUNT", wanted)])
             found += [(_build_cursor(identity), fields[1]) for identity, fields in _pair_entries(replies)]
             if len(replies) < wanted:
@@ -123,12 +116,20 @@ class RedisEventLog:
         owner, now = encode_name(namespace), self._clock()
         first = int(max(since, now - KEPT_SECONDS)) // HOUR
         days = range(first // HOURS_PER_DAY, int(now) // DAY + 2)  # another gateway's clock may be ahead
-        found: dict[SumKey, Sums] = {}
-        for start in range(0, len(days), _DAYS_READ):
-            keys = (self._keys.of("sums", owner, str(day)) for day in days[start : start + _DAYS_READ])
-            replies = await self._redis.run([("HGETALL", key) for key in keys])
-            found |= await anyio.to_thread.run_sync(_decode_sums, replies)
+        fields: dict[bytes, bytes] = {}
+        for day in days:
+            await self._read_hash(self._keys.of("sums", owner, str(day)), fields)
+        found = await anyio.to_thread.run_sync(_decode_sums, fields)
         return {key: one for key, one in found.items() if key[0] >= first}
+
+    async def _read_hash(self, key: str, fields: dict[bytes, bytes]) -> None:
+        """Add the fields of a hash, which may be large, to others."""
+        cursor = b"0"
+        while True:
+            [(cursor, part)] = await self._redis.run([("HSCAN", key, cursor, "COUNT", _AT_ONCE)])
+            fields.update(_pair(part))
+            if int(cursor) == 0:
+                return
 
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
         """The number of calls by day."""
@@ -161,14 +162,13 @@ def _flatten(fields: Mapping[bytes, bytes]) -> Iterator[bytes]:
         yield from (name, value)
 
 
-def _decode_sums(replies: Sequence[Any]) -> dict[SumKey, Sums]:
+def _decode_sums(fields: Mapping[bytes, bytes]) -> dict[SumKey, Sums]:
     numbers: dict[SumKey, list[int]] = {}
-    for reply in replies:
-        for field, number in _pair(reply):
-            hour, upstream, tool, place = field.decode().split(":")
-            key = (int(hour), unquote(upstream), unquote(tool))
-            if int(place) < _PLACES:  # a later version may have more sums
-                numbers.setdefault(key, [0] * _PLACES)[int(place)] = int(number)
+    for field, number in fields.items():
+        hour, upstream, tool, place = field.decode().split(":")
+        key = (int(hour), unquote(upstream), unquote(tool))
+        if int(place) < _PLACES:  # a later version may have more sums
+            numbers.setdefault(key, [0] * _PLACES)[int(place)] = int(number)
     return {key: Sums(*one) for key, one in numbers.items()}
 
 
