@@ -30,7 +30,7 @@ CLIENTS ?= $(HOME)/.cache/mcp-mirror/clients
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile loca soak reference replicas node mcpb image lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile loca soak signals reference replicas node mcpb image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -130,6 +130,11 @@ reference: $(VENV)/.installed ## write the generated pages of the documentation 
 
 replicas: $(VENV)/.installed ## two gateways behind HAProxy over one Redis server; prints a table
 	PYTHONPATH=tests/helpers $(BIN)/python tests/replicas/show.py $(REPLICAS_ARGS)
+
+signals: $(VENV)/.installed ## test dashboard, alerts and traces with a real Prometheus server and an OTLP receiver
+	@command -v prometheus >/dev/null || { test "$$(id -u)" = 0 && apt-get install -y -qq prometheus >/dev/null; } || \
+		echo "Prometheus was not found and could not be installed: its tests are skipped."
+	$(BIN)/pytest -q -n 0 tests/signals
 
 node: $(NODE)/.installed ## install the Node servers and clients that the tests use
 

@@ -28,6 +28,7 @@ from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose, load_stages
 from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.gateway.services import Services
+from mcp_mirror.gateway.stages.call_metrics import RequestMetrics
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.gateway.tool_search import search_tools
@@ -42,6 +43,7 @@ from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.observability.logging import create_path_hasher
+from mcp_mirror.observability.signals import NO_SIGNALS, Signals
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
 from mcp_mirror.security.flows import build_flows
@@ -49,6 +51,7 @@ from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
 from mcp_mirror.server.announcements import Announcements
 from mcp_mirror.server.change_notifier import ChangeNotifier
+from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.server import MirrorServer
@@ -58,6 +61,7 @@ from mcp_mirror.settings.limits import CallQuota, TrafficPolicy, find_limits
 from mcp_mirror.settings.policies import Config, StorePolicy, WirePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import LISTINGS, DiskStore
+from mcp_mirror.stores.measured import MeasuredStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.objects import ObjectBlobs
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -146,6 +150,7 @@ class Application:
     audit: AuditFile | None = None
     is_local: bool = False
     """The only client is on standard streams."""
+    signals: Signals = NO_SIGNALS
 
     def reload(self, config: Config, pins: Pins) -> tuple[str, ...]:
         """Continue with another configuration: its upstreams, twins, own tools, policies and stages.
@@ -208,6 +213,29 @@ class Application:
 
         await serve_http(self.server, self.config, (host, port), announce, shutdown, worker)
 
+    async def serve_metrics(self, announce: Callable[[str], None], shutdown: anyio.Event, number: int = 0) -> None:
+        """Serve `server.metrics` until cancelled; return at once if it is not configured.
+
+        Args:
+            announce: Called with the URL once clients can connect.
+            shutdown: Set at the start of a graceful shutdown, from which on the gateway is not ready.
+            number: The number of this process among several workers, which is added to the port.
+
+        Raises:
+            MirrorError: The address is in use.
+        """
+        if self.config.server.metrics is None or self.signals.metrics is None:
+            return
+        from mcp_mirror.server.metrics_endpoint import MetricsApp, serve_metrics  # noqa: PLC0415  # only if configured
+        from mcp_mirror.server.probes import Readiness  # noqa: PLC0415  # as above
+
+        host, _, port = self.config.server.metrics.rpartition(":")
+        address = (host.strip("[]"), int(port) + number if int(port) else 0)
+        services = self.gateway.services
+        readiness = Readiness(services.writer.store, services.upstreams, shutdown)
+        app = MetricsApp(self.signals.metrics, self.config.server)
+        await serve_metrics(app, address, readiness, self.config.limits.traffic, announce)
+
 
 @asynccontextmanager
 async def open_application(
@@ -216,6 +244,7 @@ async def open_application(
     awaits_client: bool = False,
     functions: LocalFunctions | None = None,
     stages: Sequence[Stage] = (),
+    signals: Signals = NO_SIGNALS,
 ) -> AsyncIterator[Application]:
     """Run the gateway of a configuration for the duration of the context.
 
@@ -224,6 +253,7 @@ async def open_application(
         awaits_client: The first request of the only client starts the upstreams, with its capabilities.
         functions: Functions of the program that runs the gateway, as additional tools.
         stages: Stages of that program, the outermost first.
+        signals: The signals for monitoring systems; see `open_signals`.
 
     Yields:
         The gateway.
@@ -235,7 +265,7 @@ async def open_application(
     pins = read_pins(config.lock)
     with ChildWatchdog() as child_watchdog, _open_audit(config) as audit:
         async with (
-            _open_store(config, awaits_client=awaits_client) as (store, policy, spool),
+            _open_store(config, signals, awaits_client=awaits_client) as (store, policy, spool),
             aclosing(FrameScanner(child_watchdog)) as scanner,
             aclosing(QueryRunner(child_watchdog)) as queries,
             aclosing(SqlWorkers(child_watchdog)) as sql_workers,
@@ -257,6 +287,7 @@ async def open_application(
                 lambda session: notifier.session_ended(session),  # noqa: PLW0108  # made later
                 config.server.session_idle,
                 requires_auth=config.auth.is_required,
+                on_duration=_record_session(signals) if signals.metrics else None,
             )
             reading = (schema_workers.examine, scanner.open_list)
             dependencies = _build_dependencies(config, listeners, sessions, spool, child_watchdog, reading)
@@ -286,14 +317,17 @@ async def open_application(
                 used_consents=UsedConsents(),
                 recorder=recorder,
                 quotas=_build_quotas(config, store, recorder),
+                metrics=signals.metrics,
             )
-            dispatch = Dispatcher(services, lambda: runtime.state)
+            observer = RequestMetrics(signals.metrics) if signals.metrics else None
+            dispatch = Dispatcher(services, lambda: runtime.state, observer)
             builder = _StateBuilder(services, shared, dispatch, tuple(stages))
             catalog = Catalog({}, LABELS | OWN_LABELS | {RUN} | await store.labels())
             is_isolated = config.auth.is_required and not awaits_client
             runtime = Runtime(builder.build(config, pins, catalog, is_isolated=is_isolated))
             gateway = Gateway(runtime, services)
             handlers = _build_handlers(gateway, shared.limiter, sessions, tasks)
+            _register_states(signals, services, shared.limiter, sessions)
             notifier = ChangeNotifier(runtime, services.upstreams, handlers.subscriptions, handlers.announcements)
             tasks.start_soon(notifier.run_notifications)
             tasks.start_soon(sessions.run)
@@ -308,9 +342,43 @@ async def open_application(
                     services.upstreams.start()
                 server = MirrorServer(handlers, config.server, config.auth, spool, version("mcp-mirror"))
                 yield Application(
-                    config, gateway, server, services.upstreams, notifier, builder, audit, is_local=awaits_client
+                    config,
+                    gateway,
+                    server,
+                    services.upstreams,
+                    notifier,
+                    builder,
+                    audit,
+                    is_local=awaits_client,
+                    signals=signals,
                 )
             tasks.cancel_scope.cancel()
+
+
+def open_signals(config: Config) -> Signals:
+    """Return the signals that a configuration asks for."""
+    if config.server.metrics is None:
+        return NO_SIGNALS
+    from mcp_mirror.observability.metrics import Metrics  # noqa: PLC0415  # only if configured
+
+    return Signals(Metrics(version("mcp-mirror")))
+
+
+def _record_session(signals: Signals) -> Callable[[Session, float], None]:
+    metrics = signals.metrics
+    assert metrics is not None  # noqa: S101  # the caller checks it
+
+    def record(session: Session, seconds: float) -> None:
+        metrics.record_session(session.protocol_version or "", "tcp", seconds)
+
+    return record
+
+
+def _register_states(signals: Signals, services: Services, limiter: PerKeyLimiter, sessions: Sessions) -> None:
+    if signals.metrics is not None:
+        from mcp_mirror.server.state_metrics import register_states  # noqa: PLC0415  # only if configured
+
+        register_states(signals.metrics, services, limiter, sessions)
 
 
 @contextmanager
@@ -412,7 +480,9 @@ def _build_limiter(traffic: TrafficPolicy, *, has_auth: bool) -> PerKeyLimiter:
 
 
 @asynccontextmanager
-async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[tuple[Store, StorePolicy, Spool]]:
+async def _open_store(
+    config: Config, signals: Signals, *, awaits_client: bool
+) -> AsyncIterator[tuple[Store, StorePolicy, Spool]]:
     """Open the store; yield it with its settings and a spool of large messages, whose files it can link.
 
     If the configuration names no store and the disk cannot be used, the store is in memory.
@@ -430,6 +500,8 @@ async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[t
             _logger.warning("%s Until then the gateway keeps values in memory, and loses them when it ends.", error)
             policy = replace(policy, kind="memory")
             store, spool = await _enter_store(policy, config.limits, stack)
+        if signals.metrics is not None:
+            store = MeasuredStore(store, signals.metrics.record_store_operation)
         yield store, policy, spool
 
 

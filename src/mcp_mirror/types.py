@@ -147,6 +147,17 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreTotals:
+    """The contents of all namespaces, with expired values that were not removed yet."""
+
+    values: int
+    size: int
+    """Bytes."""
+    evicted: int
+    """Values that this process has evicted since it opened the store."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreStats:
     """The contents of one namespace and the traffic of its calls."""
 

@@ -146,7 +146,7 @@ BAD_SECTIONS = [
         "server: {prot: 1}",
         (
             "server.prot: unknown key; expected one of name, instructions, path, answer_timeout, state_keys, "
-            "session_idle, drain, allowed_hosts, allowed_origins, log_format"
+            "session_idle, drain, allowed_hosts, allowed_origins, log_format, metrics"
         ),
     ),
     ("server: {drain: -1}", "server.drain: expected a number of seconds, 0 or more, got a negative number"),

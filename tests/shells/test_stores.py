@@ -24,7 +24,18 @@ from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.stores.s3 import S3Blobs
 from mcp_mirror.stores.sorted_items import SortedItems
-from mcp_mirror.types import ArrayIndex, Descriptor, FileSpan, Kind, Member, Provenance, Span, StoreStats, Traffic
+from mcp_mirror.types import (
+    ArrayIndex,
+    Descriptor,
+    FileSpan,
+    Kind,
+    Member,
+    Provenance,
+    Span,
+    StoreStats,
+    StoreTotals,
+    Traffic,
+)
 
 TTL = 100.0
 ROOM = 1000
@@ -322,6 +333,17 @@ async def test_one_value_over_its_bound_is_refused_by_name(open_store: OpenStore
         with pytest.raises(StoreError, match=r"101 bytes; the limit of one value is 100 \(`store.max_value_bytes`\)"):
             await put(store, clock, "t-1", b"x" * 101)
         await put(store, clock, "t-1", b"x" * 100)
+
+
+async def test_totals_count_all_namespaces_and_evictions(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(max_values=4) as store:
+        assert await store.totals() == StoreTotals(0, 0, 0)
+        for index in range(6):
+            clock.now += 1
+            await put(store, clock, f"t-{index}", b"12345", namespace=f"owner {index % 2}")
+        assert await store.totals() == StoreTotals(4, 20, 2)
+        await store.delete("owner 1", "t-5")
+        assert await store.totals() == StoreTotals(3, 15, 2)
 
 
 async def test_a_namespace_over_its_share_evicts_only_its_own_values(open_store: OpenStore, clock: Clock) -> None:

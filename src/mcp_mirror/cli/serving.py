@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
+from anyio.abc import TaskStatus
 
-from mcp_mirror.app import Application, open_application
+from mcp_mirror.app import Application, open_application, open_signals
 from mcp_mirror.cli.run import print_note, run_until_signal
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging
@@ -52,7 +53,7 @@ class Serving:
 
         async def serve_all() -> None:
             async with (
-                open_application(config, awaits_client=not self.address) as application,
+                open_application(config, awaits_client=not self.address, signals=open_signals(config)) as application,
                 anyio.create_task_group() as tasks,
             ):
                 measure_stalls()
@@ -65,6 +66,8 @@ class Serving:
                         reloading.reload()
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
+                if config.server.metrics is not None:
+                    await tasks.start(self._serve_metrics, application, shutdown, start.worker.number if start else 0)
                 if self.address:
                     await application.serve_http(*self.address, announce, shutdown, start.worker if start else None)
                 else:
@@ -73,6 +76,15 @@ class Serving:
                 tasks.cancel_scope.cancel()
 
         run_until_signal(serve_all(), shutdown, config.server.drain)
+
+    async def _serve_metrics(
+        self, application: Application, shutdown: anyio.Event, number: int, *, task_status: TaskStatus[None]
+    ) -> None:
+        def announce(url: str) -> None:
+            self.print_line(f"mcp-mirror has metrics at {url}")
+            task_status.started()
+
+        await application.serve_metrics(announce, shutdown, number)
 
     def _build_reloading(self, application: Application, path: Path, *, is_worker: bool) -> "Reloading":
         from mcp_mirror.cli.reload import Reloading  # noqa: PLC0415  # not for a configuration of options

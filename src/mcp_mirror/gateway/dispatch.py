@@ -20,6 +20,7 @@ from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_er
 from mcp_mirror.gateway.routing import Router
 from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
+from mcp_mirror.gateway.stages.call_metrics import RequestObserver
 from mcp_mirror.gateway.tool_finder import ToolFinder
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.run import RUN
@@ -33,9 +34,10 @@ from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
-from mcp_mirror.upstreams.elicitation import InputRequired
+from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import RawResponse
+from mcp_mirror.upstreams.upstream import Upstream
 
 _logger = logging.getLogger(__name__)
 
@@ -71,7 +73,17 @@ class _TracedReply(dict[str, Buffer]):
 class Dispatcher:
     """Runs a tool call: own tool | route, find pointers, check flows, load, fit, call, process, store, reply."""
 
-    def __init__(self, services: Services, read_state: Callable[[], RuntimeState]) -> None:
+    def __init__(
+        self, services: Services, read_state: Callable[[], RuntimeState], observer: RequestObserver | None = None
+    ) -> None:
+        """Dispatch calls.
+
+        Args:
+            services: The objects that all calls share.
+            read_state: Returns the current state.
+            observer: Measures the requests to upstreams; None: nothing does.
+        """
+        self._observer = observer
         self._services = services
         self._read_state = read_state
         self._router = Router(services.upstreams, read_state)
@@ -241,7 +253,9 @@ class Dispatcher:
             is_repeatable=entry.is_repeatable,
         )
         channel = filter_content(call.channel, may_show=visibility is Visibility.FULL) or call.channel
-        return await upstream.request(request, channel, call.input_round)
+        if self._observer is None:
+            return await upstream.request(request, channel, call.input_round)
+        return await self._observer(call, entry, request, partial(_send, upstream, channel, call.input_round))
 
     def _log_strings(self, call: Call, entry: CatalogEntry, labels: frozenset[str]) -> None:
         """Log why each string of the arguments is or is not a memory path; name only arguments of the schema."""
@@ -256,6 +270,12 @@ class Dispatcher:
             _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
         if not explained:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
+
+
+async def _send(
+    upstream: Upstream, channel: ClientChannel, answered: InputRound | None, request: UpstreamRequest
+) -> RawResponse | InputRequired:
+    return await upstream.request(request, channel, answered)
 
 
 def _may_have_foreign_path(call: Call, found: tuple[Pointer | EscapedPath, ...]) -> bool:

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.gateway.call import Next, Stage
 from mcp_mirror.gateway.call_quotas import CallQuotas
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.stages.audit import AuditStage
+from mcp_mirror.gateway.stages.call_metrics import CallMetricsStage
 from mcp_mirror.gateway.stages.concurrency import ConcurrencyStage
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.context_budget import ContextBudgetStage
@@ -26,6 +27,9 @@ from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.rate_limits import PerKeyLimiter
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.tokens import upper_estimator
+
+if TYPE_CHECKING:
+    from mcp_mirror.observability.metrics import Metrics
 
 ENTRY_POINTS: Final = "mcp_mirror.stages"
 """The entry point group of stages that `mirror.stages` names."""
@@ -48,6 +52,8 @@ class StageDependencies:
     """Writes the event log; None without one."""
     quotas: CallQuotas | None = None
     """Counts calls; None without quotas."""
+    metrics: "Metrics | None" = None
+    """Measures calls; None if no metrics are configured."""
 
 
 def build_stages(
@@ -66,6 +72,7 @@ def build_stages(
     has_window = config.context.window is not None and not config.is_transparent
     recorder = None if config.is_transparent else shared.recorder
     order: tuple[Stage | None, ...] = (
+        CallMetricsStage(shared.metrics) if shared.metrics else None,
         EventStage(recorder, shared.clock) if recorder else None,
         AuditStage(shared.audit, shared.clock) if shared.audit.sink else None,
         MetricsStage(usage, estimate, shared.path_hasher, shared.clock),

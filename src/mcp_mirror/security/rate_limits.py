@@ -226,6 +226,11 @@ class PerKeyLimiter:
         """The number of owners with running or recent calls."""
         return len(self._limiters.keys() | self._buckets.keys())
 
+    @property
+    def waiting_count(self) -> int:
+        """The number of calls in all queues."""
+        return sum(limiter.waiting_count for limiter in self._limiters.values())
+
     def acquire(self, owner: str, key: str, title: str, *, is_shared: bool = False) -> "OwnedPlace":
         """Hold one place of an owner for the duration of the context.
 

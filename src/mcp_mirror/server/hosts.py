@@ -44,8 +44,14 @@ class _Address:
 class AddressCheck:
     """Rejects requests by their `Host` and `Origin` headers."""
 
-    def __init__(self, policy: ServerPolicy) -> None:
-        """Admit loopback addresses, and the hosts and origins of the policy."""
+    def __init__(self, policy: ServerPolicy, *, allows_addresses: bool = False) -> None:
+        """Admit loopback addresses, and the hosts and origins of the policy.
+
+        Args:
+            policy: The hosts and origins.
+            allows_addresses: Also admit every IP address as a host: DNS rebinding needs a name.
+        """
+        self._allows_addresses = allows_addresses
         hosts = (*_LOOPBACK, *policy.allowed_hosts)
         origins = (*(f"http://{host}" for host in _LOOPBACK), *policy.allowed_origins)
         self._hosts = [address for host in hosts if (address := _read_authority(host))]
@@ -60,11 +66,24 @@ class AddressCheck:
 
     def _check_headers(self, raw_hosts: Sequence[bytes], raw_origins: Sequence[bytes]) -> Response | None:
         hosts, origins = ([value.decode("latin-1") for value in values] for values in (raw_hosts, raw_origins))
-        if len(hosts) != 1 or not _is_among(_read_authority(hosts[0]), self._hosts):
+        if len(hosts) != 1 or not self._admits_host(_read_authority(hosts[0])):
             return PlainTextResponse("The Host header is not one of `server.allowed_hosts`.", 421)
         if origins and (len(origins) > 1 or not _is_among(_read_origin(origins[0]), self._origins)):
             return PlainTextResponse("The Origin header is not one of `server.allowed_origins`.", 403)
         return None
+
+    def _admits_host(self, host: _Address | None) -> bool:
+        if self._allows_addresses and host is not None and host.port != _ANY and _is_ip_address(host.host):
+            return True
+        return _is_among(host, self._hosts)
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _is_among(address: _Address | None, admitted: Iterable[_Address]) -> bool:

@@ -78,7 +78,7 @@ async def serve_http(
         async with readiness.running(), anyio.create_task_group() as tasks:
             announce(f"http://{shown}:{listening.getsockname()[1]}{config.server.path}")
             tasks.start_soon(_close_when_noticed, shutdown, readiness, config.server.drain, closing)
-            await _HttpServer(settings, handover).serve_until(closing, listening)
+            await HttpServer(settings, handover).serve_until(closing, listening)
             tasks.cancel_scope.cancel()
 
 
@@ -128,7 +128,7 @@ def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     )
 
 
-class _HttpServer(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """A uvicorn server with a graceful shutdown, which leaves signals to the command."""
 
     def __init__(self, config: uvicorn.Config, handover: ConnectionHandover | None) -> None:
@@ -155,9 +155,11 @@ class _HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the command."""
         yield
 
     async def serve_until(self, closing: anyio.Event, listening: socket.socket) -> None:
+        """Serve a listening socket until `closing` is set and open requests are answered, or until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._shut_down, closing)
             with anyio.CancelScope(shield=True):

@@ -31,6 +31,7 @@ class Sessions:
         idle_timeout: float = 300.0,
         *,
         requires_auth: bool = False,
+        on_duration: Callable[[Session, float], None] | None = None,
     ) -> None:
         """Create an empty set of sessions.
 
@@ -40,12 +41,16 @@ class Sessions:
             on_end: Called with the key of each session that has ended.
             idle_timeout: Seconds without an open request or stream after which an HTTP session ends.
             requires_auth: HTTP requests without a verified principal are errors.
+            on_duration: Called with each session that has ended, and its duration in seconds.
         """
         self.answer_timeout = answer_timeout
         self._clock = clock
         self._on_end = on_end
         self._idle_timeout = idle_timeout
         self._requires_auth = requires_auth
+        self._on_duration = on_duration
+        self._began: dict[str, float] = {}
+        """When each session began, by key; empty if durations are not reported."""
         self._sessions: dict[str, tuple[Session, float]] = {}
         """The sessions with requests, and when each was used last, by key."""
         self._http_sessions: dict[str, tuple[str, float]] = {}
@@ -108,6 +113,8 @@ class Sessions:
         else:
             caller = read_caller(context, self.namespace_of(context), key)
             session = Session(caller, context.session, anyio.Event(), self.answer_timeout)
+            if self._on_duration is not None:
+                self._began[key] = now
         session.caller = with_scopes(session.caller, _read_scopes(context))
         self._sessions[key] = (session, now)
         if context.method != _INITIALIZE:  # the SDK rejects other requests before the handshake
@@ -179,6 +186,8 @@ class Sessions:
         if known := self._sessions.pop(key, None):
             for cancel in tuple(known[0].direct_requests.values()):
                 cancel.cancel()
+            if self._on_duration is not None:
+                self._on_duration(known[0], self._clock() - self._began.pop(key))
             self._on_end(key)
 
     async def run(self) -> NoReturn:

@@ -160,6 +160,7 @@ Address = Annotated[
 ]
 Host = Annotated[str, Text("a host such as tools.example.com, optionally with a port or :*", _HOST)]
 Origin = Annotated[str, Text("an origin such as https://app.example.com", rf"https?://{_HOST}")]
+Listener = Annotated[str, Text("an address such as 127.0.0.1:9464", r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")]
 Secret = Annotated[str, Text("a secret of 32 characters or more", r"[\s\S]{32,}")]
 TokenHash = Annotated[
     str,

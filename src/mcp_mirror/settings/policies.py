@@ -36,6 +36,7 @@ from mcp_mirror.settings.declarations import (
     Headers,
     Host,
     Line,
+    Listener,
     Origin,
     Part,
     Pause,
@@ -491,6 +492,9 @@ class ServerPolicy:
     """`Origin` headers to accept besides those of loopback."""
     log_format: LogFormat = "text"
     """The format of log lines on standard error."""
+    metrics: Annotated[Listener | None, Example("127.0.0.1:9464")] = None
+    """Address for Prometheus, HOST:PORT, without authentication: `/metrics`, `/healthz` and `/readyz`. Each of several
+    workers has its own port, from this one on. Default: no metrics."""
     wraps: Annotated[str | None, INTERNAL] = None
     """The name of the only upstream, which the gateway replaces in the client; see `Caller.upstream`."""
 

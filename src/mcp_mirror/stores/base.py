@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
 from mcp_mirror.stores.event_log import EventLog
-from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 Reason = Literal["expired", "evicted"]
 
@@ -91,6 +91,9 @@ class Store(Protocol):
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
+
+    async def totals(self) -> StoreTotals:
+        """The number and bytes of all values, in constant time, and the evictions of this process."""
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens. They are kept when values expire, but need not be on the disk on return.

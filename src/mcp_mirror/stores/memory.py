@@ -33,7 +33,7 @@ from mcp_mirror.stores.quotas import (
 )
 from mcp_mirror.stores.records import pack_descriptor, unpack_descriptor
 from mcp_mirror.stores.sorted_items import SortedItems
-from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 _WORTH_A_VIEW: Final = 0.75
 """Share of a message that a value must have to be kept as a view of the message."""
@@ -117,6 +117,7 @@ class MemoryStore:
         self._shares: dict[str, _Share] = {}
         self._traffic: dict[str, Traffic] = {}
         self._bytes = 0
+        self._evicted = 0
         self._sweeper = ExpirySweeper(self._remove_expired)
 
     async def __aenter__(self) -> Self:
@@ -217,6 +218,10 @@ class MemoryStore:
         else:
             kept = self._sum_unexpired(share, now)
         return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
+
+    async def totals(self) -> StoreTotals:
+        """The number and bytes of all values, and the evictions of this process."""
+        return StoreTotals(len(self._entries), self._bytes, self._evicted)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens."""
@@ -343,6 +348,7 @@ class MemoryStore:
 
     def _replace_by_tombstone(self, key: Key, reason: Reason) -> None:
         entry = self._remove(key)
+        self._evicted += reason == "evicted"
         now = self._clock()
         self._forget_tombstone(key)
         self._tombstones[key] = make_tombstone(entry.describe(key[1]), reason, now)

@@ -135,6 +135,11 @@ class ReconnectingConnection:
         return self._session.inflight_count if self._session else 0
 
     @property
+    def is_circuit_open(self) -> bool:
+        """Whether requests fail at once, because the last attempts to connect failed."""
+        return self._circuit_breaker.is_open and self.status.state != "ready"
+
+    @property
     def client_session(self) -> str | None:
         """The client session that the connection belongs to; None if it is shared or belongs to a principal."""
         return self.owner.channel.caller.session if self.owner.channel else None
@@ -348,6 +353,7 @@ class ReconnectingConnection:
         self._session = session
         if session is not None:
             self.failure = None
+            self.settings.counts.opened += 1
             self._ready_since = anyio.current_time()
             self.status = Status("ready")
             self.settled.set()
@@ -357,6 +363,9 @@ class ReconnectingConnection:
     def _set_down(self, error: UpstreamError) -> None:
         was_ready = self.status.state == "ready"
         self._failed_attempts += not was_ready
+        counts = self.settings.counts
+        counts.lost += was_ready
+        counts.failed += not was_ready
         lasted = was_ready and anyio.current_time() - self._ready_since > STABLE_AFTER
         self._circuit_breaker.record_end(was_stable=lasted and not isinstance(error, FloodError))
         self.status = Status("down", str(error), self._output)

@@ -1,7 +1,7 @@
 """The settings and helpers that all connections to one upstream share."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
@@ -47,6 +47,11 @@ class UpstreamLimiter:
         self._title = f"Upstream {name!r}"
         self._limiter = PerKeyLimiter(concurrency, rate, queue, anyio.current_time)
 
+    @property
+    def waiting_count(self) -> int:
+        """The number of requests in the queue."""
+        return self._limiter.waiting_count
+
     def acquire(self, channel: ClientChannel | None) -> "UpstreamPlace":
         """Admit a request for the duration of the context; the gateway's own (`channel` None) are not limited.
 
@@ -80,6 +85,17 @@ class UpstreamPlace:
             await self._place.__aexit__()
 
 
+@dataclass(slots=True)
+class ConnectionCounts:
+    """What has happened to the connections of one upstream since its start."""
+
+    opened: int = 0
+    failed: int = 0
+    """Attempts to connect that failed."""
+    lost: int = 0
+    """Open connections that ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
     """The settings and helpers of all connections to one upstream."""
@@ -96,6 +112,7 @@ class ConnectionSettings:
     """Provides OAuth tokens; None if the upstream needs none."""
     listing_cache: ListingCache | None = None
     """Keeps listings between runs; None: listings are not kept."""
+    counts: ConnectionCounts = field(default_factory=ConnectionCounts)
 
     def transport(self, output: ServerOutput, accept_cookies: "AcceptCookies") -> "StdioTransport | HttpTransport":
         """Return a new transport for one session."""

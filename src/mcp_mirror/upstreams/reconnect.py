@@ -47,9 +47,14 @@ class CircuitBreaker:
         self._failures = 0
         self._last_attempt = -_HALF_OPEN_INTERVAL
 
+    @property
+    def is_open(self) -> bool:
+        """Whether requests fail at once."""
+        return self._failures >= _FAILURE_THRESHOLD
+
     def allow_attempt(self, now: float) -> bool:
         """Whether a request may reconnect now; an allowed attempt is counted."""
-        if self._failures >= _FAILURE_THRESHOLD and now < self._last_attempt + _HALF_OPEN_INTERVAL:
+        if self.is_open and now < self._last_attempt + _HALF_OPEN_INTERVAL:
             return False
         self._last_attempt = now
         return True

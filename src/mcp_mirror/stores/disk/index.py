@@ -31,7 +31,7 @@ from mcp_mirror.stores.quotas import (
     make_tombstone,
 )
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.types import Descriptor, Span, StoreStats, Traffic
+from mcp_mirror.types import Descriptor, Span, StoreStats, StoreTotals, Traffic
 
 _LOCK_TIMEOUT: Final = 10_000
 """Milliseconds to wait for the write lock."""
@@ -94,6 +94,7 @@ _STATS: Final = """SELECT "values" - gone, bytes - size FROM usage, (
         SELECT count(*) AS gone, coalesce(sum(size), 0) AS size FROM entries
         WHERE expires <= :now AND namespace = :namespace) WHERE namespace = :namespace"""
 """The sums without expired values that are not removed yet."""
+_TOTALS: Final = 'SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage'
 _BLOBS: Final = "SELECT digest, start, held FROM blobs"
 _COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
     ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
@@ -142,6 +143,7 @@ class Index:
         self._lock = RLock()
         self._pending_uses: dict[Key, float] = {}
         """Uses that are not written yet, because the written expiry is late enough."""
+        self._evicted = 0
         self._open: sqlite3.Connection | None = None
         self._checkpointer: sqlite3.Connection | None = None
         """A second connection: others read and write while it copies the log to the index."""
@@ -289,6 +291,11 @@ class Index:
             kept = self._sum_unexpired(namespace, now)
         counted = self._read_rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
         return StoreStats(*kept, Traffic(*counted[0]) if counted else Traffic())
+
+    def totals(self) -> StoreTotals:
+        """The number and bytes of all values, and the evictions of this process."""
+        values, size = self._read_rows(_TOTALS, ())[0]
+        return StoreTotals(values, size, self._evicted)
 
     def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens, without waiting for the disk or long for another process."""
@@ -486,12 +493,11 @@ class Index:
             )
             rows = change.execute(oldest, (crowded,)).fetchall()
             self._replace_by_tombstones(change, "evicted", rows)
+            self._evicted += len(rows)
             plan.remove(crowded, rows[0][-1])
 
     def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
-        total = SpaceUsage(
-            *change.execute('SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage').fetchone()
-        )
+        total = SpaceUsage(*change.execute(_TOTALS).fetchone())
         is_full = total.values >= self._policy.max_values or total.bytes + size > self._policy.max_bytes
         where, parameters = ("true", ()) if is_full else ("namespace = ?", (namespace,))
         rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours

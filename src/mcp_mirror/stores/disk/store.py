@@ -36,7 +36,7 @@ from mcp_mirror.stores.quotas import refuse_oversized
 from mcp_mirror.stores.records import RecordCodec, pack_descriptor, unpack_descriptor
 from mcp_mirror.system.atomic_write import atomic_write
 from mcp_mirror.system.private_files import UnsafePathError, open_folder
-from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 _logger = logging.getLogger(__name__)
 
@@ -148,6 +148,10 @@ class DiskStore:
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
         return await self._run(self._index.stats, namespace)
+
+    async def totals(self) -> StoreTotals:
+        """The number and bytes of all values, and the evictions of this process."""
+        return await self._run(self._index.totals)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens, without waiting for the disk."""

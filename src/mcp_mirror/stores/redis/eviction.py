@@ -34,6 +34,8 @@ class EvictionPlan:
 
     A plan without commands that does not fit means that the sums are wrong: the store is full without any value.
     """
+    evicted: int = 0
+    """Values among the removals that have not expired."""
     is_stored: bool = False
     """This put was already carried out: its reply was lost."""
 
@@ -71,7 +73,9 @@ class RedisEviction:
             fits = await self._evict(read, eviction, leaving, before)
         replaced = self.commands.remove([Removal(before)]) if before and fits else ()
         removed = await self._replace_by_tombstones(read, {one: used for one, used in leaving.items() if one != before})
-        return EvictionPlan((*replaced, *removed), fits)
+        oldest_use = self.clock() - self.policy.lifetime
+        evicted = sum(used > oldest_use for one, used in leaving.items() if one != before)
+        return EvictionPlan((*replaced, *removed), fits, evicted)
 
     async def remove_expired(self, read: Read) -> Sequence[Command]:
         """Plan the removal of a batch of expired values, for which callers do not wait."""

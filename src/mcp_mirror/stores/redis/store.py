@@ -51,7 +51,7 @@ from mcp_mirror.stores.redis.records import (
     read_entry,
     unpack_record,
 )
-from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 _STAGED: Final = 1800
 """Seconds after which the chunks of an unfinished put expire."""
@@ -111,6 +111,7 @@ class RedisStore:
         self.events: Final[EventLog] = EncryptedEventLog(RedisEventLog(self._redis, self._keys, clock), self._encryptor)
         self._codec = RecordCodec(pack_record, unpack_record, self._encryptor)
         self._commands = RedisCommands(self._keys, policy.lifetime)
+        self._evicted = 0
         self._eviction = RedisEviction(self._commands, self._codec, policy, clock)
         self._objects = objects
         self._registry = objects and ObjectRegistry(self._redis, self._commands, objects, clock)
@@ -174,6 +175,7 @@ class RedisStore:
 
         while True:
             await self._redis.transact(self._keys.of("turn"), plan)
+            self._evicted += room.evicted
             if room.fits:
                 return
             if not room.commands:
@@ -465,6 +467,12 @@ class RedisStore:
             entries = await self._read_entries(owner, few)
             kept = SpaceUsage(len(entries), sum(entry.size for entry in entries))
         return StoreStats(kept.values, kept.bytes, Traffic(*(int(number or 0) for number in counted)))
+
+    async def totals(self) -> StoreTotals:
+        """The number and bytes of all values, and the evictions of this process."""
+        [sums] = await self._redis.run([("HMGET", self._keys.of("ledger"), *sum_fields(""))])
+        [kept] = read_usage(sums)
+        return StoreTotals(kept.values, kept.bytes, self._evicted)
 
     async def _read_entries(self, owner: str, bases: Sequence[bytes]) -> Sequence[Entry]:
         """The entries of values, given their encoded bases."""

@@ -1,0 +1,99 @@
+"""Measures calls of tools, and the requests that they send to upstreams, for `server.metrics` and OpenTelemetry."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mcp_mirror.core.catalog import CatalogEntry
+from mcp_mirror.core.replies import Reply, count_reply_bytes
+from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.gateway.call import Call, Next
+from mcp_mirror.gateway.call_record import name_tool
+from mcp_mirror.upstreams.elicitation import InputRequired
+from mcp_mirror.upstreams.session import ConnectionLostError, SessionLostError, UpstreamRequest
+from mcp_mirror.upstreams.transports.payloads import RawResponse
+
+if TYPE_CHECKING:
+    from mcp_mirror.observability.metrics import Metrics
+
+TOOL_ERROR: Final = "tool_error"
+"""The class of errors in results, by the conventions for MCP."""
+_CANCELLED: Final = "cancelled"
+
+Response = RawResponse | InputRequired
+SendRequest = Callable[[UpstreamRequest], Awaitable[Response]]
+"""Sends a request to the upstream."""
+RequestObserver = Callable[[Call, CatalogEntry, UpstreamRequest, SendRequest], Awaitable[Response]]
+"""Sends the request of a call to an upstream, which it may measure or change."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallMetricsStage:
+    """Measures calls."""
+
+    metrics: "Metrics"
+
+    async def __call__(self, call: Call, call_next: Next) -> Reply:
+        """Answer a call and measure it."""
+        metrics, began, error = self.metrics, time.perf_counter(), _CANCELLED
+        reply: Reply = {}
+        metrics.inflight_calls += 1
+        try:
+            reply = await call_next(call)
+            error = classify_reply(call, reply)
+        except Exception as failure:
+            error = classify_error(failure)
+            raise
+        finally:
+            metrics.inflight_calls -= 1
+            trace = call.trace
+            metrics.record_call(
+                name_tool(call),
+                error,
+                time.perf_counter() - began,
+                (count_reply_bytes(reply), trace.sent or 0, trace.kept_out),
+                (trace.reason or "").replace(" ", "_"),
+            )
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """A `RequestObserver` that measures requests to upstreams."""
+
+    metrics: "Metrics"
+
+    async def __call__(self, _call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest) -> Response:
+        """Send a request and measure it."""
+        began, error = time.perf_counter(), _CANCELLED
+        try:
+            response = await send(request)
+            error = classify_response(response)
+        except Exception as failure:
+            error = classify_error(failure)
+            raise
+        finally:
+            self.metrics.record_request(entry.tool, entry.upstream, error, time.perf_counter() - began)
+        return response
+
+
+def classify_reply(call: Call, reply: Reply) -> str:
+    """Return the class of the error that a reply contains; empty for none."""
+    if call.trace.reason is not None:
+        return call.trace.reason.replace(" ", "_")
+    return TOOL_ERROR if reply.get("isError", b"false") != b"false" else ""
+
+
+def classify_response(response: Response) -> str:
+    """Return the class of the error in an upstream's response; empty for none, and for one in a spool file."""
+    return TOOL_ERROR if isinstance(response, Mapping) and response.get("isError") == b"true" else ""
+
+
+def classify_error(error: Exception) -> str:
+    """Return the class of an exception: the code of a JSON-RPC error, or a word."""
+    if isinstance(error, RefusedError):
+        return str(error.code)
+    if isinstance(error, ConnectionLostError | SessionLostError):
+        return "connection_lost"
+    return "upstream_error" if isinstance(error, UpstreamError) else "_OTHER"

@@ -1,0 +1,59 @@
+"""The instruments: bounded labels, errors of the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.observability.metrics import OTHER, Metrics
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.measured import MeasuredStore
+from mcp_mirror.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CALLS = "mcp_server_operation_duration_seconds_count"
+
+
+def test_the_number_of_tools_in_labels_is_bounded() -> None:
+    metrics = Metrics("1")
+    for number in range(3_000):
+        metrics.record_call(f"tool {number}", "", 0.1, (1, 2, 3), "")
+        metrics.record_request(f"tool {number}", "upstream", "", 0.1)
+    metrics.record_call("tool 0", "", 0.1, (1, 2, 3), "")
+    labels = {"mcp_method_name": "tools/call", "error_type": ""}
+    assert metrics.registry.get_sample_value(CALLS, {**labels, "gen_ai_tool_name": OTHER}) == 1_000
+    assert metrics.registry.get_sample_value(CALLS, {**labels, "gen_ai_tool_name": "tool 0"}) == 2
+    series = [sample for family in metrics.registry.collect() for sample in family.samples if sample.name == CALLS]
+    assert len(series) == 2_001
+
+
+class BrokenStore(MemoryStore):
+    """A store that cannot list namespaces."""
+
+    async def namespaces(self) -> frozenset[str]:
+        raise StoreError("It is away.")
+
+
+async def test_operations_of_a_store_are_measured_with_their_errors(tmp_path: Path) -> None:
+    seen: list[tuple[str, str]] = []
+    store = MeasuredStore(
+        BrokenStore(StorePolicy(), lambda: 0.0, lambda: tmp_path),
+        lambda operation, seconds, error: seen.append((operation, error)) if seconds >= 0 else None,
+    )
+    async with store:
+        assert await store.read("me", "x") is None
+        assert await store.describe("me", "x") is None
+        assert await store.file_of("me", "x") is None
+        assert not await store.delete("me", "x")
+        assert await store.list("me") == ()
+        assert await store.newest("me", 1) == ()
+        assert await store.bases_near("me", "x", 1) == ()
+        assert (await store.stats("me")).values == (await store.totals()).values == 0
+        with pytest.raises(StoreError):
+            await store.namespaces()
+    operations = ["read", "describe", "file_of", "delete", "list", "newest", "bases_near", "stats", "totals"]
+    assert seen == [*((one, "") for one in operations), ("namespaces", "store_error")]
