@@ -54,6 +54,27 @@ OBJECTS = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
 
 
 @pytest.mark.parametrize(
+    ("last", "row"),
+    [
+        ('2,"y, ""z"""', {"a": "2", "b": 'y, "z"'}),
+        ('2,"y\nz"', {"a": "2", "b": "y\nz"}),
+        ('2,5" pipe', {"a": "2", "b": '5" pipe'}),
+        ("x,y", {"a": "x", "b": "y"}),
+    ],
+)
+def test_late_rows_of_a_long_csv_text_have_quotes_and_types(last: str, row: dict[str, str]) -> None:
+    text = "a,b\n" + "1,x\n" * 25_000 + last + "\n"
+    assert rows("SELECT a::VARCHAR AS a, b FROM t ORDER BY rowid DESC LIMIT 1", t=text) == [row]
+    assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": 25_001}]
+
+
+def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
+    text = "INFO, started\n" * 25_000 + "ERROR\n" * 5 + "a, b, c, d\n"
+    assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": 25_006}]
+    assert set(types(text)) == {"line"}
+
+
+@pytest.mark.parametrize(
     "value",
     [
         OBJECTS,
