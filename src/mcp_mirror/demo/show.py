@@ -80,7 +80,7 @@ async def _make_calls(console: Console, mirrored: Client, plain: Client) -> _Tok
         own, whole = count(text.encode()), count(_text_of(await plain.call_tool(tool, direct)).encode())
         console.print(title, style="bold", highlight=False)
         console.print(f"  call  {tool}_mirrored({json.dumps(arguments)})", highlight=False, markup=False)
-        console.print(Panel(Text(text), title="the model reads", title_align="left", expand=False))
+        console.print(Panel(Text(text), title="the model reads", title_align="left", expand=False), soft_wrap=False)
         console.print(f"  {own:,} tokens; the server's result has {whole:,}\n", style="dim", highlight=False)
         tokens.read += own
         tokens.read_directly += whole
