@@ -43,17 +43,29 @@ def main(source: Path, node_modules: Path) -> None:
     write(output, {"prompt": environment._get_instructions(), "servers": servers})  # noqa: SLF001  # reset() builds twice
     for line in sys.stdin:
         if json.loads(line) == "restore":
-            shutil.rmtree(folder)
-            shutil.copytree(initial, folder)
+            restore(folder, initial)
             write(output, None)
         else:
-            write(output, judge(environment))
+            write(output, judge(environment, folder / "logs" / "env.log"))
 
 
-def judge(environment: Any) -> dict[str, Any]:
-    """The verdict of the suite's checker."""
+def restore(folder: Path, initial: Path) -> None:
+    """Restore the initial state. The suite's log stays, because it is open."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and entry.name != "logs":
+            shutil.rmtree(entry)
+        elif not entry.is_dir():
+            entry.unlink()
+    shutil.copytree(
+        initial, folder, ignore=lambda place, _: ["logs"] if place == str(initial) else [], dirs_exist_ok=True
+    )
+
+
+def judge(environment: Any, log: Path) -> dict[str, Any]:
+    """The verdict of the suite's checker, with the end of its log."""
     observation, reward, _, _, details = environment.step("claim_done")
-    return {"success": reward >= 1, "feedback": str(details.get("error") or observation)[-4000:]}
+    feedback = str(details.get("error") or observation)[-1000:]
+    return {"success": reward >= 1, "feedback": f"{feedback}\n{log.read_text(encoding='utf-8')[-3000:]}"}
 
 
 def check_log(log: Path) -> None:

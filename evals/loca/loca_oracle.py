@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loca_arms import CLAIM, OpenArm
+from loca_reading import is_stored, path_in
 from mcp_mirror.errors import EndpointError
 from mcp_mirror.evals.conversation import Usage
 from mcp_mirror.evals.dialects import Message
@@ -34,6 +35,14 @@ def ask(tool: str, **arguments: Any) -> Ask:
     """A call of `server.tool`, or of a tool of the gateway."""
     server, _, name = tool.rpartition(".")
     return Ask(server, name, arguments)
+
+
+def read_whole(text: str) -> Generator[Step, list[str], str]:
+    """Read a stored result as a whole; a result that is shown is read already."""
+    if not is_stored(text):
+        return text
+    (whole,) = yield [ask("retrieve_final_answer_from_memory", memory_path=path_in(text))]
+    return whole
 
 
 @dataclass(slots=True)

@@ -28,12 +28,20 @@ def path_in(text: str) -> str:
     return found[0]
 
 
-def count_in(notice: str) -> int:
-    """The number of objects in a stored array, as its notice has it."""
-    found = re.search(r"array of ([0-9,]+) objects", notice)
-    if not found:
-        raise LookupError(f"The notice names no number of objects: {notice[:300]}")
-    return int(found[1].replace(",", ""))
+def path_or_value(text: str) -> Any:
+    """The memory path of a stored result, or the value of a small one, which has no path."""
+    return path_in(text) if re.search(BASE_PATTERN, text) else json.loads(text)
+
+
+def count_objects(text: str) -> int:
+    """The number of objects in an array that is shown or stored."""
+    found = re.search(r"array of ([0-9,]+) objects", text)
+    return int(found[1].replace(",", "")) if found else len(read_json(text))
+
+
+def is_stored(text: str) -> bool:
+    """Whether a text is the notice of a stored result."""
+    return re.match(f'"{BASE_PATTERN}"', text) is not None
 
 
 def printed(text: str) -> Any:

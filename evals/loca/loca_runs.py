@@ -180,7 +180,7 @@ def _outcome(watch: _Watch, transcript: Transcript, verdict: Verdict) -> dict[st
     return {
         "end": transcript.end,
         "success": verdict.success,
-        "feedback": "" if verdict.success else verdict.feedback[-_KEPT:],
+        "feedback": "" if verdict.success else verdict.feedback,
         "claimed": watch.is_claimed,
         "steps": usage.steps - (transcript.end == "answered" and watch.is_claimed),
         "calls": len(transcript.made_calls),

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import loca_bigquery
+import loca_mails
 import loca_nhl
+import loca_outlet
 import loca_stock
 from loca_arms import Arm
 from loca_oracle import Script
@@ -11,6 +14,36 @@ from loca_oracle import Script
 Scripts = Mapping[Arm, Callable[[], Script]]
 
 SCRIPTS: Final[Mapping[str, Scripts]] = {
+    "ABTesting": {
+        "direct": loca_bigquery.rates_direct,
+        "mirror": loca_bigquery.rates_mirror,
+        "scripts": loca_bigquery.rates_scripts,
+    },
+    "AcademicWarning": {
+        "direct": loca_bigquery.warn_direct,
+        "mirror": loca_bigquery.warn_mirror,
+        "scripts": loca_bigquery.warn_scripts,
+    },
+    "MachineOperating": {
+        "direct": loca_bigquery.machines_direct,
+        "mirror": loca_bigquery.machines_mirror,
+        "scripts": loca_bigquery.machines_scripts,
+    },
+    "CourseAssistant": {
+        "direct": loca_mails.remind_direct,
+        "mirror": loca_mails.remind_mirror,
+        "scripts": loca_mails.remind_scripts,
+    },
+    "FilterLowSellingProducts": {
+        "direct": loca_outlet.direct,
+        "mirror": loca_outlet.mirror,
+        "scripts": loca_outlet.scripts,
+    },
+    "WoocommerceNewWelcome": {
+        "direct": loca_mails.welcome_direct,
+        "mirror": loca_mails.welcome_mirror,
+        "scripts": loca_mails.welcome_scripts,
+    },
     "NhlB2bAnalysis": {
         "direct": loca_nhl.direct,
         "ptc": loca_nhl.ptc,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from loca_oracle import Ask, Script, Step, ask
-from loca_reading import count_in, path_in, printed, read_json, read_shown
+from loca_oracle import Ask, Script, Step, ask, read_whole
+from loca_reading import count_objects, path_in, path_or_value, printed, read_json, read_shown
 
 SHEET = "Stock Alert"
 PAGE = 100
@@ -121,11 +121,11 @@ def mirror() -> Script:
     while length == PAGE:
         (page,) = yield [ask("woocommerce.woo_products_list", perPage=PAGE, page=number)]
         path = path_in(page)
-        length = count_in(page)
+        length = count_objects(page)
         yield [ask("filesystem.write_file", path=f"products_{number}.json", content=path)]
         number += 1
     (low,) = yield [ask("python_execute.python_execute", code=IN_FILES)]
-    yield _report(printed(low), read_shown(manager), read_shown(template), _sheet_id(listed))
+    yield _report(printed((yield from read_whole(low))), read_shown(manager), read_shown(template), _sheet_id(listed))
 
 
 def scripts() -> Script:
@@ -135,6 +135,10 @@ def scripts() -> Script:
     yield [ask("woocommerce.woo_products_list", perPage=1)]
     (low,) = yield [ask("memory_run", code=ALL_PAGES, inputs={"sheet_id": sheet_id})]
     count = int(low.split("printed:\n")[1].split(" products")[0])
-    inputs = {"low": path_in(low), "manager": read_shown(manager), "link": _link(sheet_id)}
+    inputs = {
+        "low": path_or_value(low.split("\nreturned:\n", maxsplit=1)[1]),
+        "manager": read_shown(manager),
+        "link": _link(sheet_id),
+    }
     for start in range(0, count, MAILS):
         yield [ask("memory_run", code=SEND, inputs={**inputs, "start": start, "end": start + MAILS})]
