@@ -194,7 +194,7 @@ def folder_in(text: str) -> str:
 def sheet_in(text: str) -> str:
     """The first sheet in the description of a workbook."""
     names = re.findall(r"\"sheets\": \[\s*\"([^\"]+)\"|'sheets': \['([^']+)'", text)
-    return next(filter(None, names[0]))
+    return str(next(filter(None, names[0])))
 
 
 def _ranges(text: str) -> dict[tuple[str, str], tuple[float, float]]:

@@ -5,6 +5,8 @@ from typing import Final
 
 import loca_bigquery
 import loca_mails
+import loca_market
+import loca_materials
 import loca_nhl
 import loca_outlet
 import loca_stock
@@ -34,10 +36,20 @@ SCRIPTS: Final[Mapping[str, Scripts]] = {
         "mirror": loca_mails.remind_mirror,
         "scripts": loca_mails.remind_scripts,
     },
+    "ExcelMarketResearch": {
+        "direct": loca_market.research,
+        "mirror": loca_market.research,
+        "scripts": loca_market.research,
+    },
     "FilterLowSellingProducts": {
         "direct": loca_outlet.direct,
         "mirror": loca_outlet.mirror,
         "scripts": loca_outlet.scripts,
+    },
+    "UpdateMaterialInventory": {
+        "direct": loca_materials.direct,
+        "mirror": loca_materials.mirror,
+        "scripts": loca_materials.scripts,
     },
     "WoocommerceNewWelcome": {
         "direct": loca_mails.welcome_direct,
