@@ -21,6 +21,7 @@ LOCA_COMMIT := 8cd474d5efdf36c8c95555165ba0965e0496e48f
 LOCA_SOURCE ?= $(LOCA)/LOCA-bench
 # The documentation site; it does not contain the package, which is read as source files.
 DOCS   := .venv-docs
+HELM   := .venv-helm
 NODE   := tests/node/node_modules
 MCPB   := packaging/mcpb/node_modules
 # Programs of other vendors, 1 GB, outside the checkout.
@@ -30,7 +31,7 @@ CLIENTS ?= $(HOME)/.cache/mcp-mirror/clients
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile loca soak signals reference replicas node mcpb image lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca soak signals reference replicas node mcpb image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -136,6 +137,9 @@ signals: $(VENV)/.installed ## test dashboard, alerts and traces with a real Pro
 		echo "Prometheus was not found and could not be installed: its tests are skipped."
 	$(BIN)/pytest -q -n 0 tests/signals
 
+helm: $(VENV)/.installed $(HELM)/.installed ## render the Helm chart by Helm's own library, and validate it against the schemas of Kubernetes
+	$(BIN)/pytest -q -n 0 tests/deploy
+
 node: $(NODE)/.installed ## install the Node servers and clients that the tests use
 
 mcpb: $(VENV)/.installed $(MCPB)/.installed ## build an MCP bundle for Claude Desktop into dist/, validate it with the official tool, and start it
@@ -173,9 +177,11 @@ lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 		--python-version 3.11 --output-file docs/requirements.lock docs/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file evals/loca/requirements.lock evals/loca/requirements.in
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --output-file tests/deploy/requirements.lock tests/deploy/requirements.in
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) .image dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(HELM) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) .image dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -208,6 +214,11 @@ $(LOCA)/.installed: evals/loca/requirements.lock
 $(DOCS)/.installed: docs/requirements.lock
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement docs/requirements.lock
+	touch $@
+
+$(HELM)/.installed: tests/deploy/requirements.lock
+	test -x $(HELM)/bin/python || $(PYTHON) -m venv $(HELM)
+	$(HELM)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/deploy/requirements.lock
 	touch $@
 
 $(AGENTS)/.installed: pyproject.toml examples/frameworks.lock

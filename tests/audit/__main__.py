@@ -14,7 +14,8 @@ PYTHON_LOCKS = (
     "docker/requirements.lock", "docs/requirements.lock", "evals/loca/requirements.lock",
     "evals/model/requirements.lock", "evals/model/weights.lock", "examples/beeai.lock", "examples/frameworks.lock",
     "packaging/registry/requirements.lock", "tests/audit/requirements.lock", "tests/bench/requirements.lock",
-    "tests/chats/requirements.lock", "tests/dataframes/requirements.lock", "tests/everyday/requirements.lock",
+    "tests/chats/requirements.lock", "tests/dataframes/requirements.lock", "tests/deploy/requirements.lock",
+    "tests/everyday/requirements.lock",
 )  # fmt: skip
 NODE_LOCKS = (
     "calibration/package-lock.json",
