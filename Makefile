@@ -31,7 +31,11 @@ CLIENTS ?= $(HOME)/.cache/mcp-mirror/clients
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca soak signals reference replicas node mcpb image lock clean
+=======
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz hostile loca soak signals reference replicas node mcpb image lock clean
+>>>>>>> 64de267 (Draw the lineage of values, show savings and lineage as an MCP App beside memory_list, and test the page in Chromium)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -86,6 +90,11 @@ everyday: $(VENV)/.installed $(NODE)/.installed $(DAILY)/.installed ## compare r
 
 loca: $(VENV)/.installed $(NODE)/.installed $(LOCA)/.installed ## run LOCA-bench: the scripted oracle, or LOCA_ARGS='--model NAME --base-url URL'; prints tables. LOCA_SOURCE=CHECKOUT
 	LOCA_SOURCE=$(LOCA_SOURCE) $(BIN)/python evals/loca/loca_run.py $(or $(LOCA_ARGS),--oracle)
+
+dashboard: $(VENV)/.installed $(NODE)/.installed ## test the dashboard in a headless Chromium, with axe-core. DASHBOARD_SHOTS=FOLDER: save screenshots
+	@test -x /usr/bin/chromium || { test "$$(id -u)" = 0 && apt-get install -y -qq chromium >/dev/null; } || \
+		echo "chromium was not found and could not be installed: the browser tests are skipped."
+	$(BIN)/pytest -q -n 0 tests/dashboard
 
 chats: $(VENV)/.installed $(CHATS)/.installed $(NODE)/.installed ## check pruned conversations against the published types of OpenAI, Anthropic and Vercel; prints counts
 	$(BIN)/python tests/chats/write_conversations.py $(or $(CHATS_ARGS),500) > $(CHATS)/conversations

@@ -13,6 +13,8 @@ from mcp_mirror.dashboard.savings import MAX_ROWS, Assumptions, build_savings, f
 from mcp_mirror.settings.dashboard import DashboardPolicy, PricePolicy
 from mcp_mirror.stores.event_log import Sums
 
+ALICE, BOB = '["token", "alice"]', '["token", "bob"]'
+
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +94,37 @@ async def test_a_foreign_cursor_is_an_error_or_without_effect(page: Page, cursor
     assert answer.status_code in (200, 404)
 
 
+async def test_the_lineage_of_a_value_has_what_it_was_made_of_and_what_used_it(page: Page) -> None:
+    paths = await fill_busy(page.store)
+    graph = await page.get("lineage", path=paths["report"])
+    names = {one.get("path") or one["tool"] for one in graph["nodes"]}
+    assert {paths["orders"], paths["report"], "list_orders_mirrored", "send_mail_mirrored"} <= names
+    assert paths["image"] not in names
+    newest = await page.get("lineage")
+    assert {paths["image"], paths["log"]} <= {one.get("path") for one in newest["nodes"]}
+    assert (await page.refuse("lineage", path="no path"))[0] == 404
+    assert (await page.get("lineage", path=base_of("unknown", 1)))["nodes"] == []
+
+
+async def test_the_lineage_of_many_values_is_cut(page: Page) -> None:
+    for at in range(300):
+        await put(page.store, b"1", "t", at, created=NOW + at)
+    graph = await page.get("lineage")
+    assert graph["cut"]
+    assert len(graph["nodes"]) < 130
+
+
+async def test_an_operator_sees_no_keys_in_the_lineage_of_others(page: Page) -> None:
+    path = await put(page.store, {"canary": 1}, "t", 1, namespace=BOB)
+    await log_calls(page.store, [make_call(1, NOW, "use", "u", inputs=(f"{path}/canary",))], BOB)
+    operator = page.seen_by(namespace=ALICE, is_operator=True)
+    answer = await operator.send("GET", "lineage", principal=BOB, path=path)
+    assert "use" in answer.text
+    assert "canary" not in answer.text
+    calls = await operator.send("GET", "calls", principal=BOB)
+    assert "canary" not in calls.text
+
+
 async def test_savings_price_tokens_steps_and_cached_input() -> None:
     sums = {
         "me": {
@@ -148,9 +181,6 @@ async def test_numbers_that_are_no_whole_numbers_are_errors(page: Page, query: d
     assert (await page.refuse("savings", **query))[0] == 404
 
 
-ALICE, BOB = '["token", "alice"]', '["token", "bob"]'
-
-
 async def test_a_principal_sees_only_its_own(page: Page) -> None:
     path = await put(page.store, {"canary": 1}, "t", 1, namespace=BOB)
     await log_calls(page.store, [make_call(1, NOW, "canary", "u", path=path)], BOB)
@@ -158,7 +188,7 @@ async def test_a_principal_sees_only_its_own(page: Page) -> None:
     unknown = await alice.refuse("value", path=base_of("t", 2))
     for endpoint in ("value", "part", "download", "image"):
         assert await alice.refuse(endpoint, path=path) == (unknown[0], unknown[1].replace(base_of("t", 2), path))
-    for endpoint in ("values", "calls", "savings", "value"):
+    for endpoint in ("values", "calls", "savings", "value", "lineage"):
         for principal in (BOB, "*", "local", "nobody"):
             status, message = await alice.refuse(endpoint, path=path, principal=principal)
             assert (status in (403, 404), "canary" in message) == (True, False)

@@ -243,7 +243,9 @@ async def test_the_command_shows_a_store_with_a_link_that_works_once(tmp_path: P
             assert (await client.post("/api/login", headers={"authorization": "Bearer x"})).status_code == 405
 
 
-async def test_the_command_works_beside_a_gateway(configured: Configured, raw: Any, tmp_path: Path) -> None:
+async def test_the_command_works_beside_a_gateway_and_shows_its_calls(
+    configured: Configured, raw: Any, tmp_path: Path
+) -> None:
     config = configured({"raw": raw()}, store={"kind": "disk"}, audit={"path": str(tmp_path / "audit.jsonl")})
     async with serving_gateway(config) as served:
         async with httpx2.AsyncClient(timeout=60) as http:
@@ -267,6 +269,9 @@ async def test_the_command_works_beside_a_gateway(configured: Configured, raw: A
             )
             part = await client.get("/api/part", params={"path": path[0]})
             assert part.json()["total"] == 400
+            async with asyncio.timeout(BOUND):
+                while not (await client.get("/api/calls")).json()["calls"]:  # noqa: ASYNC110  # another process writes
+                    await asyncio.sleep(0.05)
     assert '"tool": "dashboard"' in (tmp_path / "audit.jsonl").read_text()
 
 

@@ -20,6 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_mirror.dashboard.calls import MAX_PAGE, CallFilter, Calls
+from mcp_mirror.dashboard.lineage import read_lineage
 from mcp_mirror.dashboard.savings import LATER_STEPS, STEP_CONTEXT, Assumptions, build_savings, find_price, merge_prices
 from mcp_mirror.dashboard.services import DashboardServices
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS
@@ -266,6 +267,13 @@ async def _find_call(request: DashboardRequest) -> Response:
     return _encode(await calls.find(request.text("id")))
 
 
+async def _read_lineage(request: DashboardRequest) -> Response:
+    values = request.values
+    may_read = request.viewer.may_read(values.namespace)
+    graph = await read_lineage(request.services.store, values.namespace, request.text("path"), include_parts=may_read)
+    return _encode(graph)
+
+
 async def _read_savings(request: DashboardRequest) -> Response:
     services = request.services
     days = max(request.number("days", 7, _DAYS), 1)
@@ -319,5 +327,6 @@ _ENDPOINTS: Final[Mapping[tuple[str, str], Endpoint]] = {
     ("POST", "forget"): _forget,
     ("GET", "calls"): _list_calls,
     ("GET", "call"): _find_call,
+    ("GET", "lineage"): _read_lineage,
     ("GET", "savings"): _read_savings,
 }

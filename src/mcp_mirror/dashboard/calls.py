@@ -147,7 +147,8 @@ class Calls:
             "parent": event.parent,
         }
         if not may_read:
-            return {**facts, "hidden": _HIDDEN, "arguments": "", "why": []}
+            bases = [path.partition("/")[0] for path in event.inputs]
+            return {**facts, "hidden": _HIDDEN, "arguments": "", "why": [], "inputs": bases}
         return {**facts, "arguments": event.arguments, "why": [list(each) for each in event.why]}
 
     async def _walk(self, older: Mapping[str, str], newer: Mapping[str, str]) -> AsyncIterator[FoundCall]:

@@ -25,6 +25,8 @@ from mcp_mirror.upstreams.upstream import Upstream
 
 STATUS_URI: Final = "mcp-mirror://upstreams"
 """The resource that reports the state of each upstream."""
+VIEW_URI: Final = "ui://mcp-mirror/memory"
+"""The resource with the view of `memory_list`, for clients that show MCP Apps."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -103,7 +105,7 @@ class Gateway:
         """Whether the gateway itself has this resource or resource template."""
         if self.runtime.state.config.is_transparent:
             return False
-        return uri in (STATUS_URI, URI_TEMPLATE) or parse_uri(uri) is not None
+        return uri in (STATUS_URI, VIEW_URI, URI_TEMPLATE) or parse_uri(uri) is not None
 
     def has_resources(self, caller: Caller) -> bool:
         """Whether a client sees the gateway's own resources: stored values, and the state of the upstreams."""

@@ -24,7 +24,7 @@ from mcp_mirror.core.replies import MAX_ERROR_BYTES, Reply, build_error_reply
 from mcp_mirror.core.schema import Schema
 from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.context_budgets import read_conversation
-from mcp_mirror.gateway.gateway import STATUS_URI, Gateway
+from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
 from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
 from mcp_mirror.gateway.subscriptions import Subscriptions
@@ -37,6 +37,7 @@ from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.accepted_envelopes import AcceptedEnvelopes
 from mcp_mirror.server.announcements import Announcements
 from mcp_mirror.server.client_channel import Context, RequestChannel, SdkStream, read_meta, select_relayed_meta
+from mcp_mirror.server.memory_view import RESOURCE, TOOL, add_overview, add_view, build_content
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.system.event_loop import read_stalls
@@ -151,7 +152,8 @@ class Handlers:
         ttl, scope = join_cache_hints(hints)
         listing = await take_sliced(self.gateway.listing_for(caller))
         twins = await take_sliced(listing.catalog.encode_adverts())
-        own_tools = tuple(msgspec.json.encode(tool.advert) for tool in listing.own_tools.values())
+        adverts = [tool.advert for tool in listing.own_tools.values()]
+        own_tools = tuple(msgspec.json.encode(add_view(one) if caller.shows_views else one) for one in adverts)
         # If lists depend on scopes, a shared cache could give a principal the list of another.
         scope = "private" if upstreams.are_scoped else scope
         return ToolList(array_of([*((piece,) for piece in twins), *own_tools]), ttl, scope)
@@ -201,7 +203,10 @@ class Handlers:
         )
         if request.headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(request.name)):
             _check_headers(schema, call.arguments, request.headers)
-        return await self.gateway.call_tool(call)
+        reply = await self.gateway.call_tool(call)
+        if caller.shows_views and call.name == TOOL and TOOL in call.own_tools:
+            return await add_overview(self.gateway, caller.namespace, reply)
+        return reply
 
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         """List the resources of upstreams on the first page, and the stored values of the caller on all pages."""
@@ -214,11 +219,17 @@ class Handlers:
         hints = {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope} if listed else {}
         if self.gateway.has_resources(channel.caller):
             items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
+            if self._has_view(channel.caller) and not cursor:
+                items.append((msgspec.json.encode(RESOURCE),))
             values, next_cursor = await self._list_values(channel.caller.namespace, cursor)
             items += [(value,) for value in values]
             members |= {"nextCursor": msgspec.json.encode(next_cursor)} if next_cursor else {}
             hints = {"ttlMs": 0, "cacheScope": "private"}  # the values belong to one principal
         return self.pending_payloads.stub({"resources": [], **hints}, {**members, "resources": array_of(items)})
+
+    def _has_view(self, caller: Caller) -> bool:
+        """Whether the client shows views, and the gateway serves it the tool with one."""
+        return caller.shows_views and TOOL in self.gateway.state.own_tools_for(caller)
 
     async def _list_values(self, namespace: str, cursor: str | None) -> tuple[list[bytes], str | None]:
         """Return a page of the stored values and the next cursor; an empty first page if the store fails."""
@@ -264,6 +275,8 @@ class Handlers:
                 "text": json.dumps(self._build_status(caller), indent=1),
             }
             reply: Reply = {"contents": msgspec.json.encode([content])}
+        elif is_own and uri == VIEW_URI:
+            reply = {"contents": build_content()}
         elif is_own:
             reply = await read_value(self.gateway.memory, caller.namespace, uri)
         elif not self.relay.offers("resources", caller):

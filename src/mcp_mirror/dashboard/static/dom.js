@@ -73,9 +73,8 @@ export function milliseconds(value) {
 
 export function clock(seconds) {
   const date = new Date(seconds * 1000);
-  const isToday = date.toDateString() === new Date().toDateString();
-  const time = date.toLocaleTimeString("en-GB");
-  return isToday ? time : `${date.toLocaleDateString("en-CA")} ${time}`;
+  if (date.toDateString() === new Date().toDateString()) return date.toLocaleTimeString("en-GB");
+  return date.toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" }).replace(",", "");
 }
 
 export const moment = (seconds) => new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, 19) + " UTC";

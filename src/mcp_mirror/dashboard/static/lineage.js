@@ -4,8 +4,8 @@ import * as api from "./api.js";
 import { announce, bytes, clock, empty, h, replace, s, shorten, valueHref, valueLink } from "./dom.js";
 import { layOut } from "./layout.js";
 
-const BOX = { width: 208, height: 44, x: 70, y: 16, margin: 16 };
-const LONGEST = 27;
+const BOX = { width: 198, height: 44, x: 44, y: 16, margin: 14 };
+const LONGEST = 26;
 
 export async function showLineage(view) {
   const { main, query, session, signal } = view;
@@ -13,7 +13,7 @@ export async function showLineage(view) {
   const principal = query.get("principal") ?? "";
   if (principal === "*") return replace(main, h("h1", {}, "Lineage"), empty("Lineage is drawn for one principal. Choose one at the top."));
   const owner = principal && principal !== session.principal ? principal : "";
-  const graph = await api.get("lineage", { path, principal }, signal);
+  const graph = simplify(await api.get("lineage", { path, principal }, signal));
   const title = path ? ["Lineage of ", h("span", { class: "path" }, shorten(path))] : "Lineage of the newest calls";
   const links = path && h("p", {}, valueLink(path, "Open the value", owner), " · ", h("a", { href: owner ? `#/lineage?${new URLSearchParams({ principal: owner })}` : "#/lineage" }, "Newest calls"));
   if (!graph.nodes.length) {
@@ -23,10 +23,16 @@ export async function showLineage(view) {
   }
   replace(main, h("h1", {}, title), links,
     h("p", { class: "legend" }, "Rounded: values. Square: calls. Dashed: values that are gone. Select a box to open it."),
-    graph.is_cut && h("p", { class: "note" }, "The graph is larger; the nearest part is shown. Select a value to see its neighbours."),
+    graph.cut && h("p", { class: "note" }, "The graph is larger; the nearest part is shown. Select a value to see its neighbours."),
     h("div", { class: "graph", role: "region", "aria-label": "Graph, scrollable", tabindex: "0" }, draw(graph, path, owner)),
     h("details", {}, h("summary", {}, "The same as a list"), buildList(graph, owner)));
   announce(`${graph.nodes.length} boxes, ${graph.edges.length} connections`);
+}
+
+// A value that several calls made, such as a companion, and a value that a call used in several parts, have one line.
+function simplify(graph) {
+  const edges = new Map(graph.edges.map((one) => [`${one.source}\n${one.target}`, [one.source, one.target]]));
+  return { ...graph, edges: [...edges.values()] };
 }
 
 function draw(graph, path, owner) {
@@ -44,8 +50,8 @@ function draw(graph, path, owner) {
   });
   const boxes = graph.nodes.map((node) => {
     const place = places.get(node.id);
-    const names = ["node", node.type, node.is_removed && "removed", ["error", "refused", "cancelled"].includes(node.outcome) && "failed", node.path && node.path === path && "chosen"];
-    return s("a", { href: href(node, owner), class: names.filter(Boolean).join(" "), "aria-label": describe(node), transform: `translate(${left(place)} ${top(place)})` },
+    const names = ["node", node.type, node.removed && "removed", ["error", "refused", "cancelled"].includes(node.outcome) && "failed", node.path && node.path === path && "chosen"];
+    return s("a", { href: href(node, owner), class: names.filter(Boolean).join(" "), transform: `translate(${left(place)} ${top(place)})` },
       s("title", {}, describe(node)),
       s("rect", { class: "box", width: BOX.width, height: BOX.height, rx: node.type === "value" ? 12 : 2 }),
       s("text", { x: 10, y: 18 }, cut(node.type === "value" ? shorten(node.path) : node.tool)),
@@ -54,14 +60,19 @@ function draw(graph, path, owner) {
   return s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Values and calls" }, lines, boxes);
 }
 
-const href = (node, owner) => node.type === "value" ? valueHref(node.path, owner) : `#/call?${new URLSearchParams({ id: node.call, ...(owner ? { principal: owner } : {}) })}`;
+// A call that the log does not have any more is only known by the value that it made.
+function href(node, owner) {
+  if (node.type === "value") return valueHref(node.path, owner);
+  if (/-[0-9a-f]{8}-[0-9a-f]{4}-4/.test(node.call)) return valueHref(node.call, owner);
+  return `#/call?${new URLSearchParams({ id: node.call, ...(owner ? { principal: owner } : {}) })}`;
+}
 
 const cut = (text) => (text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text);
 
 function detail(node) {
   if (node.type === "call") return [node.upstream || "mcp-mirror", node.outcome, clock(node.at)].join(" · ");
-  if (node.is_removed) return "no longer stored";
-  return [node.kind, bytes(node.size)].join(" · ");
+  if (node.removed) return "no longer stored";
+  return [node.kind, bytes(node.bytes)].join(" · ");
 }
 
 const describe = (node) => node.type === "value" ? `Value ${node.path}: ${detail(node)}` : `Call of ${node.tool}: ${detail(node)}`;

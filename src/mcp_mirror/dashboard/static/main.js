@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { showCall, showCalls } from "./calls.js";
 import { announce, failure, h, replace } from "./dom.js";
+import { showLineage } from "./lineage.js";
 import { showSavings } from "./savings.js";
 import { showValue } from "./value.js";
 import { showValues } from "./values.js";
@@ -10,6 +11,7 @@ import { showValues } from "./values.js";
 const SECTIONS = [
   ["calls", "Calls", showCalls],
   ["values", "Values", showValues],
+  ["lineage", "Lineage", showLineage],
   ["savings", "Savings", showSavings],
   ["why", "Why", (view) => showCalls(view, true)],
 ];
@@ -61,7 +63,7 @@ function askToken(message) {
     message && h("div", { class: "failure", role: "alert" }, message),
     h("form", { class: "login", onsubmit: submit },
       h("label", { class: "field", for: "token" }, "Bearer token of the gateway"), input,
-      h("p", { class: "note" }, "Enter the token that your MCP client uses. This tab keeps it until you close it. A page of `mcp-mirror dashboard` needs its link instead."),
+      h("p", { class: "note" }, "Enter the token that your MCP client uses. This tab keeps it until you close it. A page of ", h("code", {}, "mcp-mirror dashboard"), " needs its link instead."),
       h("div", {}, h("button", { class: "primary" }, "Sign in"))));
   input.focus();
 }
@@ -112,7 +114,7 @@ async function route() {
   } catch (error) {
     if (controller.signal.aborted) return;
     if (error.status === 401) return askToken(error.message);
-    replace(view.main, failure(error, route));
+    replace(view.main, h("h1", {}, SECTIONS.find(([id]) => id === current)?.[1] ?? "Calls"), failure(error, route));
     announce(error.message);
   }
 }

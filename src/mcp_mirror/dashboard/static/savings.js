@@ -78,7 +78,9 @@ function buildBars(days) {
     return h("li", { title: `${one.name}: ${count(one.kept_out)} kept out, ${count(one.sent)} shown` }, kept, sent);
   };
   return [
-    h("ol", { class: "bars", "aria-hidden": "true" }, days.map(bar)),
+    h("div", { class: "chart", "aria-hidden": "true" },
+      h("ol", { class: "bars" }, days.map(bar)),
+      h("p", { class: "axis" }, h("span", {}, days[0].name), days.length > 1 && h("span", {}, days.at(-1).name))),
     h("p", { class: "legend" }, h("span", {}, h("i", { class: "kept" }), "kept out"), h("span", {}, h("i", { class: "sent" }), "shown")),
     h("details", {}, h("summary", {}, "Figures by day"), buildRows(days, "Day")),
   ];
@@ -110,7 +112,7 @@ function buildMemory(rows) {
 
 function buildPrices(found) {
   return h("details", {}, h("summary", {}, "Prices"),
-    h("p", { class: "note" }, "USD per million tokens of input. Prices change: write yours under `dashboard.prices` in the gateway's configuration, such as `my-model: {input: 2, cached_input: 0.2}`."),
+    h("p", { class: "note" }, "USD per million tokens of input. Prices change: write yours under ", h("code", {}, "dashboard.prices"), " in the gateway's configuration, such as ", h("code", {}, "my-model: {input: 2, cached_input: 0.2}"), "."),
     h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Model"), h("th", { scope: "col", class: "number" }, "Input"), h("th", { scope: "col", class: "number" }, "Cached input"))),
       h("tbody", {}, found.prices.map((one) => h("tr", {}, h("td", {}, one.name), h("td", { class: "number" }, money(one.input)), h("td", { class: "number" }, money(one.cached))))))));
 }

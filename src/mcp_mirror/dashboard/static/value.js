@@ -17,7 +17,7 @@ export async function showValue(view) {
   const report = h("div");
 
   replace(main,
-    h("p", { class: "crumbs" }, h("a", { href: principal ? `#/values?${new URLSearchParams({ principal })}` : "#/values" }, "Values"), " / ", isPart ? [valueLink(value.path, undefined, principal), ...buildCrumbs()] : ""),
+    h("p", { class: "crumbs" }, h("a", { href: principal ? `#/values?${new URLSearchParams({ principal })}` : "#/values" }, "Values"), isPart && [" / ", valueLink(value.path, undefined, principal), ...buildCrumbs()]),
     h("h1", { class: "path" }, value.selected),
     !value.model_sees && h("p", {}, h("span", { class: "tag hidden" }, "hidden from the model"), " The flow policy does not show this value to the model."),
     value.model_sees && !value.preview && h("p", {}, h("span", { class: "tag" }, "no preview"), " Notices show the model no part of this value."),
