@@ -31,11 +31,7 @@ CLIENTS ?= $(HOME)/.cache/mcp-mirror/clients
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca soak signals reference replicas node mcpb image lock clean
-=======
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz hostile loca soak signals reference replicas node mcpb image lock clean
->>>>>>> 64de267 (Draw the lineage of values, show savings and lineage as an MCP App beside memory_list, and test the page in Chromium)
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca soak signals reference replicas node mcpb image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
