@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mcp_mirror.observability.argument_shapes import MAX_CHARACTERS, describe_arguments, explain_unused_paths
 
 PATH = "say-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+OTHER = PATH.replace("say", "other")
 KNOWN = frozenset({"say"})
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -84,5 +85,8 @@ def test_strings_that_resemble_paths_are_named_without_their_text() -> None:
 def test_used_paths_and_other_texts_are_not_explained() -> None:
     assert explain({"a": PATH}, PATH) == {}
     assert explain({"a": "text"}) == {}
+    assert explain({"a": PATH}) == {}  # the error of the call names it
+    assert explain({"a": OTHER}) == {"a": OTHER}
+    assert explain({"a": OTHER}, OTHER) == {}
     assert explain_unused_paths(b'{"a": "%s", "a": 1}' % PATH.encode(), KNOWN, (), with_values=True) == ()
     assert explain_unused_paths(b'{"a": "%s", "b": "\\ud800"}' % PATH.encode(), KNOWN, (), with_values=True) == ()

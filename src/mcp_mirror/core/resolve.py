@@ -34,6 +34,8 @@ _MAX_EXPLAINED: Final = 50
 """Strings that `explain_strings` explains."""
 _MAX_QUOTES: Final = 4096
 """Quotes in the arguments that are examined for typed texts: two for each key and two for each text."""
+IS_PATH: Final = "it is a memory path"
+"""The reason of `explain_strings` for a string that is a pointer."""
 _QUOTE: Final = re.compile(rb'"')
 _MAX_NAMED: Final = 200
 """Characters of a path or a location in an error message."""
@@ -122,7 +124,7 @@ def _explain(found: Pointer | EscapedPath | None) -> tuple[str | None, str]:
     if found.path is None:
         return None, "it is rejected: it resembles a path, but is malformed"
     if found.is_known:
-        return str(found.path), "it is a memory path"
+        return str(found.path), IS_PATH
     return str(
         found.path
     ), "it is a path of a tool that this gateway does not serve: text, unless a value is stored under it"

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.core.resolve import explain_strings
+from mcp_mirror.core.resolve import IS_PATH, explain_strings
 from mcp_mirror.paths import find_bases, has_candidates, parse_path, strip_wrapping
 
 MAX_CHARACTERS: Final = 2_000
@@ -65,6 +65,8 @@ def explain_unused_paths(
 ) -> tuple[tuple[str, str, str], ...]:
     """Return the strings that resemble memory paths and were not used as such: location, text and reason of each.
 
+    A path that was not used because the call was refused is not among them: the error of the refusal names it.
+
     Args:
         arguments: A JSON object as text.
         labels: The tool labels of this gateway's paths.
@@ -78,7 +80,7 @@ def explain_unused_paths(
         root = msgspec.json.decode(arguments)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ()
-    unused = [(at, reason) for at, path, reason in explained if path is None or path not in used]
+    unused = [(at, reason) for at, path, reason in explained if reason != IS_PATH and path not in used]
     return tuple(
         (
             ".".join(_cut(str(step), _KEY_CHARACTERS) for step in at),
