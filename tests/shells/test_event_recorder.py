@@ -214,5 +214,5 @@ async def test_the_stage_records_refusals_errors_and_cancellations(log: FickleLo
     events = [event for _, event in await read_calls(log, LOCAL, limit=9)]
     assert [event.outcome for event in events] == ["cancelled", "error", "error", "refused"]
     assert events[-1].tool == "(unknown)"
-    assert events[-1].why == (("", "", "It is busy. Wait."),)
+    assert events[-1].why == (("", "", "No tool has the name that the client called."),)  # which the error repeats
     assert events[-1].arguments == f'"<arguments, {MAX_ARGUMENTS + 9:,} bytes>"'

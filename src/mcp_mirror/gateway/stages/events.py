@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -9,8 +10,12 @@ from mcp_mirror.core.replies import Reply, count_reply_bytes
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.call_record import describe_outcome, find_upstream, name_tool
+from mcp_mirror.observability.audit import UNKNOWN
 from mcp_mirror.observability.events import MAX_ARGUMENTS, EventRecorder, FinishedCall
 from mcp_mirror.payload.json_rpc import join
+
+_UNKNOWN_TOOL: Final = "No tool has the name that the client called."
+"""In place of an error that repeats the name, which may be any text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +44,14 @@ class EventStage:
         return reply
 
     def _record(self, call: Call, reply: Reply, outcome: str, message: str, began: float) -> None:
-        trace, size = call.trace, len(call.arguments)
+        trace, size, tool = call.trace, len(call.arguments), name_tool(call)
+        refusal = (message or _read_text(reply)) if trace.reason else ""
         self.recorder.add(
             FinishedCall(
                 call.namespace,
                 call.id,
                 max(1000 * (self.clock() - began), 0.0),
-                name_tool(call),
+                tool,
                 find_upstream(call),
                 "refused" if trace.reason else outcome,
                 trace.reason or "",
@@ -57,7 +63,7 @@ class EventStage:
                 bytes(call.arguments) if size <= MAX_ARGUMENTS else None,
                 size,
                 trace.path_labels,
-                (message or _read_text(reply)) if trace.reason else "",
+                _UNKNOWN_TOOL if refusal and tool == UNKNOWN else refusal,
                 trace.detail.get("script_call", ""),
             )
         )

@@ -5,8 +5,10 @@ process loses nothing of it, and a crash of the machine may lose the newest call
 log starts again. The file is opened with its first use.
 """
 
+import errno
 import logging
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +38,8 @@ _logger = logging.getLogger(__name__)
 
 _LOCK_TIMEOUT: Final = 2.0
 """Seconds to wait for the write lock."""
+_SPARE: Final = 4 << 20
+"""Free bytes of the disk below which nothing is appended, because deleting values on a full disk needs some."""
 _CURSOR_DIGITS: Final = 19
 _MAX_CURSOR: Final = (1 << 63) - 1
 _COLUMNS: Final = tuple(one.name for one in fields(Sums))
@@ -144,6 +148,8 @@ class DiskEventLog:
 
     def _append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], keep: int) -> None:
         now = self._clock()
+        if shutil.disk_usage(self._path.parent).free < _SPARE:
+            raise OSError(errno.ENOSPC, "the rest is for deletions of values")
         with self._change() as change:
             self._sweep(change, now)
             change.executemany(_APPEND, [(namespace, now, entry) for entry in entries])
