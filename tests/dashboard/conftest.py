@@ -19,7 +19,7 @@ from mcp_mirror.dashboard.viewers import KEY, Viewer
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.dashboard import DashboardPolicy
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.policies import MirrorPolicy, StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.frames import FrameScanner
@@ -101,6 +101,7 @@ async def page(tmp_path: Path) -> AsyncIterator[Page]:
             queries=await stack.enter_async_context(aclosing(QueryRunner(watchdog))),
             policy=DashboardPolicy(),
             limits=StorePolicy(),
+            mirror=MirrorPolicy(),
             read_flows=Flows,
             version="0",
             timeout=20.0,

@@ -106,6 +106,8 @@ async def test_a_call_opens_to_its_arguments_with_linked_paths(config: Path) -> 
         await opened.browser("wait", selector="tbody tr")
         await opened.browser("click", selector='button:text-is("build_report_mirrored")')
         await opened.browser("wait", selector="tr.detail pre a")
+        await opened.browser("click", selector='button:text-is("Show the notice")')
+        await opened.browser("wait", selector="tr.detail pre", text="build_report-")
         await opened.shoot("call-open")
         await opened.browser("click", selector="tr.detail pre a")
         await opened.browser("wait", selector="h1.path", text=paths["orders"])

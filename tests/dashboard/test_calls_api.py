@@ -11,6 +11,8 @@ from tests.dashboard.samples import NOW, base_of, fill_busy, log_calls, make_cal
 from mcp_mirror.dashboard import api
 from mcp_mirror.dashboard.savings import MAX_ROWS, Assumptions, build_savings, find_price, merge_prices
 from mcp_mirror.settings.dashboard import DashboardPolicy, PricePolicy
+from mcp_mirror.settings.limits import PrincipalLimits
+from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.event_log import Sums
 
 ALICE, BOB = '["token", "alice"]', '["token", "bob"]'
@@ -174,6 +176,13 @@ async def test_savings_cover_the_chosen_days_and_the_quota(page: Page) -> None:
     assert priced["total"]["step_cost"] == 0
 
 
+async def test_the_quota_of_a_principal_is_its_own(page: Page) -> None:
+    limits = StorePolicy(namespace_values=10, principals=(PrincipalLimits("alice", namespace_values=99),))
+    for namespace, most in ((ALICE, 99), (BOB, 10)):
+        [memory] = (await page.seen_by(namespace=namespace).with_services(limits=limits).get("savings"))["memory"]
+        assert memory["max_values"] == most
+
+
 @pytest.mark.parametrize(
     "query", [{"days": "-1"}, {"later_steps": "x"}, {"step_context": "9" * 30}, {"days": "\uff11"}]
 )
@@ -186,7 +195,7 @@ async def test_a_principal_sees_only_its_own(page: Page) -> None:
     await log_calls(page.store, [make_call(1, NOW, "canary", "u", path=path)], BOB)
     alice = page.seen_by(namespace=ALICE)
     unknown = await alice.refuse("value", path=base_of("t", 2))
-    for endpoint in ("value", "part", "download", "image"):
+    for endpoint in ("value", "part", "download", "image", "notice"):
         assert await alice.refuse(endpoint, path=path) == (unknown[0], unknown[1].replace(base_of("t", 2), path))
     for endpoint in ("values", "calls", "savings", "value", "lineage"):
         for principal in (BOB, "*", "local", "nobody"):
@@ -213,7 +222,7 @@ async def test_an_operator_sees_metadata_of_all_and_values_of_none(page: Page) -
     savings = await operator.send("GET", "savings", principal="*")
     assert {row["name"] for row in savings.json()["by_principal"]} == {"alice", "bob"}
     assert "canary" not in listed.text + values.text + facts.text + savings.text
-    for endpoint in ("part", "download", "image"):
+    for endpoint in ("part", "download", "image", "notice"):
         status, message = await operator.refuse(endpoint, principal=BOB, path=path)
         assert (status, "canary" in message) == (403, False)
         status, message = await operator.refuse(endpoint, principal=BOB, path=f"{path}/nokey")

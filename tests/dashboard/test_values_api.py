@@ -235,6 +235,17 @@ async def test_an_unknown_path_names_the_nearest_ones(page: Page) -> None:
     assert path in message
 
 
+async def test_the_notice_of_a_value_is_written_again(page: Page) -> None:
+    path = await put(page.store, orders(1500), "list_orders", 1)
+    notice = (await page.get("notice", path=f"{path}/0"))["notice"]
+    assert notice.startswith(f'"{path}"')
+    assert "array of 1,500 objects" in notice
+    assert page.sink.records[-1].event == "read"
+    hidden = page.with_services(read_flows=hiding)
+    assert (await hidden.refuse("notice", path=path))[0] == 403
+    assert (await page.refuse("notice", path=base_of("none", 1)))[0] == 404
+
+
 async def test_each_read_of_a_value_writes_an_audit_record(page: Page) -> None:
     path = await put(page.store, {"a": [1]}, "t", 1)
     await page.get("values")
@@ -265,7 +276,7 @@ async def test_a_value_hidden_from_the_model_shows_only_its_facts(page: Page) ->
     page = page.with_services(read_flows=hiding)
     facts = await page.get("value", path=path)
     assert (facts["model_sees"], "canary" in json.dumps(facts), "shape" in facts) == (False, False, False)
-    for endpoint in ("part", "download", "image"):
+    for endpoint in ("part", "download", "image", "notice"):
         status, message = await page.refuse(endpoint, path=path)
         assert (status, "canary" in message) == (403, False)
     assert page.sink.records[-1].event == "refusal"

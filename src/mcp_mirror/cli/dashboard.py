@@ -124,13 +124,15 @@ async def _open_services(config: Config) -> AsyncIterator[DashboardServices]:
             aclosing(FrameScanner(child_watchdog)) as scanner,
             aclosing(QueryRunner(child_watchdog)) as queries,
         ):
+            limits = replace(config.store, principals=config.auth.principals)
             flows = build_flows(config, is_isolated=config.auth.is_required)
             yield DashboardServices(
                 store=store,
                 scanner=scanner,
                 queries=queries,
                 policy=config.dashboard,
-                limits=config.store.shared() if config.auth.is_required else config.store,
+                limits=limits.shared() if config.auth.is_required else limits,
+                mirror=config.mirror,
                 read_flows=lambda: flows,
                 version=version("mcp-mirror"),
                 timeout=config.memory_tools.timeout,

@@ -233,6 +233,10 @@ async def _read_image(request: DashboardRequest) -> Response:
     return Response(content, headers=headers)
 
 
+async def _read_notice(request: DashboardRequest) -> Response:
+    return _encode({"notice": await request.values.write_notice(request.text("path"))})
+
+
 async def _download(request: DashboardRequest) -> Response:
     name, pieces = await request.values.open_download(request.text("path"))
     first = await anyio.to_thread.run_sync(_take_first, pieces)  # an error becomes a response, not a broken body
@@ -305,7 +309,7 @@ async def _read_savings(request: DashboardRequest) -> Response:
 
 async def _read_quota(services: DashboardServices, namespace: str) -> Mapping[str, Any]:
     """The values and bytes of a namespace with their limits, and all tokens that were ever counted."""
-    stats, limits = await services.store.stats(namespace), services.limits
+    stats, limits = await services.store.stats(namespace), services.limits.for_namespace(namespace)
     return {
         "principal": name_principal(namespace),
         "values": stats.values,
@@ -323,6 +327,7 @@ _ENDPOINTS: Final[Mapping[tuple[str, str], Endpoint]] = {
     ("GET", "value"): _describe_value,
     ("GET", "part"): _read_part,
     ("GET", "image"): _read_image,
+    ("GET", "notice"): _read_notice,
     ("GET", "download"): _download,
     ("POST", "forget"): _forget,
     ("GET", "calls"): _list_calls,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from mcp_mirror.observability.audit import NO_AUDIT, Audit
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.dashboard import DashboardPolicy
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.policies import MirrorPolicy, StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
@@ -22,6 +22,8 @@ class DashboardServices:
     policy: DashboardPolicy
     limits: StorePolicy
     """The quotas of the store."""
+    mirror: MirrorPolicy
+    """The style and the budget of notices."""
     read_flows: Callable[[], Flows]
     """Returns the current flow policy."""
     version: str

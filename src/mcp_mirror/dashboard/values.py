@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import anyio.to_thread
+
 from mcp_mirror.core.media import read_media
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.dashboard.images import decode_image, peek_raster_type
@@ -16,6 +18,7 @@ from mcp_mirror.dashboard.services import DashboardServices
 from mcp_mirror.dashboard.viewers import Viewer
 from mcp_mirror.errors import FlowError, MirrorError, ToolError
 from mcp_mirror.memory.flow_guard import FlowGuard
+from mcp_mirror.memory.notices import rebuild_notice
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
@@ -26,6 +29,7 @@ from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Descriptor
 from mcp_mirror.workers.queries import Query
 
@@ -183,6 +187,23 @@ class Values:
         if image is None:
             raise ToolError("The value is not a PNG, JPEG, GIF or WebP image of up to 20 MiB. Download it instead.")
         return image
+
+    async def write_notice(self, text: str) -> str:
+        """Return the notice that a model read in place of a value, by the present configuration.
+
+        Raises:
+            ForbiddenError: The viewer may not read the value.
+            ToolError: The path has no value, or the value cannot be decoded.
+        """
+        found = await self._find(str(MemoryPath((await self._parse(text)).base)))
+        mirror, known = self.services.mirror, found.descriptor
+        if known is None:
+            return ""
+        estimate = expected_estimator(mirror.provider)
+        try:
+            return await anyio.to_thread.run_sync(rebuild_notice, known, found.blob, mirror, estimate)
+        except ValueError:  # a key with half of a surrogate pair
+            raise ToolError("The notice of this value cannot be written. Open the value instead.") from None
 
     async def open_download(self, text: str) -> tuple[str, Iterator[bytes]]:
         """Return a safe file name and the bytes of a value: text as UTF-8, media decoded, other values as JSON.

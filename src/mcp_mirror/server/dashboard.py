@@ -39,14 +39,14 @@ def is_served(config: Config) -> bool:
 def build_api(gateway: Gateway, config: Config) -> DashboardApi:
     """Return the API over the store of a running gateway."""
     services = gateway.services
-    limits = config.store.shared() if config.auth.is_required else config.store
     return DashboardApi(
         DashboardServices(
             store=services.writer.store,
             scanner=services.scanner,
             queries=services.queries,
             policy=config.dashboard,
-            limits=limits,
+            limits=services.writer.lifetime,
+            mirror=config.mirror,
             read_flows=lambda: gateway.state.flows,
             version=version("mcp-mirror"),
             timeout=config.memory_tools.timeout,

@@ -160,7 +160,25 @@ function buildDetail(call, session) {
     call.hidden && h("p", { class: "note" }, call.hidden),
     why.length > 0 && [h("h2", {}, "Why"), h("ul", {}, why)],
     call.arguments && [h("h2", {}, "Arguments"), h("pre", { tabindex: "0" }, linkPaths(indent(call.arguments), call.inputs, link))],
+    call.path && !call.hidden && buildNotice(call.path, owner),
   ];
+}
+
+// The notice is written again from the value, so opening a call reads no value.
+function buildNotice(path, principal) {
+  const section = h("div", { class: "actions" });
+  const open = async () => {
+    try {
+      const { notice } = await api.get("notice", { path, principal });
+      const block = h("pre", { tabindex: "0" }, notice);
+      section.replaceWith(h("h2", {}, "Notice"), block);
+      block.focus();
+    } catch (error) {
+      replace(section, failure(error));
+    }
+  };
+  section.append(h("button", { type: "button", onclick: open }, "Show the notice"));
+  return section;
 }
 
 export async function showCall(view) {
