@@ -1,6 +1,7 @@
 """Assembly of a gateway from a configuration: only this module opens and closes the store, upstreams and server."""
 
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
@@ -8,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import anyio
@@ -28,7 +29,7 @@ from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose, load_stages
 from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.gateway.services import Services
-from mcp_mirror.gateway.stages.call_metrics import RequestMetrics
+from mcp_mirror.gateway.stages.call_metrics import RequestMetrics, RequestObserver
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.gateway.tool_search import search_tools
@@ -47,6 +48,7 @@ from mcp_mirror.observability.signals import NO_SIGNALS, Signals
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
 from mcp_mirror.security.flows import build_flows
+from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
 from mcp_mirror.server.announcements import Announcements
@@ -77,8 +79,12 @@ from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
 from mcp_mirror.workers.sql import SqlWorkers
 
+if TYPE_CHECKING:
+    from mcp_mirror.observability.tracing import Tracing
+
 _logger = logging.getLogger(__name__)
 
+_OTLP_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _STARTUP_SECTIONS: Final = ("store", "server", "limits", "auth", "audit", "events", "dashboard")
 """Sections of the configuration that a reload does not apply."""
 
@@ -318,8 +324,9 @@ async def open_application(
                 recorder=recorder,
                 quotas=_build_quotas(config, store, recorder),
                 metrics=signals.metrics,
+                tracing=_build_tracing_stage(signals, services.path_hasher),
             )
-            observer = RequestMetrics(signals.metrics) if signals.metrics else None
+            observer = _build_observer(signals)
             dispatch = Dispatcher(services, lambda: runtime.state, observer)
             builder = _StateBuilder(services, shared, dispatch, tuple(stages))
             catalog = Catalog({}, LABELS | OWN_LABELS | {RUN} | await store.labels())
@@ -357,11 +364,48 @@ async def open_application(
 
 def open_signals(config: Config) -> Signals:
     """Return the signals that a configuration asks for."""
-    if config.server.metrics is None:
-        return NO_SIGNALS
-    from mcp_mirror.observability.metrics import Metrics  # noqa: PLC0415  # only if configured
+    metrics = None
+    if config.server.metrics is not None:
+        from mcp_mirror.observability.metrics import Metrics  # noqa: PLC0415  # only if configured
 
-    return Signals(Metrics(version("mcp-mirror")))
+        metrics = Metrics(version("mcp-mirror"))
+    return Signals(metrics, _open_tracing())
+
+
+def _open_tracing() -> "Tracing | None":
+    """Return the traces that the `OTEL_*` variables ask for."""
+    is_off = (
+        os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none"
+    )
+    if is_off or not any(os.environ.get(name) for name in _OTLP_ENDPOINTS):
+        return None
+    try:
+        from mcp_mirror.observability.tracing import Tracing  # noqa: PLC0415  # an extra
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        _logger.warning("The environment asks for traces, which need an extra: pip install 'mcp-mirror[otel]'.")
+        return None
+    return Tracing(version("mcp-mirror"), os.environ)
+
+
+def _build_tracing_stage(signals: Signals, path_hasher: PathHasher) -> Stage | None:
+    if signals.tracing is None:
+        return None
+    from mcp_mirror.gateway.stages.tracing import TracingStage  # noqa: PLC0415  # only if configured
+    from mcp_mirror.observability.tracing import end_span  # noqa: PLC0415  # as above
+
+    return TracingStage(signals.tracing, end_span, path_hasher)
+
+
+def _build_observer(signals: Signals) -> RequestObserver | None:
+    measured = RequestMetrics(signals.metrics) if signals.metrics else None
+    if signals.tracing is None:
+        return measured
+    from mcp_mirror.gateway.stages.tracing import RequestTracing  # noqa: PLC0415  # only if configured
+    from mcp_mirror.observability.tracing import end_span  # noqa: PLC0415  # as above
+
+    return RequestTracing(signals.tracing, end_span, measured)
 
 
 def _record_session(signals: Signals) -> Callable[[Session, float], None]:

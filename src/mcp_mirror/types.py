@@ -81,6 +81,8 @@ class Provenance:
     """SHA-256 of the arguments as the gateway sent them, hexadecimal."""
     inputs: tuple[str, ...] = ()
     """The memory paths among the arguments."""
+    traceparent: str = ""
+    """The W3C trace context of the call; empty without traces."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Serving:
 
         async def serve_all() -> None:
             async with (
-                open_application(config, awaits_client=not self.address, signals=open_signals(config)) as application,
+                open_application(config, awaits_client=not self.address, signals=signals) as application,
                 anyio.create_task_group() as tasks,
             ):
                 measure_stalls()
@@ -75,7 +75,11 @@ class Serving:
                     _check_start(application)
                 tasks.cancel_scope.cancel()
 
-        run_until_signal(serve_all(), shutdown, config.server.drain)
+        signals = open_signals(config)
+        try:
+            run_until_signal(serve_all(), shutdown, config.server.drain)
+        finally:
+            signals.close()
 
     async def _serve_metrics(
         self, application: Application, shutdown: anyio.Event, number: int, *, task_status: TaskStatus[None]

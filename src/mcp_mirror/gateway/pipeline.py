@@ -54,6 +54,8 @@ class StageDependencies:
     """Counts calls; None without quotas."""
     metrics: "Metrics | None" = None
     """Measures calls; None if no metrics are configured."""
+    tracing: Stage | None = None
+    """Records spans; None without traces."""
 
 
 def build_stages(
@@ -72,6 +74,7 @@ def build_stages(
     has_window = config.context.window is not None and not config.is_transparent
     recorder = None if config.is_transparent else shared.recorder
     order: tuple[Stage | None, ...] = (
+        shared.tracing,
         CallMetricsStage(shared.metrics) if shared.metrics else None,
         EventStage(recorder, shared.clock) if recorder else None,
         AuditStage(shared.audit, shared.clock) if shared.audit.sink else None,

@@ -154,7 +154,7 @@ class ResultProcessor:
         if captured.value is not None:
             digest = hashlib.sha256(call.arguments).hexdigest()
             paths = tuple(sorted({value.path for value in values.values()}))
-            provenance = Provenance(entry.upstream, entry.tool, digest, paths)
+            provenance = Provenance(entry.upstream, entry.tool, digest, paths, trace.traceparent)
             await self.services.writer.store_result(call.namespace, provenance, options, captured, trace.labels)
             trace.path = options.bases.value
         trace.envelope = captured.envelope

@@ -120,6 +120,12 @@ class CallTrace:
     """The flow labels of the result."""
     reason: RefusalReason | None = None
     """Why the call was refused; None if it was not."""
+    traceparent: str = ""
+    """The W3C trace context of the call; empty without traces."""
+    span: Any = field(default=None, repr=False)
+    """The span of the call; None without traces."""
+    producers: tuple[str, ...] = ()
+    """The trace contexts of the calls that produced the input values."""
     hidden_tokens: int = 0
     """Tokens of the stored result that a path or a preview replaces."""
     sent: int | None = None

@@ -23,7 +23,7 @@ _DIGEST_CHARACTERS: Final = 64
 _NO_ENVELOPE: Final = b"{}"
 _KINDS: Final[tuple[Kind, ...]] = ("object", "array", "text", "number", "boolean", "null", "binary")
 """Records contain the places of kinds: add new kinds at the end."""
-_DEFAULTS: Final[tuple[Any, ...]] = (None, None, None, True, {}, _NO_ENVELOPE, (), ())
+_DEFAULTS: Final[tuple[Any, ...]] = ("", None, None, None, True, {}, _NO_ENVELOPE, (), ())
 """The defaults at the end of a compact descriptor, the last first."""
 
 
@@ -85,6 +85,7 @@ class _CompactDescriptor(msgspec.Struct, array_like=True):
     companion: str | None = None
     array: tuple[int, int, int, tuple[int, ...], tuple[int, ...]] | None = None
     """Start, bytes and items of the large array, and the indices and offsets of some of its items."""
+    traceparent: str = ""
 
 
 _compact_decoder: Final = msgspec.msgpack.Decoder(_CompactDescriptor)
@@ -111,6 +112,7 @@ def pack_descriptor(known: Descriptor) -> bytes:
         known.media_type,
         known.companion,
         known.array and (*known.array.span, known.array.length, known.array.indices, known.array.offsets),
+        origin.traceparent,
     ]
     for default in _DEFAULTS:
         if compact[-1] != default:
@@ -134,7 +136,11 @@ def unpack_descriptor(base: str, encoded: bytes) -> Descriptor:
         created=compact.created,
         expires=compact.expires,
         provenance=Provenance(
-            compact.upstream, compact.tool, digest.hex() if isinstance(digest, bytes) else digest, compact.inputs
+            compact.upstream,
+            compact.tool,
+            digest.hex() if isinstance(digest, bytes) else digest,
+            compact.inputs,
+            compact.traceparent,
         ),
         media_type=compact.media_type,
         labels=compact.labels,

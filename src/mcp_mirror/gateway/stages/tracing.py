@@ -1,0 +1,83 @@
+"""Records a span for each call and for its request to the upstream, for OpenTelemetry."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from mcp_mirror.core.catalog import CatalogEntry
+from mcp_mirror.core.replies import Reply, count_reply_bytes
+from mcp_mirror.gateway.call import Call, Next
+from mcp_mirror.gateway.call_record import name_tool
+from mcp_mirror.gateway.stages.call_metrics import (
+    RequestObserver,
+    Response,
+    SendRequest,
+    classify_error,
+    classify_reply,
+    classify_response,
+)
+from mcp_mirror.security.path_hash import PathHasher
+from mcp_mirror.upstreams.session import UpstreamRequest
+
+if TYPE_CHECKING:
+    from mcp_mirror.observability.tracing import Tracing
+
+_CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class TracingStage:
+    """Records the span of a client's call, with links to the calls that produced its input values."""
+
+    tracing: "Tracing"
+    end_span: Callable[..., None]
+    path_hasher: PathHasher
+
+    async def __call__(self, call: Call, call_next: Next) -> Reply:
+        """Answer a call and record its span."""
+        span, error, call_trace = self.tracing.start_server_span(name_tool(call), call.meta), _CANCELLED, call.trace
+        call_trace.span, call_trace.traceparent = span, self.tracing.format_context(span)
+        try:
+            reply = await call_next(call)
+            error = classify_reply(call, reply)
+            span.set_attribute("mcp_mirror.result.bytes", count_reply_bytes(reply))
+        except Exception as failure:
+            error = classify_error(failure)
+            raise
+        finally:
+            for producer in call_trace.producers:
+                self.tracing.link(span, producer)
+            span.set_attribute("mcp_mirror.call.id", call.id)
+            span.set_attribute("mcp_mirror.tokens.shown", call_trace.sent or 0)
+            span.set_attribute("mcp_mirror.tokens.kept_out", call_trace.kept_out)
+            if call_trace.path:
+                span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(call_trace.path))
+            self.end_span(span, error)
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTracing:
+    """A `RequestObserver` that records the span of a request, and sends its context to the upstream."""
+
+    tracing: "Tracing"
+    end_span: Callable[..., None]
+    following: RequestObserver | None = field(default=None)
+
+    async def __call__(self, call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest) -> Response:
+        """Send a request and record its span."""
+        span, error = self.tracing.start_client_span(entry.tool, call.trace.span), _CANCELLED
+        span.set_attribute("mcp_mirror.upstream", entry.upstream)
+        request = replace(request, meta=self.tracing.inject(request.meta, span))
+        try:
+            if self.following is None:
+                response = await send(request)
+            else:
+                response = await self.following(call, entry, request, send)
+            error = classify_response(response)
+        except Exception as failure:
+            error = classify_error(failure)
+            raise
+        finally:
+            self.end_span(span, error)
+        return response
