@@ -76,7 +76,10 @@ async def open_arm(arm: Arm, environment: Environment, folder: Path) -> AsyncIte
             yield OpenArm(arm, servers.tools, servers.instructions, lambda call: calls(servers, call))
         return
     run_folder = RunFolder(folder, folder)
-    upstreams = {name: {**server, "timeout": _TIMEOUT} for name, server in environment.servers.items()}
+    upstreams = {
+        name: {**server, "timeout": _TIMEOUT, "startup_timeout": _TIMEOUT}
+        for name, server in environment.servers.items()
+    }
     config = run_folder.prepare({"upstreams": upstreams, **(_SCRIPTS if arm == "scripts" else _NO_SCRIPTS)}, {})
     async with start_servers(run_folder, config, gateway=True, elicitation="none") as gateway:
         clients = {name: (client, name) for name, client in gateway.clients.items()}

@@ -1,13 +1,13 @@
 """The oracle's scripts for AcademicWarning, MachineOperating and ABTesting: tables in BigQuery, and files.
 
-A model with SQL reads aggregates in every arm. What differs is how the rows of a result reach a file or a program.
+A model with SQL reads aggregates in every arm. The arms differ in the way of a result to a file or a program.
 """
 
 import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from loca_oracle import Ask, Script, Step, ask, read_whole
@@ -41,9 +41,10 @@ def _tables(dataset: str) -> Step:
     return [query(f"SELECT table_name FROM `{dataset}.INFORMATION_SCHEMA.TABLES`")]
 
 
-def _names(text: str) -> list[str]:
-    """The names of the tables in a result."""
-    return [str(row["table_name"]) for row in read_rows(text)]
+def _names(text: str) -> Generator[Step, list[str], list[str]]:
+    """The names of the tables in a result. `memory_query` cannot select them, because the JSON follows a heading."""
+    whole = yield from read_whole(text)
+    return [str(row["table_name"]) for row in read_rows(whole)]
 
 
 # AcademicWarning
@@ -101,7 +102,8 @@ def _warnings(critical: Sequence[Sequence[str]]) -> list[Ask]:
 def warn_direct() -> Script:
     """Read the averages and all scores."""
     listed, quiz = yield [*_tables("academic_warning"), _QUIZ]
-    (averages,) = yield [query(_history(_names(listed)))]
+    names = yield from _names(listed)
+    (averages,) = yield [query(_history(names))]
     history = {row["student_id"]: row["average"] for row in read_rows(averages)}
     bad: list[list[Any]] = [["student_id", "name", "score", "hist_avg", "drop_ratio"]]
     critical: list[list[str]] = []
@@ -118,7 +120,8 @@ def warn_direct() -> Script:
 def warn_mirror() -> Script:
     """Pass the path of the averages to a file, and compare there."""
     listed, _ = yield [*_tables("academic_warning"), _QUIZ_HEAD]
-    (averages,) = yield [query(_history(_names(listed)))]
+    names = yield from _names(listed)
+    (averages,) = yield [query(_history(names))]
     yield [write("history.txt", path_in(averages))]
     (compared,) = yield [run(COMPARE)]
     yield _warnings(printed((yield from read_whole(compared))))
@@ -127,7 +130,7 @@ def warn_mirror() -> Script:
 def warn_scripts() -> Script:
     """Compare in a program, and write the warnings, in one script."""
     listed, _ = yield [*_tables("academic_warning"), _QUIZ_HEAD]
-    sql = _history(_names(listed))
+    sql = _history((yield from _names(listed)))
     yield [query(f"{sql} LIMIT 2")]
     yield [ask("memory_run", code=WARN, inputs={"sql": sql, "program": COMPARE})]
 
@@ -271,7 +274,8 @@ for name in sorted(glob.glob("sums_*.txt")):
     text = open(name).read()
     rows += json.loads(text[text.index("["):])
 rates = [[row["scenario"], 100 * row["av"] / row["ac"], 100 * row["bv"] / row["bc"]] for row in rows]
-rates.append(["{_OVERALL}"] + [sum(rate[n] for rate in rates) / len(rates) for n in (1, 2)])
+totals = {{name: sum(row[name] for row in rows) for name in ("ac", "av", "bc", "bv")}}
+rates.append(["{_OVERALL}", 100 * totals["av"] / totals["ac"], 100 * totals["bv"] / totals["bc"]])
 with open("record.csv", "w", newline="") as file:
     writer = csv.writer(file)
     writer.writerow(["scenario", "A_conversion %", "B_conversion %"])
@@ -314,12 +318,13 @@ def _queries(names: Sequence[str]) -> list[Ask]:
 def rates_direct() -> Script:
     """Read the sums of all scenarios, and write the rates."""
     listed, _ = yield [*_tables("ab_testing"), _RECORD]
-    names = _names(listed)
+    names = yield from _names(listed)
     yield [query(f"SELECT * FROM `ab_testing.{names[0]}` LIMIT 2")]
     sums = yield _queries(names)
     rows = [row for text in sums for row in read_rows(text)]
     rates = [[row["scenario"], 100 * row["av"] / row["ac"], 100 * row["bv"] / row["bc"]] for row in rows]
-    overall = [sum(rate[at] for rate in rates) / len(rates) for at in (1, 2)]
+    totals = {name: sum(row[name] for row in rows) for name in ("ac", "av", "bc", "bv")}
+    overall = (100 * totals["av"] / totals["ac"], 100 * totals["bv"] / totals["bc"])
     lines = [[name, f"{a:.3f}%", f"{b:.3f}%"] for name, a, b in [*rates, [_OVERALL, *overall]]]
     record = _csv([["scenario", "A_conversion %", "B_conversion %"], *lines])
     yield [write("record.csv", record), *_conclude(*overall)]
@@ -328,7 +333,7 @@ def rates_direct() -> Script:
 def rates_mirror() -> Script:
     """Pass the paths of the sums to files, and write the rates there."""
     listed, _ = yield [*_tables("ab_testing"), _RECORD]
-    names = _names(listed)
+    names = yield from _names(listed)
     yield [query(f"SELECT * FROM `ab_testing.{names[0]}` LIMIT 2")]
     sums = yield _queries(names)
     yield [write(f"sums_{at}.txt", path_in(text)) for at, text in enumerate(sums)]
@@ -340,6 +345,7 @@ def rates_scripts() -> Script:
     """Query, and write the rates, in one script."""
     first = f"{_tables('ab_testing')[0].arguments['query']} LIMIT 2"
     listed, _ = yield [query(first), _RECORD]
-    yield [query(f"SELECT * FROM `ab_testing.{_names(listed)[0]}` LIMIT 2")]
+    names = yield from _names(listed)
+    yield [query(f"SELECT * FROM `ab_testing.{names[0]}` LIMIT 2")]
     (overall,) = yield [ask("memory_run", code=RATES_IN_SCRIPT, inputs={"program": RATES})]
     yield _conclude(*printed(overall))

@@ -160,12 +160,12 @@ _COLUMNS = (
 )
 CHOOSE = """\
 counts = {}
-for order in orders:
-    if order["status"] == "completed":
-        counts[order["customer_email"]] = counts.get(order["customer_email"], 0) + 1
+recent = [order for order in orders if order["status"] == "completed" and order["date_created"] >= since]
+for order in recent:
+    counts[order["customer_email"]] = counts.get(order["customer_email"], 0) + 1
 new = []
-for order in orders:
-    if order["status"] == "completed" and counts[order["customer_email"]] == 1 and order["date_created"] >= since:
+for order in recent:
+    if counts[order["customer_email"]] == 1:
         new.append([order["customer_email"], order["customer_name"], order["order_number"],
                     order["product_price"], order["date_created"], order["product_name"]])
 """
@@ -226,15 +226,11 @@ def _since(now: str) -> str:
 
 
 def _new(orders: Sequence[Mapping[str, Any]], since: str) -> list[list[Any]]:
-    """The customers with one completed order, which is recent, as a model that has read all orders finds them."""
-    completed = [order for order in orders if order["status"] == "completed"]
-    counts = Counter(order["customer_email"] for order in completed)
+    """The customers with one completed order of the last days, as a model that has read all orders finds them."""
+    recent = [order for order in orders if order["status"] == "completed" and order["date_created"] >= since]
+    counts = Counter(order["customer_email"] for order in recent)
     names = ("customer_email", "customer_name", "order_number", "product_price", "date_created", "product_name")
-    return [
-        [order[name] for name in names]
-        for order in completed
-        if counts[order["customer_email"]] == 1 and order["date_created"] >= since
-    ]
+    return [[order[name] for name in names] for order in recent if counts[order["customer_email"]] == 1]
 
 
 def _welcome(new: Sequence[Sequence[Any]], template: str, last_id: int, now: str) -> Step:

@@ -1,7 +1,9 @@
 """The tables of LOCA-bench: all runs by arm and size, and each task with its arms side by side."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import mean
 from typing import Final
 
@@ -26,6 +28,9 @@ _FIGURES: Final[Mapping[str, Callable[[Record], float]]] = {
 }
 
 
+_LARGEST: Final = ("context_tokens", "definition_tokens")
+
+
 def summarize(records: Iterable[Record]) -> Lines:
     """A line for each model, size and arm: successes, largest context, and means per run."""
     groups: dict[tuple[str, int, int], list[Record]] = {}
@@ -33,21 +38,26 @@ def summarize(records: Iterable[Record]) -> Lines:
     for record in records:
         key = (record["model"], SIZES.index(record["size"]), arms.index(record["arm"]))
         groups.setdefault(key, []).append(record)
-    header = ["model", "size", "arm", "success", "largest context", *_FIGURES, "overflow", "void"]
+    header = ["model", "size", "arm", "success", "largest context", "definitions", *_FIGURES, "overflow", "void"]
     lines = [header]
     for (model, size, arm), group in sorted(groups.items()):
         valid = [record for record in group if record["end"] != VOID]
         passed = sum(record["success"] for record in valid)
-        context = max((record["context_tokens"] for record in valid), default=0)
+        largest = [max((record[name] for record in valid), default=0) for name in _LARGEST]
         overflows = sum(record["end"] == "overflow" for record in valid)
         figures = [f"{mean(map(read, valid)):,.0f}" if valid else "-" for read in _FIGURES.values()]
         ends = [str(overflows), str(len(group) - len(valid))]
-        lines.append([model, SIZES[size], arms[arm], f"{passed}/{len(valid)}", f"{context:,}", *figures, *ends])
+        lines.append(
+            [model, SIZES[size], arms[arm], f"{passed}/{len(valid)}", *(f"{one:,}" for one in largest), *figures, *ends]
+        )
     return lines
 
 
 def compare_arms(records: Iterable[Record]) -> Lines:
-    """A line for each task and size: the messages of the largest context, steps and billed cost in each arm."""
+    """A line for each task and size: the messages of the largest context, steps and billed cost in each arm.
+
+    The messages do not include the definitions of the tools.
+    """
     cells: dict[tuple[str, int], dict[str, Record]] = {}
     for record in records:
         cells.setdefault((record["task"], SIZES.index(record["size"])), {})[record["arm"]] = record
@@ -75,10 +85,14 @@ def _as_table(lines: Lines, console: Console) -> None:
     console.print(table)
 
 
-def _as_markdown(lines: Lines, console: Console) -> None:
+def as_markdown(lines: Lines) -> str:
+    """Write a table in Markdown."""
     rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    console.print("\n".join(f"| {' | '.join(row)} |" for row in rows), soft_wrap=True, highlight=False, markup=False)
-    console.print()
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _as_markdown(lines: Lines, console: Console) -> None:
+    console.print(f"{as_markdown(lines)}\n", soft_wrap=True, highlight=False, markup=False)
 
 
 def _as_json(lines: Lines, console: Console) -> None:
@@ -90,6 +104,7 @@ FORMATS: Final[Mapping[str, Callable[[Lines, Console], None]]] = {
     "markdown": _as_markdown,
     "json": _as_json,
 }
+_MARKED: Final = re.compile(r"(<!-- loca: [^\n]*-->\n).*?(<!-- end of loca -->)", re.DOTALL)
 
 
 def write_report(records: Sequence[Record], form: str, console: Console) -> None:
@@ -102,3 +117,16 @@ def write_report(records: Sequence[Record], form: str, console: Console) -> None
     """
     for lines in (summarize(records), compare_arms(records)):
         FORMATS[form](lines, console)
+
+
+def write_docs(records: Sequence[Record], page: Path, origin: str) -> None:
+    """Write both tables between the markers of a page.
+
+    Args:
+        records: The runs.
+        page: The page.
+        origin: A line about the origin of the figures.
+    """
+    tables = "\n\n".join(as_markdown(lines) for lines in (summarize(records), compare_arms(records)))
+    text = page.read_text(encoding="utf-8")
+    page.write_text(_MARKED.sub(lambda found: f"{found[1]}{origin}\n\n{tables}\n{found[2]}", text), encoding="utf-8")

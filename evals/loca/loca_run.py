@@ -5,9 +5,11 @@ Each run is in the log as soon as it ends, so the same command continues an inte
 
 import argparse
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
@@ -16,7 +18,7 @@ from rich.console import Console
 
 from loca_arms import ARMS, OpenArm
 from loca_oracle import Oracle
-from loca_report import FORMATS, write_report
+from loca_report import FORMATS, write_docs, write_report
 from loca_runs import Plan, Player, run_missing
 from loca_scripts import SCRIPTS
 from loca_suite import SIZES, Suite, Task, read_tasks
@@ -106,10 +108,20 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--log", type=Path, help="JSON lines; runs that it has are not repeated")
     parser.add_argument("--format", choices=list(FORMATS), default="table")
     parser.add_argument("--require", type=float, default=0.0, help="exit code 1 if a smaller share of runs succeeds")
+    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/evaluation/loca.md")
     options = parser.parse_args()
     if not options.oracle and not (options.model and options.base_url):
         parser.error("Give --oracle, or --model and --base-url.")
     return options
+
+
+def origin() -> str:
+    """The day and the commits of the figures."""
+    commits = []
+    for folder in (ROOT, INSTALLED.source):
+        command = ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"]
+        commits.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())  # noqa: S603
+    return f"{datetime.now(UTC):%Y-%m-%d}, commit {commits[0]}, LOCA-bench {commits[1]}:"
 
 
 def show(record: Record) -> None:
@@ -131,6 +143,8 @@ async def main() -> int:
         await run_missing(plan, log, show)
     records = log.of(plan.keys())
     write_report(records, options.format, Console())
+    if options.write_docs:
+        write_docs(records, ROOT / "docs" / "evaluation" / "loca.md", origin())
     valid = [record for record in records if record["end"] != VOID]
     passed = sum(record["success"] for record in valid)
     return 0 if len(valid) == len(records) and passed >= options.require * len(valid) else 1

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 from loca_arms import OpenArm
 from loca_oracle import Oracle, Script, ask, read_whole
 from loca_reading import path_or_value
-from loca_report import write_report
+from loca_report import write_docs, write_report
 from mcp_mirror.errors import EndpointError
 from mcp_mirror.evals.conversation import Call, MadeCall, Result, Tool
 
@@ -93,8 +94,8 @@ def test_tables_show_success_cost_and_the_messages_of_each_arm() -> None:
     records = [record("direct", success=False, end="overflow"), record("scripts"), {**record("scripts"), **void}]
     write_report(records, "markdown", Console(file=written, width=200))
     lines = written.getvalue().splitlines()
-    assert "| oracle | 8k | direct | 0/1 | 900 | 2,000 | 1,000 | 100 | 1,600 | 3 | 4 | 1 | 1 | 0 |" in lines
-    assert "| oracle | 8k | scripts | 1/1 | 900 | 2,000 | 1,000 | 100 | 1,600 | 3 | 4 | 1 | 0 | 1 |" in lines
+    assert "| oracle | 8k | direct | 0/1 | 900 | 300 | 2,000 | 1,000 | 100 | 1,600 | 3 | 4 | 1 | 1 | 0 |" in lines
+    assert "| oracle | 8k | scripts | 1/1 | 900 | 300 | 2,000 | 1,000 | 100 | 1,600 | 3 | 4 | 1 | 0 | 1 |" in lines
     assert "| Nhl | 8k | failed: 600 / 3 / 1,600 | 600 / 3 / 1,600 |" in lines
     assert "| Other | 8k | - | void |" in lines
 
@@ -104,3 +105,12 @@ def test_the_same_tables_in_other_formats(form: str, capsys: pytest.CaptureFixtu
     console: Callable[..., Console] = Console
     write_report([record("mirror")], form, console(width=200))
     assert "mirror" in capsys.readouterr().out
+
+
+def test_the_tables_replace_those_of_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "loca.md"
+    page.write_text("before\n<!-- loca: written by a test -->\nold\n<!-- end of loca -->\nafter\n")
+    write_docs([record("mirror")], page, "today:")
+    text = page.read_text()
+    assert text.startswith("before\n<!-- loca: written by a test -->\ntoday:\n\n| model | size | arm |")
+    assert text.endswith("| Nhl | 8k | 600 / 3 / 1,600 |\n<!-- end of loca -->\nafter\n")
