@@ -26,7 +26,7 @@ ARMS: Final[Mapping[Arm, str]] = {
 _NO_SCRIPTS: Final = {"memory_tools": {"deny": ["memory_run"]}}
 _SCRIPTS: Final = {"code": {"tools": "all"}}
 _TIMEOUT: Final = 300.0
-"""Seconds of one call; the suite's own limit is 120 for a server."""
+"""Seconds of one call, and of the start of a server; the suite's own limit is 120 for a call."""
 _PTC: Final = "programmatic_tool_calling"
 _PTC_TOOL: Final = f"{_PTC}_code_execution"
 _PTC_PASSES: Final = 10
@@ -80,7 +80,9 @@ async def open_arm(arm: Arm, environment: Environment, folder: Path) -> AsyncIte
         name: {**server, "timeout": _TIMEOUT, "startup_timeout": _TIMEOUT}
         for name, server in environment.servers.items()
     }
-    config = run_folder.prepare({"upstreams": upstreams, **(_SCRIPTS if arm == "scripts" else _NO_SCRIPTS)}, {})
+    # On a busy machine a server may start later than the first list of tools, which a run reads only once.
+    waiting = {"upstreams": upstreams, "mirror": {"startup_wait": _TIMEOUT}}
+    config = run_folder.prepare({**waiting, **(_SCRIPTS if arm == "scripts" else _NO_SCRIPTS)}, {})
     async with start_servers(run_folder, config, gateway=True, elicitation="none") as gateway:
         clients = {name: (client, name) for name, client in gateway.clients.items()}
         servers = _Servers(gateway.tools, gateway.instructions, clients)

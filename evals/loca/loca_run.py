@@ -108,6 +108,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--log", type=Path, help="JSON lines; runs that it has are not repeated")
     parser.add_argument("--format", choices=list(FORMATS), default="table")
     parser.add_argument("--require", type=float, default=0.0, help="exit code 1 if a smaller share of runs succeeds")
+    parser.add_argument("--report", action="store_true", help="only print the tables of the runs in the log")
     parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/evaluation/loca.md")
     options = parser.parse_args()
     if not options.oracle and not (options.model and options.base_url):
@@ -140,7 +141,8 @@ async def main() -> int:
     async with httpx2.AsyncClient(timeout=options.seconds) as client:
         player = make_oracle(load_tokenizer()) if options.oracle else make_model(options, client)
         plan = Plan(INSTALLED, tasks, options.arm, player, options.repeats)
-        await run_missing(plan, log, show)
+        if not options.report:
+            await run_missing(plan, log, show)
     records = log.of(plan.keys())
     write_report(records, options.format, Console())
     if options.write_docs:
