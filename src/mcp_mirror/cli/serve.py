@@ -1,5 +1,6 @@
 """The command `mcp-mirror serve`."""
 
+import sys
 from functools import partial
 from typing import Annotated
 
@@ -15,6 +16,10 @@ from mcp_mirror.system.file_handles import raise_handle_limit
 from mcp_mirror.system.heap import keep_freed_memory
 
 _MAX_PORT = 65535
+_WAITING = (
+    "mcp-mirror waits for an MCP client on standard input; Ctrl-C stops it. Clients start it themselves: see "
+    "`mcp-mirror install`. To serve HTTP, add --http 127.0.0.1:8000."
+)
 
 
 def serve(
@@ -46,6 +51,8 @@ def serve(
     address = _read_address(http) if http else None
     raise_handle_limit()
     keep_freed_memory()
+    if address is None and sys.stdin.isatty():
+        print_line(_WAITING)
     serving = Serving(loaded, path, address, watches=watch, verbosity=verbose, print_line=print_line)
     if workers == 1:
         serving.run(lambda url: print_line(f"mcp-mirror serves {url}"))
