@@ -47,7 +47,7 @@ export async function showSavings(view) {
       total.calls === 0 ? empty("No calls in this time. Use a tool in your MCP client, or choose a longer time.") : [
         h("div", { class: "cards" },
           card("Tokens kept out", short(total.kept_out), ratio),
-          card("Tokens shown", short(total.sent), `${count(total.calls)} calls`),
+          card("Tokens shown", short(total.sent), `${count(total.calls)} ${total.calls === 1 ? "call" : "calls"}`),
           card("Net savings", money(total.net), `${money(total.avoided)} avoided, ${money(total.shown + total.step_cost)} spent`),
           card("Extra steps", count(total.steps), `calls of memory tools, ${money(total.step_cost)} of context again`)),
         h("p", { class: "note" }, explain(total, price, found)),
