@@ -496,6 +496,28 @@ async def test_the_user_decides_on_a_tool_that_is_not_read_only(
         assert calls == 0
 
 
+@pytest.mark.parametrize(
+    ("limits", "code", "calls"),
+    [
+        ({}, f"for n in range(3):\n    {WRITE}\n1 / 0", 3),
+        ({"calls": 2}, f"for n in range(3):\n    {WRITE}", 2),
+        ({}, "1 / 0", 0),
+    ],
+)
+async def test_a_failed_script_reports_its_calls_that_change_something(
+    configured: Configured, connect: Connect, tmp_path: Path, limits: dict[str, int], code: str, calls: int
+) -> None:
+    async with connect(asking(tmp_path, configured, tools="all", **limits)) as client:
+        result = await client.call_tool("memory_run", {"code": code})
+    text = result.content[0].text  # type: ignore[union-attr]
+    sent = (tmp_path / "mail.log").read_text().count(" tools/call\n") if calls else 0
+    assert result.is_error
+    assert sent == calls
+    warning = f"Before that it made {calls} calls of tools that can change something. Do not repeat them."
+    assert (warning in text) is (calls > 0)
+    assert ("Do not repeat" in text) is (calls > 0)
+
+
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_user_decides_on_a_refused_flow_of_a_script(
     configured: Configured, connect: Connect, tmp_path: Path, mode: str

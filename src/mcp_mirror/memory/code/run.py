@@ -64,6 +64,8 @@ class _Progress:
     most_printed: int
     """Characters of printed text that are kept."""
     calls: int = 0
+    changes: int = 0
+    """Successful calls of tools that are not read-only."""
     stored: list[tuple[str, str]] = field(default_factory=list)
     """The tool and the memory path of each stored result."""
     printed: list[str] = field(default_factory=list)
@@ -181,6 +183,8 @@ async def _call_tool(
         progress.labels = progress.join(progress.labels, result.labels)
     if result.path:
         progress.stored.append((tool.name, result.path))
+    if result.error is None and not tool.is_read_only:
+        progress.changes += 1
     return result
 
 
@@ -245,6 +249,9 @@ async def _reply_hidden(call: ToolInput, inputs: Inputs, progress: _Progress, ou
 def _build_error(failure: Failure, policy: CodePolicy, progress: _Progress) -> ToolError:
     """Return the error of a failed script: what failed, the printed text and the stored values."""
     parts = [_describe_failure(failure, policy, may_quote=progress.preview)]
+    if progress.changes and progress.preview:
+        calls = f"{progress.changes:,} call{'s' if progress.changes > 1 else ''}"
+        parts.append(f"Before that it made {calls} of tools that can change something. Do not repeat them.")
     if progress.text and progress.preview:
         parts.append(f"printed:\n{progress.text}")
     if progress.stored:
