@@ -261,8 +261,8 @@ class Ended:
     err: str
 
 
-async def _run(start: Start, *args: str, stdin: int | None = DEVNULL) -> Ended:
-    process = await start(*args, stdin=stdin, stdout=PIPE, stderr=PIPE)
+async def _run(start: Start, *args: str, stdin: int | None = DEVNULL, **surroundings: Any) -> Ended:
+    process = await start(*args, stdin=stdin, stdout=PIPE, stderr=PIPE, **surroundings)
     out, err = await asyncio.wait_for(process.communicate(), BOUND)
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())

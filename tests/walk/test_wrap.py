@@ -10,6 +10,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -171,6 +172,25 @@ async def test_values_survive_the_processes_that_stored_them(command: Wrap) -> N
     async with command("wrap", *server("raw.py", "ok")) as second:
         await second.greet()
         assert await second.text(RETRIEVE, {"memory_path": path}) == LONG
+
+
+async def test_commands_read_the_values_of_wrapped_servers_without_a_configuration(
+    command: Wrap, home: dict[str, str], run: Run, tmp_path: Path
+) -> None:
+    own = {**home, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    async with command("wrap", *server("raw.py", "ok")) as client:
+        await client.greet()
+        path = path_of(await client.text("say", long_result()))
+    run_own = partial(run, env=own)
+    for words in (("values", "list"), ("stats",), ("usage", "--by", "tool"), ("values", "lineage", path)):
+        ended = await run_own(*words)
+        assert ended.code == 0, ended.err
+        assert "no configuration was found; reading the values of wrapped servers" in ended.err
+        assert "say" in ended.out or words == ("stats",), ended.out
+    store = tmp_path / "data" / "mcp-mirror" / "store"
+    shown = await run_own("values", "show", path, "--store", str(store))
+    assert (shown.code, shown.err) == (0, "")
+    assert "line 0: caf\u00e9" in shown.out
 
 
 async def test_users_do_not_share_values(command: Wrap, home: dict[str, str], tmp_path: Path) -> None:

@@ -4,14 +4,12 @@ It works whether or not a gateway runs, and without a configuration for users of
 not apply, as in `mcp-mirror values`: a user who can run the command can read the store.
 """
 
-import os
 import time
 import webbrowser
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -20,16 +18,13 @@ import typer
 import uvicorn
 
 from mcp_mirror.app import open_persistent_store
-from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import load_file, load_quietly, print_note, run_until_signal
-from mcp_mirror.cli.wrap import StoreOption
-from mcp_mirror.config import find_config
+from mcp_mirror.cli.options import ConfigOption, StoreOption, VerboseOption
+from mcp_mirror.cli.run import load_store_config, print_note, run_until_signal
 from mcp_mirror.dashboard.api import DashboardApi
 from mcp_mirror.dashboard.services import DashboardServices
-from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.audit_file import AuditFile
-from mcp_mirror.observability.logging import configure_logging, create_path_hasher
+from mcp_mirror.observability.logging import create_path_hasher
 from mcp_mirror.security.flows import build_flows
 from mcp_mirror.server.dashboard import LocalDashboard
 from mcp_mirror.server.hosts import AddressCheck
@@ -59,27 +54,8 @@ def dashboard(
 
     Example: mcp-mirror dashboard --port 8765 --no-browser
     """
-    chosen = _choose_config(config, store, verbose)
+    chosen = load_store_config(config, store, verbose)
     run_until_signal(_serve(chosen, port, opens_browser=browser))
-
-
-def _choose_config(path: Path | None, store: Path | None, verbosity: int) -> Config:
-    """Return the configuration of the options; without a file, the one whose store wrapped servers use."""
-    if store is not None:
-        configure_logging(verbosity)
-        return Config(store=replace(Config().store, kind="disk", path=str(store.expanduser().absolute())))
-    if path is not None:
-        return load_quietly(path, verbosity)
-    configure_logging(verbosity)
-    try:
-        found = find_config(None, os.environ)
-    except MirrorError:
-        print_note("mcp-mirror: no configuration was found; the page shows the values of wrapped servers.")
-        return Config()
-    print_note(f"mcp-mirror: reading {found.path}. --store shows the store in another folder.")
-    loaded = load_file(found.path)
-    configure_logging(verbosity, loaded)
-    return loaded
 
 
 async def _serve(config: Config, port: int, *, opens_browser: bool) -> None:

@@ -15,6 +15,16 @@ ConfigOption = Annotated[
         show_default=False,
     ),
 ]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        help="The folder of stored values, which all gateways with the same folder share. Default: the user's data "
+        "folder.",
+        metavar="FOLDER",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 VerboseOption = Annotated[
     int, typer.Option("--verbose", "-v", count=True, help="Increase log verbosity; repeat for more.")

@@ -9,26 +9,28 @@ from rich.table import Table
 
 from mcp_mirror.app import open_persistent_store
 from mcp_mirror.cli.console import open_console
-from mcp_mirror.cli.options import ConfigOption, JsonOption, VerboseOption
-from mcp_mirror.cli.run import load_quietly, run_until_signal
+from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, VerboseOption
+from mcp_mirror.cli.run import load_store_config, run_until_signal
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.types import StoreStats
 
 NOTHING: Final = "The store is empty, and the gateway has answered no call yet. Call a twin first."
 
 
-def stats(config: ConfigOption = None, as_: JsonOption = False, verbose: VerboseOption = 0) -> None:
+def stats(
+    config: ConfigOption = None, store: StoreOption = None, as_: JsonOption = False, verbose: VerboseOption = 0
+) -> None:
     """Print stored values and tokens sent and kept out, by namespace.
 
     A running gateway updates these numbers every few seconds.
 
     Example: mcp-mirror stats
     """
-    loaded = load_quietly(config, verbose)
+    loaded = load_store_config(config, store, verbose)
 
     async def run() -> None:
-        async with open_persistent_store(loaded) as store:
-            found = {namespace: await store.stats(namespace) for namespace in sorted(await store.namespaces())}
+        async with open_persistent_store(loaded) as opened:
+            found = {namespace: await opened.stats(namespace) for namespace in sorted(await opened.namespaces())}
         table = as_table(found) if found else NOTHING
         open_console().print(as_json(found) if as_ else table, markup=False, highlight=False)
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from mcp_mirror.app import open_persistent_store
 from mcp_mirror.cli.ages import parse_age
 from mcp_mirror.cli.console import open_console
-from mcp_mirror.cli.options import ConfigOption, JsonOption
-from mcp_mirror.cli.run import load_quietly, run_until_signal
+from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption
+from mcp_mirror.cli.run import load_store_config, run_until_signal
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.observability.usage import GROUPINGS, Grouping, group_sums, read_usage, sum_up
 from mcp_mirror.security.sanitize import sanitize_to_lines
@@ -31,6 +31,7 @@ def usage(
     ] = "7d",
     as_: JsonOption = False,
     config: ConfigOption = None,
+    store: StoreOption = None,
 ) -> None:
     """Print calls, errors, refusals, bytes and tokens by principal, tool, upstream or day, from the event log.
 
@@ -39,11 +40,11 @@ def usage(
     Example: mcp-mirror usage --by principal --since 7d
     """
     first = time.time() - parse_age(since, "--since")
-    loaded = load_quietly(config)
+    loaded = load_store_config(config, store)
 
     async def run() -> None:
-        async with open_persistent_store(loaded) as store:
-            found = group_sums(await read_usage(store.events, first), by)
+        async with open_persistent_store(loaded) as opened:
+            found = group_sums(await read_usage(opened.events, first), by)
         if as_:
             print(json.dumps([{by: name} | asdict(one) for name, one in found.items()], indent=2))
         elif found:

@@ -22,8 +22,8 @@ from mcp_mirror.app import open_persistent_store
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.cli.ages import format_duration, parse_age
 from mcp_mirror.cli.console import open_console
-from mcp_mirror.cli.options import ConfigOption, JsonOption
-from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
+from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption
+from mcp_mirror.cli.run import exit_with_error, load_store_config, print_note, run_until_signal
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.tools.files import encode_file
@@ -100,6 +100,7 @@ def list_values(
     namespace: NamespaceOption = LOCAL,
     as_: JsonOption = False,
     config: ConfigOption = None,
+    store: StoreOption = None,
 ) -> None:
     """List stored values, the newest first: path, tool, upstream, kind, stored size, age and time to expiry.
 
@@ -121,11 +122,16 @@ def list_values(
         if len(found) > limit:
             print_note(f"There are more than {limit:,} values. Print more with --limit.")
 
-    _run(config, namespace, run)
+    _run((config, store), namespace, run)
 
 
 @values_app.command()
-def show(path: PathArgument, namespace: NamespaceOption = LOCAL, config: ConfigOption = None) -> None:
+def show(
+    path: PathArgument,
+    namespace: NamespaceOption = LOCAL,
+    config: ConfigOption = None,
+    store: StoreOption = None,
+) -> None:
     """Print the origin and the beginning of a value.
 
     Example: mcp-mirror values show list_orders-5f0a3c52-0c1e-4a52-8f2b-1d9f6f2f7b10/0
@@ -139,7 +145,7 @@ def show(path: PathArgument, namespace: NamespaceOption = LOCAL, config: ConfigO
             print(f"{name + ':':<12}{sanitize_to_lines(text)}")
         print(f"\n{_preview_value(found)}")
 
-    _run(config, namespace, run)
+    _run((config, store), namespace, run)
 
 
 @values_app.command()
@@ -149,6 +155,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     namespace: NamespaceOption = LOCAL,
     config: ConfigOption = None,
+    store: StoreOption = None,
 ) -> None:
     """Write a value to a file.
 
@@ -162,17 +169,18 @@ def export(
         size = _write(file, encode_file(found, from_base64=False), force=force)
         print_note(f"Written: {size:,} bytes to {file}.")
 
-    _run(config, namespace, run)
+    _run((config, store), namespace, run)
 
 
 @values_app.command()
-def lineage(
+def lineage(  # noqa: PLR0913, PLR0917  # typer reads the options from the parameters
     path: PathArgument,
     dot: Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz.")] = False,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
     as_: JsonOption = False,
     namespace: NamespaceOption = LOCAL,
     config: ConfigOption = None,
+    store: StoreOption = None,
 ) -> None:
     """Print the calls and values that a value was made of, and those that used it.
 
@@ -194,7 +202,7 @@ def lineage(
         if graph.is_cut:
             print_note("There are more calls and values than these.")
 
-    _run(config, namespace, run)
+    _run((config, store), namespace, run)
 
 
 @values_app.command()
@@ -205,6 +213,7 @@ def clear(
     namespace: NamespaceOption = LOCAL,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     config: ConfigOption = None,
+    store: StoreOption = None,
 ) -> None:
     """Delete the stored values of a namespace, after a confirmation.
 
@@ -223,11 +232,16 @@ def clear(
         deleted = [await values.store.delete(values.namespace, one.base) for one in found]
         print_note(f"Deleted {_format_count(sum(deleted))}.")
 
-    _run(config, namespace, run)
+    _run((config, store), namespace, run)
 
 
-def _run(config: Path | None, namespace: str, work: Callable[[_StoredValues], Coroutine[Any, Any, None]]) -> None:
-    loaded = load_quietly(config)
+def _run(
+    chosen: tuple[Path | None, Path | None],
+    namespace: str,
+    work: Callable[[_StoredValues], Coroutine[Any, Any, None]],
+) -> None:
+    """Run a command over the store of the options `--config` and `--store`."""
+    loaded = load_store_config(*chosen)
 
     async def run() -> None:
         async with open_persistent_store(loaded) as store:

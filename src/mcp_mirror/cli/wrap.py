@@ -3,29 +3,18 @@
 The module imports little: the wrapped program starts before the gateway is imported, so that both start at once.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mcp_mirror.cli.lazy import import_lazily
-from mcp_mirror.cli.options import VerboseOption
+from mcp_mirror.cli.options import StoreOption, VerboseOption
 from mcp_mirror.system.early_program import end_early, start_early
 
 _NameOption = Annotated[
     str | None,
     typer.Option(
         help="The server's name in messages and in the origin of values. Default: the name of its program or host.",
-        show_default=False,
-    ),
-]
-StoreOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--store",
-        help="The folder of stored values, which all gateways with the same folder share. Default: the user's data "
-        "folder.",
-        metavar="FOLDER",
         show_default=False,
     ),
 ]

@@ -68,14 +68,10 @@ def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfi
     Raises:
         ConfigError: No file was found, or several clients' files and none to prefer.
     """
-    named = explicit or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
-    if named:
-        return FoundConfig(Path(expand_home(str(named))))
-    folder = user_config_path("mcp-mirror")
-    defaults = [path for path in (Path(CONFIG_NAME), folder / CONFIG_NAME) if path.is_file()]
-    installed = [path for path in sorted(folder.glob("*.yaml")) if path.name != CONFIG_NAME and path.is_file()]
-    found = [*defaults, *installed]
-    if defaults or len(found) == 1:
+    if explicit:
+        return FoundConfig(Path(expand_home(str(explicit))))
+    folder, found = user_config_path("mcp-mirror"), list_configs(environ)
+    if len(found) == 1 or (found and found[0].name == CONFIG_NAME):
         return FoundConfig(found[0], tuple(found[1:]))
     if found:
         names = ", ".join(path.name for path in found)
@@ -88,6 +84,15 @@ def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfi
         f"Write ./{CONFIG_NAME} with 'upstreams:' or a client's 'mcpServers' block, or run `mcp-mirror install`, which "
         "wraps a client's servers without a configuration; then `mcp-mirror doctor` checks them."
     )
+
+
+def list_configs(environ: Mapping[str, str]) -> list[Path]:
+    """Return the files that a command without `--config` may mean, the preferred first; see `find_config`."""
+    if named := environ.get(CONFIG_VARIABLE):
+        return [Path(expand_home(named))]
+    folder = user_config_path("mcp-mirror")
+    defaults = [path for path in (Path(CONFIG_NAME), folder / CONFIG_NAME) if path.is_file()]
+    return [*defaults, *(one for one in sorted(folder.glob("*.yaml")) if one.name != CONFIG_NAME and one.is_file())]
 
 
 def load_config(path: Path, environ: Mapping[str, str]) -> Config:
