@@ -1,10 +1,6 @@
 """The oracle's scripts for AcademicWarning, MachineOperating and ABTesting: tables in BigQuery, and files.
 
-<<<<<<< HEAD
 A model with SQL reads aggregates in every arm. The arms differ in the way of a result to a file or a program.
-=======
-A model with SQL reads aggregates in every arm; the arms differ in how the rows of a result reach a file or a program.
->>>>>>> 0ca6d36 (Show the values and usage of wrapped servers without a configuration, as the dashboard does)
 """
 
 import csv
