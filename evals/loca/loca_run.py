@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import anyio
 import httpx2
@@ -29,6 +30,8 @@ from mcp_mirror.evals.log import VOID, Log, Record
 from mcp_mirror.evals.loop import Complete
 
 ROOT = Path(__file__).resolve().parents[2]
+_WIDTH: Final = 160
+"""Characters of the widest table."""
 INSTALLED = Suite(
     source=Path(os.environ.get("LOCA_SOURCE") or ROOT / ".venv-loca" / "LOCA-bench"),
     python=ROOT / ".venv-loca" / "bin" / "python",
@@ -144,7 +147,7 @@ async def main() -> int:
         if not options.report:
             await run_missing(plan, log, show)
     records = log.of(plan.keys())
-    write_report(records, options.format, Console())
+    write_report(records, options.format, Console(width=max(Console().width, _WIDTH)))
     if options.write_docs:
         write_docs(records, ROOT / "docs" / "evaluation" / "loca.md", origin())
     valid = [record for record in records if record["end"] != VOID]
