@@ -1,6 +1,8 @@
 """`mcp-mirror eval` as a command: its table, its log, its exit codes, and its continuation."""
 
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -68,6 +70,39 @@ def test_an_interrupted_evaluation_continues_with_the_missing_runs(case: Path, t
         row = json.loads(ended.stdout)[0]
         assert (row["runs"], row["success"], row["void"]) == (3, 3, 0)
         assert [json.loads(line)["seed"] for line in log.read_text().splitlines()] == [1, 2, 3]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo terminals need a POSIX system")
+def test_a_terminal_shows_how_many_runs_are_done(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    terminal, device = os.openpty()
+    with scripted_server() as server:
+        server.scripts["sky"] = ["It is blue."]
+        server.hold = 2
+        command = arguments(case, server.url, "--model", "sky", "--repeats", "2", "--format", "json", "--by", "case")
+        evaluation = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=device, text=True)
+        try:
+            shown = _read_until(terminal, b"1/2")
+            assert b"runs, 1 succeeded" in shown
+            server.release.set()
+            output, _ = evaluation.communicate(timeout=BOUND)
+            _read_until(terminal, b"2/2")
+        finally:
+            evaluation.kill()
+            evaluation.wait(BOUND)
+            os.close(terminal)
+            os.close(device)
+    assert json.loads(output)[0]["runs"] == 2
+
+
+def _read_until(terminal: int, text: bytes) -> bytes:
+    shown = b""
+    while text not in shown:
+        assert select.select([terminal], [], [], BOUND)[0], shown
+        shown += os.read(terminal, 1 << 16)
+    return shown
 
 
 def test_a_void_run_is_reported_and_repeated(case: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Commands whose standard input is a terminal."""
+"""Commands whose standard streams are a terminal."""
 
 from __future__ import annotations
 
@@ -7,17 +7,143 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from gateway_processes import COMMAND
-from tests.walk.conftest import BOUND
+from tests.walk.conftest import BOUND, SERVERS
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
     from tests.walk.conftest import Configured
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo terminals need a POSIX system")
+END = b"(end)"
+SHOW_CURSOR = b"\x1b[?25h"
+ERASE_LINE = b"\x1b[2K"
+NO_SETTINGS = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+"""Variables with which rich does not look at the terminal."""
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pseudo terminals need a POSIX system")
+
+class Terminal:
+    """A pseudo terminal: commands write to `device`, tests read what it shows."""
+
+    def __init__(self, device: int, shown: asyncio.StreamReader) -> None:
+        self.device = device
+        self._shown = shown
+
+    async def read_until(self, text: bytes) -> bytes:
+        return await asyncio.wait_for(self._shown.readuntil(text), BOUND)
+
+    async def read_rest(self) -> bytes:
+        """What the terminal shows of commands that have ended."""
+        os.write(self.device, END)
+        return await self.read_until(END)
+
+
+@asynccontextmanager
+async def open_terminal() -> AsyncIterator[Terminal]:
+    ours, device = os.openpty()
+    shown = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(shown), os.fdopen(ours, "rb", 0)
+    )
+    try:
+        yield Terminal(device, shown)
+    finally:
+        transport.close()
+        os.close(device)
+
+
+@asynccontextmanager
+async def start(*args: str, **keys: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+    environment = {key: value for key, value in os.environ.items() if key not in NO_SETTINGS} | {"TERM": "xterm"}
+    keys = {"stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE, **keys}
+    environment |= keys.pop("env", {})
+    process = await asyncio.create_subprocess_exec(COMMAND, *args, env=environment, **keys)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await asyncio.wait_for(process.wait(), BOUND)
+
+
+@pytest.fixture
+def call(configured: Configured, tmp_path: Path) -> list[str]:
+    """The arguments of a call that reports progress, and then waits for the file `gate`."""
+    upstream = {"command": sys.executable, "args": [str(SERVERS / "slow.py"), str(tmp_path / "log")]}
+    config = str(configured({"slow": upstream}, mirror={"capture": "never"}))
+    arguments = {"steps": "2", "pause": "0", "message": "Reading\n\x1b[31mpages", "gate": str(tmp_path / "gate")}
+    given = [f"--arg={key}={value}" for key, value in arguments.items()]
+    return ["call", "work_mirrored", "--config", config, *given]
+
+
+async def test_call_on_a_terminal_shows_the_progress_of_the_upstream(call: list[str], tmp_path: Path) -> None:
+    async with open_terminal() as terminal, start(*call, stderr=terminal.device) as process:
+        shown = await terminal.read_until(b" s, 2/2, Reading ")
+        shown += await terminal.read_until(b"pages")
+        assert b"work_mirrored: " in shown
+        (tmp_path / "gate").touch()
+        output, _ = await asyncio.wait_for(process.communicate(), BOUND)
+        rest = await terminal.read_rest()
+    assert (process.returncode, output) == (0, b"done\n")
+    assert b"\x1b[31m" not in shown + rest
+    assert rest.endswith(ERASE_LINE + END)
+    assert SHOW_CURSOR in rest
+
+
+async def test_call_on_a_terminal_shows_the_upstreams_it_waits_for(
+    configured: Configured, raw: Any, tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    config = str(configured({"late": raw("ok", "--gate", str(late))}, mirror={"capture": "never"}))
+    async with (
+        open_terminal() as terminal,
+        start("call", "hear_mirrored", "--config", config, stderr=terminal.device) as process,
+    ):
+        await terminal.read_until(b"hear_mirrored: ")
+        await terminal.read_until(b" s, waiting for late")
+        late.touch()
+        await asyncio.wait_for(process.communicate(), BOUND)
+
+
+async def test_ctrl_c_during_a_call_erases_its_progress(call: list[str]) -> None:
+    async with open_terminal() as terminal, start(*call, stderr=terminal.device) as process:
+        await terminal.read_until(b"2/2, Reading ")
+        process.send_signal(signal.SIGINT)
+        output, _ = await asyncio.wait_for(process.communicate(), BOUND)
+        rest = await terminal.read_rest()
+    assert (process.returncode, output) == (130, b"")
+    assert SHOW_CURSOR in rest
+    assert rest.endswith(ERASE_LINE + END)
+
+
+@pytest.mark.parametrize("env", [{}, {"FORCE_COLOR": "1"}], ids=["plain", "colors"])
+async def test_call_on_a_pipe_prints_only_the_result(call: list[str], tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "gate").touch()
+    async with start(*call, env=env) as process:
+        assert await asyncio.wait_for(process.communicate(), BOUND) == (b"done\n", b"")
+    assert process.returncode == 0
+
+
+async def test_check_on_a_terminal_shows_the_upstreams_it_waits_for(
+    configured: Configured, raw: Any, tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    config = str(configured({"late": raw("ok", "--gate", str(late)), "quick": raw()}))
+    async with open_terminal() as terminal, start("check", "--config", config, stdout=terminal.device) as process:
+        await terminal.read_until(b"quick: ready")
+        await terminal.read_until(b"late: starting, ")
+        late.touch()
+        await terminal.read_until(b"late: ready")
+        await asyncio.wait_for(process.communicate(), BOUND)
+        assert b"starting" not in (await terminal.read_rest()).rpartition(ERASE_LINE)[2]
+
+
 async def test_serve_on_a_terminal_says_that_it_waits_and_stops_at_ctrl_c(configured: Configured, raw: Any) -> None:
     terminal, other = os.openpty()
     process = await asyncio.create_subprocess_exec(

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Annotated, Any, Final
 
 import anyio
@@ -11,8 +13,9 @@ import typer
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.check import explain_all_down
-from mcp_mirror.cli.console import print_problems
+from mcp_mirror.cli.console import open_console, print_problems
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
+from mcp_mirror.cli.progress import can_show_progress, describe_progress, show_progress
 from mcp_mirror.cli.run import exit_with_error, load, mute_upstream_warnings, print_note, run_until_signal
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.core.schema import Schema, types_at
@@ -46,7 +49,8 @@ def call(
 ) -> None:
     """Call one tool and print the result that a model would read.
 
-    The exit code is 1 if the result is an error.
+    While it waits, a terminal shows the seconds so far and the upstream's progress, on standard error. The exit code
+    is 1 if the result is an error.
 
     Example: mcp-mirror call tika_mirrored --arg pdf_path=sheet.pdf
     """
@@ -56,16 +60,20 @@ def call(
     given = dict(_split_argument(text) for text in arg or ())
     done: list[tuple[Call, Reply]] = []
     problems: list[str] = []
+    console, status = open_console(is_stderr=True), _Status(tool)
+    channel = _ProgressChannel(Caller(LOCAL), wants_progress=can_show_progress(console), status=status)
 
     async def run() -> None:
         async with open_application(loaded) as application:
-            with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
-                await _wait_for_tool(application, tool)
-            if not _has_tool(application, tool):
-                problems.extend(explain_all_down(application))
-            arguments = read_arguments(given, _find_schema(application, tool))
-            request = application.gateway.new_call(NullChannel(Caller(LOCAL)), tool, arguments)
-            done.append((request, await application.gateway.call_tool(request)))
+            with show_progress(console, status.describe):
+                with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
+                    await _wait_for_tool(application, tool, status)
+                if not _has_tool(application, tool):
+                    problems.extend(explain_all_down(application))
+                arguments = read_arguments(given, _find_schema(application, tool))
+                request = application.gateway.new_call(channel, tool, arguments)
+                status.state = "running"
+                done.append((request, await application.gateway.call_tool(request)))
 
     run_until_signal(run())
     [(request, reply)] = done
@@ -76,6 +84,31 @@ def call(
     if request.trace.path and loaded.store.kind in (None, "memory"):
         print_note(_VALUE_LOST)
     raise typer.Exit(1 if result.get("isError") else 0)
+
+
+@dataclass(slots=True)
+class _Status:
+    """What the command waits for."""
+
+    tool: str
+    state: str = "starting"
+    began: float = field(default_factory=perf_counter)
+
+    def describe(self) -> str:
+        """Return the line that a terminal shows."""
+        return f"{self.tool}: {perf_counter() - self.began:.0f} s, {self.state}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ProgressChannel(NullChannel):
+    """A channel to the terminal, which shows the latest progress notification."""
+
+    status: _Status
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Show progress, and drop other notifications."""
+        if method == "notifications/progress":
+            self.status.state = describe_progress(params)
 
 
 def read_arguments(given: Mapping[str, str], schema: Schema) -> bytes:
@@ -124,14 +157,22 @@ def _find_schema(application: Application, tool: str) -> Schema:
     return entry.schema if entry else {}
 
 
-async def _wait_for_tool(application: Application, tool: str) -> None:
+async def _wait_for_tool(application: Application, tool: str, status: _Status) -> None:
     """Wait until an upstream serves the tool, or until all upstreams have connected or failed."""
+
+    def report_waiting() -> None:
+        names = (one.policy.name for one in application.upstreams if not one.settled.is_set())
+        status.state = f"waiting for {', '.join(names)}"
 
     async def wait(upstream: Upstream) -> None:
         await upstream.settled.wait()
+        report_waiting()
         if _has_tool(application, tool):
             tasks.cancel_scope.cancel()
 
+    if tool in application.gateway.state.own_tools:
+        return
+    report_waiting()
     async with anyio.create_task_group() as tasks:
-        for upstream in application.upstreams if tool not in application.gateway.state.own_tools else ():
+        for upstream in application.upstreams:
             tasks.start_soon(wait, upstream)

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from time import perf_counter
+from typing import Any
 
 import anyio
 import typer
@@ -18,14 +18,12 @@ from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.cli.console import open_console, print_problems
 from mcp_mirror.cli.lock import describe_finding
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
+from mcp_mirror.cli.progress import show_progress
 from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.upstream import Upstream
-
-_REFRESH: Final = 0.25
-"""Seconds between two updates of the progress on a terminal."""
 
 
 def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
@@ -90,31 +88,27 @@ async def follow_start(application: Application) -> None:
 
     A terminal also shows the upstreams that are still starting, with their seconds so far.
     """
-    from rich.live import Live  # noqa: PLC0415  # for this command only
-
-    console, began = open_console(), anyio.current_time()
-    waiting = {upstream.policy.name for upstream in application.upstreams}
+    console, began = open_console(), perf_counter()
+    waiting = [upstream.policy.name for upstream in application.upstreams]
     sender, receiver = anyio.create_memory_object_stream[Upstream](len(waiting))
 
     async def follow(upstream: Upstream) -> None:
         await upstream.settled.wait()
         sender.send_nowait(upstream)
 
-    live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
+    def describe() -> str:
+        seconds = perf_counter() - began
+        return "\n".join(f"{name}: starting, {seconds:.0f} s" for name in sorted(waiting))
+
     async with anyio.create_task_group() as tasks:
         for upstream in application.upstreams:
             tasks.start_soon(follow, upstream)
-        with sender, receiver, live or nullcontext():
+        with sender, receiver, show_progress(console, describe):
             while waiting:
-                seconds = anyio.current_time() - began
-                if live:
-                    rows = (f"{name}: starting, {seconds:.0f} s" for name in sorted(waiting))
-                    live.update(Text("\n".join(rows)), refresh=True)
-                with anyio.move_on_after(_REFRESH if live else None):
-                    settled = await receiver.receive()
-                    waiting.discard(settled.policy.name)
-                    state = _describe_state(settled, anyio.current_time() - began)
-                    console.print(state, highlight=False, markup=False)
+                settled = await receiver.receive()
+                waiting.remove(settled.policy.name)
+                state = _describe_state(settled, perf_counter() - began)
+                console.print(state, highlight=False, markup=False)
 
 
 def _describe_state(upstream: Upstream, seconds: float) -> str:

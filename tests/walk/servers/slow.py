@@ -1,7 +1,8 @@
 """A scripted 2025-11-25 upstream with slow calls: `slow.py LOG`. Each call is logged.
 
-`work`: answers after `steps` reports of progress, each `pause` seconds after the last. `fall`, `read`: die the first
-time that they are called after their file LOG.dead is absent, and answer later; `read` is marked read-only.
+`work`: answers after `steps` reports of progress, each `pause` seconds after the last, with `message` if given, and not
+before the file `gate` exists, if given. `fall`, `read`: die the first time that they are called after their file
+LOG.dead is absent, and answer later; `read` is marked read-only.
 """
 
 import json
@@ -40,7 +41,10 @@ def call(identity: Any, params: dict[str, Any]) -> None:
     for step in range(arguments.get("steps", 0)):
         time.sleep(arguments["pause"])
         token = (params.get("_meta") or {}).get("progressToken")
-        write({"method": "notifications/progress", "params": {"progressToken": token, "progress": step + 1}})
+        more = {"message": arguments["message"], "total": arguments["steps"]} if "message" in arguments else {}
+        write({"method": "notifications/progress", "params": {"progressToken": token, "progress": step + 1, **more}})
+    while "gate" in arguments and not Path(arguments["gate"]).exists():
+        time.sleep(0.01)
     write({"id": identity, "result": {"content": [{"type": "text", "text": "done"}]}})
 
 
