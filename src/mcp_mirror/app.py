@@ -1,7 +1,6 @@
 """Assembly of a gateway from a configuration: only this module opens and closes the store, upstreams and server."""
 
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
@@ -9,14 +8,16 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 import anyio
 import mcp_types as types
 from anyio.abc import TaskGroup
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from platformdirs import user_cache_path, user_data_path
 
+from mcp_mirror.callers import ClientChannel
 from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import MirrorError, StoreError
@@ -79,12 +80,8 @@ from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
 from mcp_mirror.workers.sql import SqlWorkers
 
-if TYPE_CHECKING:
-    from mcp_mirror.observability.tracing import Tracing
-
 _logger = logging.getLogger(__name__)
 
-_OTLP_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _STARTUP_SECTIONS: Final = ("store", "server", "limits", "auth", "audit", "events", "dashboard")
 """Sections of the configuration that a reload does not apply."""
 
@@ -259,7 +256,7 @@ async def open_application(
         awaits_client: The first request of the only client starts the upstreams, with its capabilities.
         functions: Functions of the program that runs the gateway, as additional tools.
         stages: Stages of that program, the outermost first.
-        signals: The signals for monitoring systems; see `open_signals`.
+        signals: The signals for monitoring systems; see `mcp_mirror.observability.signals`.
 
     Yields:
         The gateway.
@@ -324,7 +321,7 @@ async def open_application(
                 recorder=recorder,
                 quotas=_build_quotas(config, store, recorder),
                 metrics=signals.metrics,
-                tracing=_build_tracing_stage(signals, services.path_hasher),
+                tracing=_build_tracing_stage(signals, services.path_hasher, is_stdio=awaits_client),
             )
             observer = _build_observer(signals)
             dispatch = Dispatcher(services, lambda: runtime.state, observer)
@@ -362,40 +359,21 @@ async def open_application(
             tasks.cancel_scope.cancel()
 
 
-def open_signals(config: Config) -> Signals:
-    """Return the signals that a configuration asks for."""
-    metrics = None
-    if config.server.metrics is not None:
-        from mcp_mirror.observability.metrics import Metrics  # noqa: PLC0415  # only if configured
-
-        metrics = Metrics(version("mcp-mirror"))
-    return Signals(metrics, _open_tracing())
-
-
-def _open_tracing() -> "Tracing | None":
-    """Return the traces that the `OTEL_*` variables ask for."""
-    is_off = (
-        os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none"
-    )
-    if is_off or not any(os.environ.get(name) for name in _OTLP_ENDPOINTS):
-        return None
-    try:
-        from mcp_mirror.observability.tracing import Tracing  # noqa: PLC0415  # an extra
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("opentelemetry"):
-            raise
-        _logger.warning("The environment asks for traces, which need an extra: pip install 'mcp-mirror[otel]'.")
-        return None
-    return Tracing(version("mcp-mirror"), os.environ)
-
-
-def _build_tracing_stage(signals: Signals, path_hasher: PathHasher) -> Stage | None:
+def _build_tracing_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> Stage | None:
     if signals.tracing is None:
         return None
     from mcp_mirror.gateway.stages.tracing import TracingStage  # noqa: PLC0415  # only if configured
     from mcp_mirror.observability.tracing import end_span  # noqa: PLC0415  # as above
 
-    return TracingStage(signals.tracing, end_span, path_hasher)
+    def describe_client(channel: ClientChannel) -> dict[str, str]:
+        attributes = {"network.transport": "pipe" if is_stdio else "tcp"}
+        session = channel.session_channel
+        protocol_version = session.protocol_version if isinstance(session, Session) else None
+        if channel.caller.is_stateless:
+            protocol_version = MODERN_PROTOCOL_VERSIONS[-1]
+        return attributes | ({"mcp.protocol.version": protocol_version} if protocol_version else {})
+
+    return TracingStage(signals.tracing, end_span, path_hasher, describe_client)
 
 
 def _build_observer(signals: Signals) -> RequestObserver | None:

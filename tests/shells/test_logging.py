@@ -11,6 +11,7 @@ import pytest
 from mcp_mirror.config import load_config
 from mcp_mirror.observability.logging import SecretFilter, configure_logging, print_status
 from mcp_mirror.security.path_hash import PathHasher
+from mcp_mirror.security.redaction import HIDDEN
 from mcp_mirror.settings.policies import Config
 
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
@@ -101,6 +102,22 @@ def test_an_error_is_logged_by_kind_and_place(log: Log, capsys: pytest.CaptureFi
     (line,) = capsys.readouterr().err.splitlines()
     assert "it failed (ValueError at test_logging.py:" in line
     assert "c4nary" not in line
+
+
+def test_other_handlers_get_redacted_messages_also_after_a_reload(log: Log) -> None:
+    messages: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(self.format(record))
+
+    handler = Handler()
+    logging.getLogger("mcp_mirror").addHandler(handler)
+    try:
+        log(f"see {KEYS['env']}")
+    finally:
+        logging.getLogger("mcp_mirror").removeHandler(handler)
+    assert messages == [f"see {HIDDEN}"]
 
 
 def test_status_lines_have_the_log_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,16 +5,18 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskStatus
 
-from mcp_mirror.app import Application, open_application, open_signals
+from mcp_mirror.app import Application, open_application
 from mcp_mirror.cli.run import print_note, run_until_signal
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging
+from mcp_mirror.observability.signals import open_signals
 from mcp_mirror.server.server import explain_failed_start
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.event_loop import measure_stalls
@@ -66,6 +68,7 @@ class Serving:
                         reloading.reload()
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
+                tasks.start_soon(signals.run)
                 if config.server.metrics is not None:
                     await tasks.start(self._serve_metrics, application, shutdown, start.worker.number if start else 0)
                 if self.address:
@@ -75,7 +78,7 @@ class Serving:
                     _check_start(application)
                 tasks.cancel_scope.cancel()
 
-        signals = open_signals(config)
+        signals = open_signals(config, version("mcp-mirror"), os.environ)
         try:
             run_until_signal(serve_all(), shutdown, config.server.drain)
         finally:

@@ -21,7 +21,7 @@ from mcp_mirror.security.redaction import HIDDEN, find_secrets, list_secret_form
 from mcp_mirror.security.sanitize import cut, sanitize
 from mcp_mirror.settings.policies import Config, HttpEndpoint, LogFormat
 
-_OURS: Final = "mcp_mirror"
+OWN_LOGGER: Final = "mcp_mirror"
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 _LONGEST: Final = 4000
 """Bytes of one message."""
@@ -65,14 +65,22 @@ class SecretFilter:
 class _SafeFormatter(logging.Formatter):
     """Formats the gateway's own messages, and of library messages only the origin and the kind of error."""
 
-    def __init__(self, secret_filter: SecretFilter, form: LogFormat) -> None:
+    def __init__(self, secret_filter: SecretFilter, form: LogFormat | None) -> None:
+        """Prepare the formatting.
+
+        Args:
+            secret_filter: Redacts messages.
+            form: The form of a line; None: the message without time, level and logger.
+        """
         super().__init__()
         self._secret_filter = secret_filter
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        ours = record.name.split(".")[0] == _OURS
+        ours = record.name.split(".")[0] == OWN_LOGGER
         message = self._secret_filter.clean(_format_own_message(record) if ours else _describe_origin(record))
+        if self._form is None:
+            return message
         return _format_line(self._form, record.created, record.levelname.lower(), record.name, message)
 
 
@@ -101,19 +109,32 @@ def configure_logging(verbosity: int, config: Config | None = None) -> None:
 
     Args:
         verbosity: 0 for warnings, 1 for events, 2 for debugging.
-        config: The configuration with the log format and the secrets to redact; None before it is read.
+        config: The configuration with the log format and the secrets to redact; None before it is read. They apply to
+            other handlers of the gateway's own logger too.
     """
     handler = logging.StreamHandler(sys.stderr)
-    secret_filter = SecretFilter(create_path_hasher(config), _find_secrets(config) if config else ())
-    handler.setFormatter(_SafeFormatter(secret_filter, config.server.log_format if config else "text"))
+    handler.setFormatter(_SafeFormatter(_create_secret_filter(config), config.server.log_format if config else "text"))
+    for other in logging.getLogger(OWN_LOGGER).handlers:
+        other.setFormatter(create_message_formatter(config))
     logging.basicConfig(handlers=[handler], level=logging.ERROR, force=True)
-    logging.getLogger(_OURS).setLevel(_LEVELS.get(verbosity, logging.DEBUG))
+    logging.getLogger(OWN_LOGGER).setLevel(_LEVELS.get(verbosity, logging.DEBUG))
+
+
+def create_message_formatter(config: Config | None) -> logging.Formatter:
+    """Return a formatter for handlers of the gateway's own logger: the redacted message without time and level."""
+    return _SafeFormatter(_create_secret_filter(config), None)
+
+
+def _create_secret_filter(config: Config | None) -> SecretFilter:
+    return SecretFilter(create_path_hasher(config), _find_secrets(config) if config else ())
 
 
 def print_status(config: Config, line: str) -> None:
     """Print a line for the operator on standard error, in the log format but for every verbosity."""
     if config.server.log_format == "json":
-        line = _format_line("json", datetime.now(UTC).timestamp(), "info", _OURS, line.removeprefix("mcp-mirror: "))
+        line = _format_line(
+            "json", datetime.now(UTC).timestamp(), "info", OWN_LOGGER, line.removeprefix("mcp-mirror: ")
+        )
     print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
 
 

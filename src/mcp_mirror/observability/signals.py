@@ -1,24 +1,86 @@
 """The signals of a gateway for monitoring systems: each is None unless it is configured."""
 
-from dataclasses import dataclass
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from mcp_mirror.settings.policies import Config
+
 if TYPE_CHECKING:
+    from mcp_mirror.observability.log_export import LogExport
+    from mcp_mirror.observability.metric_export import MetricExport
     from mcp_mirror.observability.metrics import Metrics
     from mcp_mirror.observability.tracing import Tracing
+
+_logger = logging.getLogger(__name__)
+
+_EXPORTS: Final = ("METRICS", "TRACES", "LOGS")
+_FLUSH_TIMEOUT: Final = 5.0
+"""Seconds that a shutdown waits for the last exports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """Metrics and traces."""
+    """Metrics, traces and logs."""
 
     metrics: "Metrics | None" = None
     tracing: "Tracing | None" = None
+    metric_export: "MetricExport | None" = None
+    log_export: "LogExport | None" = None
+
+    async def run(self) -> None:
+        """Export metrics periodically until cancelled. The store is open."""
+        if self.metric_export is not None:
+            await self.metric_export.run()
 
     def close(self) -> None:
-        """Export the last traces."""
-        if self.tracing is not None:
-            self.tracing.close()
+        """Export what is left, all signals at once, and drop what has not arrived after 5 seconds."""
+        exports = (self.log_export, self.metric_export, self.tracing)
+        threads = [threading.Thread(target=one.close, daemon=True) for one in exports if one is not None]
+        deadline = time.monotonic() + _FLUSH_TIMEOUT
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(deadline - time.monotonic(), 0))
 
 
 NO_SIGNALS: Final = Signals()
+
+
+def open_signals(config: Config, version: str, environ: Mapping[str, str]) -> Signals:
+    """Return the signals that a configuration and the `OTEL_*` variables ask for.
+
+    Args:
+        config: The configuration.
+        version: The version of the gateway.
+        environ: The environment.
+    """
+    signals = _open_exports(config, version, environ)
+    if config.server.metrics is None or signals.metrics is not None:
+        return signals
+    from mcp_mirror.observability.metrics import Metrics  # noqa: PLC0415  # only if configured
+
+    return replace(signals, metrics=Metrics(version))
+
+
+def _open_exports(config: Config, version: str, environ: Mapping[str, str]) -> Signals:
+    wanted = [name for name in _EXPORTS if _is_wanted(name, environ)]
+    if not wanted:
+        return NO_SIGNALS
+    try:
+        from mcp_mirror.observability.otlp import open_exports  # noqa: PLC0415  # an extra
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        _logger.warning("The environment asks for OpenTelemetry, which needs an extra: pip install 'mcp-mirror[otel]'.")
+        return NO_SIGNALS
+    return open_exports(wanted, config, version, environ)
+
+
+def _is_wanted(name: str, environ: Mapping[str, str]) -> bool:
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get(f"OTEL_{name}_EXPORTER") == "none":
+        return False
+    return any(environ.get(one) for one in ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT"))

@@ -4,6 +4,7 @@ Spans contain names, sizes and hashes, but no value, argument or complete memory
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -21,10 +22,8 @@ _METHOD: Final = "tools/call"
 class Tracing:
     """Creates spans and exports them until `close`."""
 
-    def __init__(self, version: str, environ: Mapping[str, str]) -> None:
-        is_named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-        attributes = {"service.version": version} | ({} if is_named else {"service.name": "mcp-mirror"})
-        self._provider = TracerProvider(resource=Resource.create(attributes))
+    def __init__(self, resource: Resource, version: str) -> None:
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("mcp-mirror", version)
         self._propagator = TraceContextTextMapPropagator()
@@ -38,6 +37,10 @@ class Tracing:
         """Return the span of a call of an upstream."""
         context = trace.set_span_in_context(parent) if parent is not None else None
         return self._start(tool, context, SpanKind.CLIENT)
+
+    def use(self, span: Span) -> AbstractContextManager[Span]:
+        """Make a span the current one during the context, for the log."""
+        return trace.use_span(span, record_exception=False, set_status_on_exception=False)
 
     def inject(self, meta: Mapping[str, Any], span: Span) -> Mapping[str, Any]:
         """Return the `_meta` of a request with the context of a span."""

@@ -1,9 +1,10 @@
 """Records a span for each call and for its request to the upstream, for OpenTelemetry."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.replies import Reply, count_reply_bytes
 from mcp_mirror.gateway.call import Call, Next
@@ -32,13 +33,16 @@ class TracingStage:
     tracing: "Tracing"
     end_span: Callable[..., None]
     path_hasher: PathHasher
+    describe_client: Callable[[ClientChannel], Mapping[str, str]]
+    """Returns the attributes of the client's protocol version and transport."""
 
     async def __call__(self, call: Call, call_next: Next) -> Reply:
         """Answer a call and record its span."""
         span, error, call_trace = self.tracing.start_server_span(name_tool(call), call.meta), _CANCELLED, call.trace
         call_trace.span, call_trace.traceparent = span, self.tracing.format_context(span)
         try:
-            reply = await call_next(call)
+            with self.tracing.use(span):
+                reply = await call_next(call)
             error = classify_reply(call, reply)
             span.set_attribute("mcp_mirror.result.bytes", count_reply_bytes(reply))
         except Exception as failure:
@@ -47,6 +51,7 @@ class TracingStage:
         finally:
             for producer in call_trace.producers:
                 self.tracing.link(span, producer)
+            span.set_attributes(self.describe_client(call.channel))
             span.set_attribute("mcp_mirror.call.id", call.id)
             span.set_attribute("mcp_mirror.tokens.shown", call_trace.sent or 0)
             span.set_attribute("mcp_mirror.tokens.kept_out", call_trace.kept_out)

@@ -1,0 +1,39 @@
+"""The log lines on the page about monitoring are those of a real gateway."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import Client
+from tests.walk.conftest import until
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Serve
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "monitoring.md"
+LARGE = json.dumps({"content": [{"type": "text", "text": "a line of text\n" * 2000}]})
+CHANGING = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=ms=)\d+|(?<=tokens=)\d+|(?<=kept_out=)\d+|(?<=path=)[0-9a-f]{16}")
+
+
+def hide_changing_parts(line: str) -> str:
+    """The line with a placeholder for the time, the duration, and the hash and tokens of a random path."""
+    return CHANGING.sub(lambda found: re.sub(r"[0-9a-f]+", "#", found[0]), line)
+
+
+@pytest.mark.parametrize(("log_format", "language"), [("text", "text"), ("json", "json")])
+async def test_a_call_logs_the_line_that_the_page_shows(
+    serve: Serve, configured: Configured, raw: Any, log_format: str, language: str
+) -> None:
+    [shown] = re.findall(rf"```{language}\n(.*call tool=.*)\n```", PAGE.read_text())
+    config = configured({"raw": raw()}, server={"log_format": log_format})
+    async with serve(config, "-v") as served:
+        async with Client(served.url.rstrip('"}')) as client:  # the line that announces it may be JSON
+            await client.call_tool("say_mirrored", {"result": LARGE})
+        await until(lambda: any(b"call tool=" in line for line in served.stderr))
+        [line] = [line.decode().strip() for line in served.stderr if b"call tool=" in line]
+    assert hide_changing_parts(line) == hide_changing_parts(shown)
+    assert CHANGING.search(line)
