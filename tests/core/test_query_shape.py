@@ -116,6 +116,18 @@ def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expe
         (b'"[1, 2"', None),
         (b'"' + b"[" * 5000 + b'"', None),
         (b"[1]", None),
+        (
+            b'"Query executed.\\nReturned 2 rows:\\n\\n[\\n  {\\"a\\": 1},\\n  {\\"a\\": 2}\\n]\\n"',
+            b'[\n  {"a": 1},\n  {"a": 2}\n]',
+        ),
+        (b'"[INFO] found:\\n {\\"a\\": []}"', b'{"a": []}'),
+        (b'"{\\"a\\": 1}\\n{\\"a\\": 2}\\n"', None),
+        (b'"head\\n{\\"a\\": 1}\\n{\\"a\\": 2}"', None),
+        (b'"Rows: [1, 2]"', None),
+        (b'"[1]\\n[2]\\nthe end"', None),
+        (b'"head\\n[1]\\nthe end"', None),
+        (b'"' + b"word " * 1000 + b'\\n[1]"', None),
+        (b'"\\ud800\\n[\\"\\ud800\\"]"', None),
     ],
 )
 def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | None) -> None:

@@ -68,6 +68,12 @@ def test_late_rows_of_a_long_csv_text_have_quotes_and_types(last: str, row: dict
     assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": 25_001}]
 
 
+def test_json_after_a_heading_is_a_table() -> None:
+    text = "Query executed.\nReturned 2 rows:\n\n" + json.dumps(OBJECTS, indent=2)
+    assert rows("SELECT * FROM t ORDER BY id", t=text) == OBJECTS
+    assert types("heading\n[1] is not JSON\n") == {"line": "VARCHAR"}
+
+
 def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
     text = "INFO, started\n" * 25_000 + "ERROR\n" * 5 + "a, b, c, d\n"
     assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": 25_006}]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import islice
 from typing import Any, Final
 
 import jmespath
@@ -57,17 +58,36 @@ _NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
 """An integer that Python writes differently, or a text that looks like it."""
 
 _HEAD: Final = 4000
-"""Characters from which the format of a text is guessed."""
+"""Characters from which the format of a text is guessed, and in which JSON after a heading begins."""
+_CONTAINER: Final = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
+"""The first line of an object or an array."""
+_MAX_STARTS: Final = 4
+"""Lines that are tried as the beginning of JSON."""
 
 
 def find_embedded_json(blob: Buffer) -> bytes | None:
-    """The object or array in a JSON string that is itself JSON text; None for any other value."""
+    """The object or array in a JSON string: its whole text, or all that follows a heading; None for any other value."""
     try:
-        inner = msgspec.json.decode(blob, type=str).strip().encode()
-        msgspec.json.decode(inner, type=msgspec.Raw)
+        text = msgspec.json.decode(blob, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    for match in islice(_CONTAINER.finditer(text, 0, _HEAD), _MAX_STARTS):
+        rest = text[match.start() :]
+        if (found := _read_container(rest)) is not None:
+            return found
+        if _read_container(rest.partition("\n")[0]) is not None:  # JSON lines, or several values
+            return None
+    return None
+
+
+def _read_container(text: str) -> bytes | None:
+    """A text that is an object or an array, without white space around it; None for any other text."""
+    try:
+        found = text.strip().encode()
+        msgspec.json.decode(found, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
-    return inner if inner[:1] in (b"{", b"[") else None
+    return found
 
 
 def explain_text(blob: Buffer) -> str | None:

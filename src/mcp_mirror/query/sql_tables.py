@@ -18,6 +18,7 @@ import msgspec
 
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import write_all
+from mcp_mirror.query.select import find_embedded_json
 from mcp_mirror.types import Buffer, FileSpan
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _NORMALIZED: Final = re.compile(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP)(
 _RENAMED: Final = re.compile(r"(.+)_\d+")
 _RECORDS: Final = re.compile(rb"\s*(?:\[\s*)?\{")
 """The beginning of objects."""
+_HEADED: Final = re.compile(rb"\s*[^\s\[{].*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
+"""A heading, and a line that may begin JSON."""
 _SURROGATES: Final = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
@@ -77,7 +80,12 @@ def load_table(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> No
     elif head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
         _load_bytes(database, table.name, decoded)
     elif head.startswith(b'"'):
-        _load_bytes(database, table.name, _decode_text(blob))
+        text = _decode_text(blob)
+        inner = find_embedded_json(blob) if _HEADED.match(text[:4096]) else None
+        if inner is None:
+            _load_bytes(database, table.name, text)
+        else:
+            _load_json(database, table.name, inner)
     elif head[:1] in (b"[", b"{"):
         _load_json(database, table.name, blob, table.value)
     else:

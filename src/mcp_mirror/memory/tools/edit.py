@@ -39,11 +39,9 @@ class Select:
         try:
             found = select(blob, self.expression)
         except ToolError as error:
-            raise self._explain(blob, error) from None
-        if found == b"null" and (inner := find_embedded_json(blob)) is not None:
-            found = select(inner, self.expression)
-        elif found == b"null" and (reason := explain_text(blob)):
-            raise ToolError(f"null: the expression finds nothing. {reason}")
+            found = self._select_inside(blob, error)
+        if found == b"null":
+            found = self._select_inside(blob, ToolError("null: the expression finds nothing."), found)
         if len(found) > self.max_bytes:
             raise ToolError(
                 f"The result has {format_bytes(len(found))}, more than the limit of {format_bytes(self.max_bytes)} "
@@ -51,10 +49,15 @@ class Select:
             )
         return found
 
-    def _explain(self, blob: Buffer, error: ToolError) -> ToolError:
-        """Add to the error that the value is a text without JSON, if it is one."""
-        reason = explain_text(blob) if find_embedded_json(blob) is None else None
-        return ToolError(f"{error} {reason}") if reason else error
+    def _select_inside(self, blob: Buffer, error: ToolError, found: bytes | None = None) -> bytes:
+        """Return the result on the JSON that a text contains; for other values what was found, or raise the error."""
+        inner = find_embedded_json(blob)
+        if inner is not None:
+            return select(inner, self.expression)
+        reason = explain_text(blob)
+        if found is not None and reason is None:
+            return found
+        raise ToolError(f"{error} {reason}" if reason else str(error)) from None
 
 
 async def query(call: ToolInput) -> Content:
