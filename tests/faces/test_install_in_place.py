@@ -438,7 +438,7 @@ def test_without_a_client_a_script_must_say_all_and_yes(write: Write) -> None:
 
 
 def test_the_list_of_clients_asks_which_to_change(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_mirror.cli.install.commands.is_terminal", lambda: True)
+    monkeypatch.setattr("mcp_mirror.cli.install.commands.reads_terminal", lambda: True)
     texts = '{"mcpServers": {"files": {"command": "x"}, "off": {"command": "y", "disabled": true}}}'
     cursor, gemini = write(".cursor/mcp.json", texts), write(".gemini/settings.json", texts)
     project = write("project/.mcp.json", texts)

@@ -87,7 +87,8 @@ def _audit(folder: Path) -> set[tuple[str, str]]:
     assert usage == {name: (len(of), sum(of)) for name, of in sizes.items()}
     assert known == {(digest, start) for *_, digest, start, _ in kept if digest}
     assert {path.name for path in blobs.iterdir()} == {_name_of(*place) for place in known}
-    assert {path.name for path in folder.iterdir()} <= {"blobs", "index.sqlite", "listings", "lock", "reserve"}
+    log = {"events.sqlite", "events.sqlite-shm", "events.sqlite-wal"}  # the last two after a kill
+    assert {path.name for path in folder.iterdir()} <= {"blobs", "index.sqlite", "listings", "lock", "reserve", *log}
     return {(namespace, base) for namespace, base, *_ in kept}
 
 

@@ -80,7 +80,7 @@ async def test_no_file_but_of_what_lasts_is_left_when_the_gateway_has_ended(
     left = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "listings"]
     assert len([path for path in left if path.parent.name == "blobs"]) == (2 if kind == "disk" else 0)
     assert {path.name for path in left if path.parent.name != "blobs"} == (
-        {"lock", "index.sqlite", "reserve"} if kind == "disk" else set()
+        {"lock", "events.sqlite", "index.sqlite", "reserve"} if kind == "disk" else set()
     )
 
 

@@ -67,6 +67,7 @@ async def test_a_killed_gateway_loses_no_acknowledged_value(
             assert await client.text(RETRIEVE, {"memory_path": f"{path}/name"}) == "yesterday's"
     assert {path.name for path in (tmp_path / "store").iterdir()} == {
         "blobs",
+        "events.sqlite",
         "index.sqlite",
         "listings",
         "lock",

@@ -97,6 +97,11 @@ def load_file(path: Path) -> Config:
         exit_with_error(error)
 
 
+def reads_terminal() -> bool:
+    """Whether standard input is a terminal, so that a person can answer; it may also be closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def print_note(line: str) -> None:
     """Print a line to standard error."""
     print(line, file=sys.stderr, flush=True)

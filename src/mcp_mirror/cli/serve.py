@@ -1,13 +1,12 @@
 """The command `mcp-mirror serve`."""
 
-import sys
 from functools import partial
 from typing import Annotated
 
 import typer
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_warnings
+from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_warnings, reads_terminal
 from mcp_mirror.cli.serving import Serving
 from mcp_mirror.cli.workers import Supervisor, WorkerStart, check_workers
 from mcp_mirror.errors import MirrorError
@@ -51,7 +50,7 @@ def serve(
     address = _read_address(http) if http else None
     raise_handle_limit()
     keep_freed_memory()
-    if address is None and sys.stdin.isatty():
+    if address is None and reads_terminal():
         print_line(_WAITING)
     serving = Serving(loaded, path, address, watches=watch, verbosity=verbose, print_line=print_line)
     if workers == 1:

@@ -5,7 +5,6 @@ these commands can read the store. Models use the memory tools instead.
 """
 
 import json
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
@@ -23,7 +22,7 @@ from mcp_mirror.callers import LOCAL
 from mcp_mirror.cli.ages import format_duration, parse_age
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption
-from mcp_mirror.cli.run import exit_with_error, load_store_config, print_note, run_until_signal
+from mcp_mirror.cli.run import exit_with_error, load_store_config, print_note, reads_terminal, run_until_signal
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.tools.files import encode_file
@@ -267,7 +266,7 @@ def _confirm(what: str) -> None:
     Raises:
         MirrorError: Standard input is not a terminal, or the user declines.
     """
-    if not sys.stdin.isatty():
+    if not reads_terminal():
         raise MirrorError(f"`values clear` would delete {what}. Confirm with --yes.")
     if not typer.confirm(f"Delete {what}?", err=True):
         raise MirrorError("Nothing was deleted.")

@@ -1,6 +1,5 @@
 """The choice of clients: a list of what was found, and a question on a terminal."""
 
-import sys
 from collections.abc import Callable, Sequence
 
 import typer
@@ -8,11 +7,6 @@ import typer
 from mcp_mirror.cli.install.in_place import InPlacePlan
 from mcp_mirror.cli.run import print_note
 from mcp_mirror.errors import ConfigError
-
-
-def is_terminal() -> bool:
-    """Return whether a person can answer."""
-    return sys.stdin.isatty()
 
 
 def choose_plans(plans: Sequence[InPlacePlan]) -> list[InPlacePlan]:

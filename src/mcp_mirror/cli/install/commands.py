@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mcp_mirror.cli.install import merge_commands
-from mcp_mirror.cli.install.choosing import choose_plans, confirm, is_terminal
+from mcp_mirror.cli.install.choosing import choose_plans, confirm
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.in_place import (
     InPlacePlan,
@@ -20,7 +20,7 @@ from mcp_mirror.cli.install.in_place import (
 )
 from mcp_mirror.cli.install.program import describe_command, find_program
 from mcp_mirror.cli.install.targets import Target, find_named, find_targets, list_entries
-from mcp_mirror.cli.run import exit_with_error, print_note
+from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
 from mcp_mirror.errors import ConfigError, MirrorError
 
 _ClientArgument = Annotated[
@@ -169,7 +169,7 @@ def _choose_servers(target: Target, servers: Sequence[str], count: int) -> Seque
 
 def _ask(plans: list[InPlacePlan], memory: bool | None) -> tuple[list[InPlacePlan], bool | None]:  # noqa: FBT001  # an option
     """Return the plans that the user chooses, and whether to add the memory tools."""
-    if not is_terminal():
+    if not reads_terminal():
         names = ", ".join(dict.fromkeys(plan.target.word for plan in plans))
         raise ConfigError(f"Name a client, or write --all --yes for every client. Found: {names}.")
     chosen = choose_plans(plans)
