@@ -51,6 +51,20 @@ class Samples:
         return {value for one in self._all for key, value in one.labels.items() if key == name}
 
 
+async def test_scripts_and_queries_count_refused_paths(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
+) -> None:
+    port = free_port()
+    config = configured({"raw": raw()}, server={"metrics": f"127.0.0.1:{port}"})
+    unknown = "say-12345678-89ab-4cde-8f01-23456789abcd"
+    async with serve(config) as served, Client(served.url) as client:
+        await client.call_tool("memory_run", {"inputs": {"rows": unknown}, "code": "rows"})
+        await client.call_tool("memory_query", {"inputs": {"rows": unknown}, "sql": "FROM rows"})
+        await client.call_tool("memory_query", {"inputs": {"rows": f"other-{unknown}"}, "sql": "FROM rows"})
+        samples = await export(http, port)
+    assert samples("mcp_mirror_refusals_total", reason="unknown_path") == 3
+
+
 async def export(http: httpx2.AsyncClient, port: int) -> Samples:
     response = await http.get(f"http://127.0.0.1:{port}/metrics")
     assert response.status_code == 200, response.text

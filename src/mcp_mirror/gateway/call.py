@@ -55,6 +55,8 @@ class ScriptOrigin:
     """The joined flow labels of all values that the script has received."""
     preview: bool
     """The model may see parts of all of these values."""
+    span: Any = field(default=None, repr=False)
+    """The span of the call that runs the script; None without traces."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from mcp_mirror.paths import find_candidate_offsets
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
-from mcp_mirror.types import Buffer, Descriptor, Segments
+from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 from mcp_mirror.upstreams.session import UpstreamRequest
@@ -183,10 +183,6 @@ class Dispatcher:
         known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
         values = await loader.load(found, known)
-        if call.trace.span is not None:
-            found_values = (one for one in known.values() if isinstance(one, Descriptor))
-            call.trace.producers = tuple({one.provenance.traceparent: None for one in found_values})
-        call.trace.inputs = tuple(dict.fromkeys(value.path for value in values.values()))
         return _Inputs(found, values, flows.join(made, labels))
 
     async def _find_pointers(

@@ -71,7 +71,7 @@ class ScriptCalls:
             is_limited=self.call.is_limited,
             config=state.config,
             catalog=state.catalog_for(self.call.caller),
-            script=ScriptOrigin(call.labels, call.preview),
+            script=ScriptOrigin(call.labels, call.preview, self.call.trace.span),
             trace=CallTrace(detail={"script_call": self.call.id}),
         )
         try:

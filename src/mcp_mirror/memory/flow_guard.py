@@ -41,7 +41,7 @@ class FlowGuard:
     """The tool's name, as clients know it."""
     audit: Audit = NO_AUDIT
     trace: CallTrace = field(default_factory=CallTrace)
-    """Receives the reason of a refusal."""
+    """Receives the values that the call uses, and the reason of a refusal."""
     consent: str | None = None
     """The one flow that the user allowed for this call."""
 
@@ -156,7 +156,9 @@ class ArgumentLoader:
         return {base: one for base, one in described.items() if one is not None}
 
     async def load(self, found: tuple[Pointer | EscapedPath, ...], described: Descriptions) -> dict[Pointer, Resolved]:
-        """Load the value of each pointer. A path of a tool that this gateway never served stays a text.
+        """Load the value of each pointer, and note it in the trace of the call.
+
+        A path of a tool that this gateway never served stays a text.
 
         Args:
             found: The pointers; escaped paths are skipped.
@@ -166,15 +168,19 @@ class ArgumentLoader:
             ToolError: A value does not exist (any more), or it has no such key.
         """
         values: dict[Pointer, Resolved] = {}
+        producers: dict[str, str] = {}
         for pointer in found:
             if isinstance(pointer, EscapedPath):
                 continue
             if found_value := await self._load_one(pointer, described):
                 path, blob, kind = str(found_value.path), found_value.blob, found_value.kind
                 values[pointer] = Resolved(path, blob, kind, found_value.preview, found_value.file)
+                producers[path] = found_value.producer
             elif pointer.is_known:
                 self.guard.trace.reason = RefusalReason.UNKNOWN_PATH
                 raise await unknown_path_error(self.store, self.guard.namespace, pointer.text)
+        for path, producer in producers.items():
+            self.guard.trace.add_input(path, producer)
         return values
 
     async def _load_one(self, pointer: Pointer, described: Descriptions) -> FoundValue | None:

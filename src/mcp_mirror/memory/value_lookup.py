@@ -62,6 +62,11 @@ class FoundValue:
     descriptor: Descriptor | None = field(default=None, compare=False, repr=False)
     """The descriptor of the whole value."""
 
+    @property
+    def producer(self) -> str:
+        """The trace context of the call that produced the value; empty without traces."""
+        return self.descriptor.provenance.traceparent if self.descriptor else ""
+
 
 async def look_up(
     store: Store,

@@ -139,10 +139,23 @@ class CallTrace:
     printed: str = field(default="", repr=False)
     """The text that a script printed, for the program that runs the gateway."""
 
+    def add_input(self, path: str, producer: str) -> None:
+        """Note a stored value that the call uses.
+
+        Args:
+            path: The memory path.
+            producer: The trace context of the call that produced the value; empty without traces.
+        """
+        if path not in self.inputs:
+            self.inputs += (path,)
+        if producer and producer not in self.producers:
+            self.producers += (producer,)
+
     def take_result(self, other: "CallTrace") -> None:
         """Take over the facts about the result from the trace of the call that began the work."""
         self.path, self.labels, self.reason, self.detail = other.path, other.labels, other.reason, other.detail
-        self.hidden_tokens, self.envelope, self.inputs = other.hidden_tokens, other.envelope, other.inputs
+        self.hidden_tokens, self.envelope = other.hidden_tokens, other.envelope
+        self.inputs, self.producers = other.inputs, other.producers
 
 
 def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:

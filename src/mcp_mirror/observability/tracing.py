@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -33,10 +34,13 @@ class Tracing:
         parent = self._propagator.extract(_select_context(meta))
         return self._start(tool, parent, SpanKind.SERVER)
 
+    def start_script_span(self, tool: str, parent: Span | None) -> Span:
+        """Return the span of a call that a script makes, a child of the span of the script."""
+        return self._start(tool, _select_parent(parent), SpanKind.INTERNAL)
+
     def start_client_span(self, tool: str, parent: Span | None) -> Span:
         """Return the span of a call of an upstream."""
-        context = trace.set_span_in_context(parent) if parent is not None else None
-        return self._start(tool, context, SpanKind.CLIENT)
+        return self._start(tool, _select_parent(parent), SpanKind.CLIENT)
 
     def use(self, span: Span) -> AbstractContextManager[Span]:
         """Make a span the current one during the context, for the log."""
@@ -79,6 +83,10 @@ def end_span(span: Span, error: str) -> None:
         span.set_attribute("error.type", error)
         span.set_status(Status(StatusCode.ERROR))
     span.end()
+
+
+def _select_parent(parent: Span | None) -> Context | None:
+    return trace.set_span_in_context(parent) if parent is not None else None
 
 
 def _select_context(meta: Mapping[str, Any]) -> dict[str, str]:

@@ -21,6 +21,8 @@ from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.upstreams.session import UpstreamRequest
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from mcp_mirror.observability.tracing import Tracing
 
 _CANCELLED = "cancelled"
@@ -28,7 +30,7 @@ _CANCELLED = "cancelled"
 
 @dataclass(frozen=True, slots=True)
 class TracingStage:
-    """Records the span of a client's call, with links to the calls that produced its input values."""
+    """Records the span of a call of a client or a script, with links to the calls that produced its input values."""
 
     tracing: "Tracing"
     end_span: Callable[..., None]
@@ -38,7 +40,7 @@ class TracingStage:
 
     async def __call__(self, call: Call, call_next: Next) -> Reply:
         """Answer a call and record its span."""
-        span, error, call_trace = self.tracing.start_server_span(name_tool(call), call.meta), _CANCELLED, call.trace
+        span, error, call_trace = self._start_span(call), _CANCELLED, call.trace
         call_trace.span, call_trace.traceparent = span, self.tracing.format_context(span)
         try:
             with self.tracing.use(span):
@@ -51,7 +53,8 @@ class TracingStage:
         finally:
             for producer in call_trace.producers:
                 self.tracing.link(span, producer)
-            span.set_attributes(self.describe_client(call.channel))
+            if call.script is None:
+                span.set_attributes(self.describe_client(call.channel))
             span.set_attribute("mcp_mirror.call.id", call.id)
             span.set_attribute("mcp_mirror.tokens.shown", call_trace.sent or 0)
             span.set_attribute("mcp_mirror.tokens.kept_out", call_trace.kept_out)
@@ -59,6 +62,11 @@ class TracingStage:
                 span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(call_trace.path))
             self.end_span(span, error)
         return reply
+
+    def _start_span(self, call: Call) -> "Span":
+        if call.script is None:
+            return self.tracing.start_server_span(name_tool(call), call.meta)
+        return self.tracing.start_script_span(name_tool(call), call.script.span)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,6 @@ async def read_inputs(
         inputs.append(Input(name, _trim(blob), whole.file if whole else None, is_media))
     labels = memory.flows.join(*(memory.flows.read_labels(one) for one in known.values()))
     paths = tuple(sorted({value.path for value in values.values()}))
-    memory.trace.inputs += paths
     return Inputs(tuple(inputs), labels, all(value.preview for value in values.values()), paths)
 
 

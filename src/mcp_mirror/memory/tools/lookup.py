@@ -104,7 +104,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
     memory.audit.write(AuditRecord(event, namespace, tool, outcome, named_path, named_labels, size))
     if found_value is None:
         raise await unknown_path_error(memory.store, namespace, strip_wrapping(text))
-    memory.trace.inputs += (str(found_value.path),)
+    memory.trace.add_input(str(found_value.path), found_value.producer)
     return found_value
 
 

@@ -118,7 +118,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
             raise ToolError("null cannot be stored. Store another value.")
         arguments_digest = hashlib.sha256(call.arguments.raw).hexdigest()
         inputs = (*(str(one.path) for one in value.inputs), *value.paths)
-        provenance = Provenance(UPSTREAM, call.tool, arguments_digest, inputs)
+        provenance = Provenance(UPSTREAM, call.tool, arguments_digest, inputs, memory.trace.traceparent)
         await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
         memory.trace.path = options.bases.value
     return SavedValue(options.bases.value, result.notice)

@@ -65,7 +65,7 @@ class Memory:
 
     def guard(self, namespace: str, tool: str) -> FlowGuard:
         """Return the flow guard for the values that a tool reads."""
-        return FlowGuard(self.flows, namespace, tool, self.audit, consent=self.consent)
+        return FlowGuard(self.flows, namespace, tool, self.audit, self.trace, self.consent)
 
     @property
     def budget(self) -> Budget:
