@@ -4,11 +4,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import anyio
@@ -79,6 +79,9 @@ from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
 from mcp_mirror.workers.sql import SqlWorkers
+
+if TYPE_CHECKING:
+    from mcp_mirror.server.probes import Readiness, ShutdownNotice
 
 _logger = logging.getLogger(__name__)
 
@@ -154,6 +157,8 @@ class Application:
     is_local: bool = False
     """The only client is on standard streams."""
     signals: Signals = NO_SIGNALS
+    shutdown_notices: "list[ShutdownNotice]" = field(default_factory=list)
+    """Of each address at which orchestrators can probe the gateway."""
 
     def reload(self, config: Config, pins: Pins) -> tuple[str, ...]:
         """Continue with another configuration: its upstreams, twins, own tools, policies and stages.
@@ -214,7 +219,8 @@ class Application:
         """
         from mcp_mirror.server.http_server import serve_http  # noqa: PLC0415  # not on stdio
 
-        await serve_http(self.server, self.config, (host, port), announce, shutdown, worker)
+        readiness = self._build_readiness(shutdown)
+        await serve_http(self.server, self.config, (host, port), announce, readiness, worker)
 
     async def serve_metrics(self, announce: Callable[[str], None], shutdown: anyio.Event, number: int = 0) -> None:
         """Serve `server.metrics` until cancelled; return at once if it is not configured.
@@ -230,14 +236,19 @@ class Application:
         if self.config.server.metrics is None or self.signals.metrics is None:
             return
         from mcp_mirror.server.metrics_endpoint import MetricsApp, serve_metrics  # noqa: PLC0415  # only if configured
-        from mcp_mirror.server.probes import Readiness  # noqa: PLC0415  # as above
 
         host, _, port = self.config.server.metrics.rpartition(":")
         address = (host.strip("[]"), int(port) + number if int(port) else 0)
-        services = self.gateway.services
-        readiness = Readiness(services.writer.store, services.upstreams, shutdown)
         app = MetricsApp(self.signals.metrics, self.config.server)
+        readiness = self._build_readiness(shutdown)
         await serve_metrics(app, address, readiness, self.config.limits.traffic, announce)
+
+    def _build_readiness(self, shutdown: anyio.Event) -> "Readiness":
+        """Return the probes of one address. A shutdown waits for what probes any of them."""
+        from mcp_mirror.server.probes import Readiness  # noqa: PLC0415  # not on stdio
+
+        services = self.gateway.services
+        return Readiness(services.writer.store, services.upstreams, shutdown, self.shutdown_notices)
 
 
 @asynccontextmanager

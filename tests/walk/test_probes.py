@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from mcp import Client
+from redis_process import free_port
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -158,6 +159,35 @@ async def test_a_probed_gateway_serves_until_its_orchestrator_knows_of_the_shutd
                 while True:
                     answers.append(await probe(http, served, "/readyz"))
         assert set(answers) <= {NOT_READY}
+    assert await served.process.wait() == 0
+
+
+@pytest.mark.parametrize("noticed", ["neither", "endpoint", "metrics"])
+async def test_probes_at_the_address_of_the_metrics_delay_the_shutdown_too(
+    noticed: str, serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
+) -> None:
+    port = free_port()
+    config = configured({"raw": raw()}, server={"metrics": f"127.0.0.1:{port}"})
+
+    async def probe_metrics() -> tuple[int, str]:
+        response = await http.get(f"http://127.0.0.1:{port}/readyz")
+        return response.status_code, response.text
+
+    async with serve(config) as served, Client(served.url) as client:
+        if noticed != "neither":
+            await await_readiness(http, served, READY)
+        async with asyncio.timeout(BOUND):
+            while await probe_metrics() != READY:  # noqa: ASYNC110  # the gateway is another process
+                await asyncio.sleep(0.05)
+        served.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(BOUND):
+            while await probe_metrics() != NOT_READY:  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0.05)
+        if noticed == "metrics":  # what probes the other address knows nothing yet
+            assert [await probe_metrics() for _ in range(5)] == 5 * [NOT_READY]
+        elif noticed == "endpoint":
+            assert [await probe(http, served, "/readyz") for _ in range(5)] == 5 * [NOT_READY]
+        assert not (await client.call_tool("hear_mirrored", {})).is_error
     assert await served.process.wait() == 0
 
 

@@ -40,7 +40,7 @@ async def serve_http(
     config: Config,
     address: tuple[str, int],
     announce: Callable[[str], None],
-    shutdown: anyio.Event,
+    readiness: Readiness,
     worker: Worker | None = None,
 ) -> None:
     """Serve until a graceful shutdown, or until cancelled.
@@ -50,7 +50,7 @@ async def serve_http(
         config: The configuration.
         address: A loopback address, or any if the configuration requires tokens; and a port, 0 for any free one.
         announce: Called with the URL once clients can connect.
-        shutdown: Set to start a graceful shutdown, which answers the open requests.
+        readiness: Answers probes; its shutdown is graceful, which means that open requests are answered.
         worker: This process, if it is one of several on the address.
 
     Raises:
@@ -59,8 +59,6 @@ async def serve_http(
     host, port = address
     check_address(host, config.auth, config.server)
     handover = ConnectionHandover(worker) if worker else None
-    services = server.handlers.gateway.services
-    readiness = Readiness(services.writer.store, services.upstreams, shutdown)
     closing = anyio.Event()
     app: ASGIApp = ShutdownMiddleware(_build_app(server, config, host), closing)
     app = ProbeMiddleware(app, config.server.path, readiness)
@@ -77,14 +75,14 @@ async def serve_http(
         shown = f"[{host}]" if ":" in host else host
         async with readiness.running(), anyio.create_task_group() as tasks:
             announce(f"http://{shown}:{listening.getsockname()[1]}{config.server.path}")
-            tasks.start_soon(_close_when_noticed, shutdown, readiness, config.server.drain, closing)
+            tasks.start_soon(_close_when_noticed, readiness, config.server.drain, closing)
             await HttpServer(settings, handover).serve_until(closing, listening)
             tasks.cancel_scope.cancel()
 
 
-async def _close_when_noticed(shutdown: anyio.Event, readiness: Readiness, drain: float, closing: anyio.Event) -> None:
+async def _close_when_noticed(readiness: Readiness, drain: float, closing: anyio.Event) -> None:
     """Set `closing` at a shutdown, after a pause in which orchestrators that probe the gateway learn of it."""
-    await shutdown.wait()
+    await readiness.shutdown.wait()
     await readiness.wait_until_noticed(min(_LONGEST_PAUSE, drain / 2))
     closing.set()
 

@@ -33,6 +33,28 @@ _BASE: Final = "readyz-00000000-0000-4000-8000-000000000000"
 """A value that never exists: the store has to look it up."""
 
 
+class ShutdownNotice:
+    """Learns from the probes at one address whether an orchestrator knows of a shutdown."""
+
+    def __init__(self) -> None:
+        self._probed_at: float | None = None
+        self._negative_answers = 0
+        self._noticed = anyio.Event()
+
+    def note_probe(self, *, is_shutting_down: bool) -> None:
+        """Note a probe of `/readyz`."""
+        self._probed_at = anyio.current_time()
+        if is_shutting_down:
+            self._negative_answers += 1
+            if self._negative_answers == _NOTICED:
+                self._noticed.set()
+
+    async def wait(self) -> None:
+        """Wait until an orchestrator knows of the shutdown; return at once if nothing probes the address."""
+        if self._probed_at is not None and anyio.current_time() < self._probed_at + _PROBING:
+            await self._noticed.wait()
+
+
 class Readiness:
     """Decides whether the gateway can answer calls.
 
@@ -40,26 +62,32 @@ class Readiness:
     `required: true` is connected, and no shutdown has begun.
     """
 
-    def __init__(self, store: Store, upstreams: UpstreamRegistry, shutdown: anyio.Event) -> None:
+    def __init__(
+        self,
+        store: Store,
+        upstreams: UpstreamRegistry,
+        shutdown: anyio.Event,
+        notices: list[ShutdownNotice] | None = None,
+    ) -> None:
         """Check nothing yet.
 
         Args:
             store: The store.
             upstreams: All upstreams.
             shutdown: Set at the start of a graceful shutdown.
+            notices: The notices of all addresses of the gateway; that of this one is added.
         """
+        self.shutdown = shutdown
         self._store = store
         self._upstreams = upstreams
-        self._shutdown = shutdown
+        self._notice = ShutdownNotice()
+        self._notices = [] if notices is None else notices
+        self._notices.append(self._notice)
         self._tasks = anyio.create_task_group()
         self._check: anyio.Event | None = None
         """Set when the running check of the store has ended; None if no check runs."""
         self._is_store_reachable = False
         self._checked_at = -_RESULT_LIFETIME
-        self._probed_at: float | None = None
-        self._negative_answers = 0
-        self._noticed = anyio.Event()
-        """An orchestrator knows that the gateway is shutting down."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -70,25 +98,23 @@ class Readiness:
 
     async def is_ready(self) -> bool:
         """Return whether the gateway can answer calls, within a few seconds."""
-        self._probed_at = anyio.current_time()
-        if self._shutdown.is_set():
-            self._negative_answers += 1
-            if self._negative_answers == _NOTICED:
-                self._noticed.set()
+        is_shutting_down = self.shutdown.is_set()
+        self._notice.note_probe(is_shutting_down=is_shutting_down)
+        if is_shutting_down:
             return False
         if not all(map(_is_available, self._upstreams)):
             return False
         return await self._can_reach_store()
 
     async def wait_until_noticed(self, most: float) -> None:
-        """Wait until an orchestrator has learned of the shutdown, so that it sends no request to a closed socket.
+        """Wait until all orchestrators have learned of the shutdown, so that they send no request to a closed socket.
 
         Args:
             most: The maximum of seconds. If nothing probes the gateway, it returns at once.
         """
-        if self._probed_at is not None and anyio.current_time() < self._probed_at + _PROBING:
-            with anyio.move_on_after(most):
-                await self._noticed.wait()
+        with anyio.move_on_after(most):
+            for notice in self._notices:
+                await notice.wait()
 
     async def _can_reach_store(self) -> bool:
         """Ask the store, once at a time: a store that hangs does not collect checks."""
