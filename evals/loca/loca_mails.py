@@ -9,11 +9,11 @@ from typing import Any
 
 from loca_bigquery import folder_in, look_at_workbook, query, run, sheet_in, write
 from loca_oracle import Ask, Script, Step, ask, read_whole
-from loca_reading import count_objects, path_in, path_or_value, printed, read_json, read_rows, read_shown
+from loca_pages import PAGE, collect_pages, load_pages, read_pages, store_pages
+from loca_reading import path_in, path_or_value, printed, read_json, read_rows, read_shown
 
 # CourseAssistant
 
-PAGE = 100
 MAILS = 190
 """Mails of one script: `code.calls` allows 200 calls."""
 _WORKBOOK = "nlp_statistics.xlsx"
@@ -171,22 +171,13 @@ for order in recent:
 """
 CHOOSE_IN_FILES = f"""\
 import glob, json
-orders = []
-for name in sorted(glob.glob("orders_*.json")):
-    orders += json.load(open(name))
+{load_pages("orders")}
 since = %r
 {CHOOSE}
 print(json.dumps(new))
 """
 CHOOSE_IN_SCRIPT = f"""\
-orders = []
-page = 1
-while True:
-    found = await tools.woo_orders_list(perPage={PAGE}, page=page)
-    orders += found
-    page += 1
-    if len(found) < {PAGE}:
-        break
+{collect_pages("orders", f"woo_orders_list(perPage={PAGE}, page=page)")}
 {CHOOSE}
 values = []
 for n in range(len(new)):
@@ -264,13 +255,7 @@ def _last_id(text: str) -> int:
 def welcome_direct() -> Script:
     """Read all orders."""
     template, clock, last, _ = yield _LOOK
-    orders: list[Mapping[str, Any]] = []
-    length = PAGE
-    while length == PAGE:
-        (text,) = yield [_orders(len(orders) // PAGE + 1)]
-        found = read_json(text)
-        orders += found
-        length = len(found)
+    orders = yield from read_pages(_orders)
     now = printed(clock)
     yield _welcome(_new(orders, _since(now)), template, _last_id(last), now)
 
@@ -278,12 +263,7 @@ def welcome_direct() -> Script:
 def welcome_mirror() -> Script:
     """Pass the path of each page to a file, and find the customers there."""
     template, clock, last, _ = yield _LOOK
-    number, length = 1, PAGE
-    while length == PAGE:
-        (text,) = yield [_orders(number)]
-        length = count_objects(text)
-        yield [write(f"orders_{number}.json", path_in(text))]
-        number += 1
+    yield from store_pages("orders", _orders)
     now = printed(clock)
     (new,) = yield [run(CHOOSE_IN_FILES % _since(now))]
     yield _welcome(printed((yield from read_whole(new))), read_shown(template), _last_id(last), now)

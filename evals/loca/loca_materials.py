@@ -3,14 +3,14 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from loca_bigquery import run, write
-from loca_oracle import Script, Step, ask, read_whole
+from loca_oracle import Ask, Script, Step, ask, read_whole
+from loca_pages import PAGE, collect_pages, load_pages, read_pages
 from loca_reading import count_objects, path_in, printed, read_json
 
-PAGE = 100
 _INVENTORY = "Material_Inventory"
+_ALL = f'woo_orders_list(perPage={PAGE}, page=page, status=["processing"])'
 SOLD = """\
 sold = {}
 for order in orders:
@@ -20,21 +20,12 @@ for order in orders:
 """
 SOLD_IN_FILES = f"""\
 import glob, json
-orders = []
-for name in sorted(glob.glob("orders_*.json")):
-    orders += json.load(open(name))
+{load_pages("orders")}
 {SOLD}
 print(json.dumps(sold))
 """
 SOLD_IN_SCRIPT = f"""\
-orders = []
-page = 1
-while True:
-    found = await tools.woo_orders_list(perPage={PAGE}, page=page, status=["processing"])
-    orders += found
-    page += 1
-    if len(found) < {PAGE}:
-        break
+{collect_pages("orders", _ALL)}
 {SOLD}
 sold
 """
@@ -58,8 +49,8 @@ def _rows(text: str) -> list[list[str]]:
     return [row for row in rows if row and row[0]]
 
 
-def _orders(page: int) -> Step:
-    return [ask("woocommerce.woo_orders_list", perPage=PAGE, page=page, status=["processing"])]
+def _orders(page: int) -> Ask:
+    return ask("woocommerce.woo_orders_list", perPage=PAGE, page=page, status=["processing"])
 
 
 def _update(sheet_id: str, tables: Sequence[str], products: str, sold: Mapping[str, int]) -> Step:
@@ -94,13 +85,7 @@ def direct() -> Script:
     listed, products = yield _look()
     sheet_id, calls = _tables(listed)
     tables = yield calls
-    orders: list[Mapping[str, Any]] = []
-    length = PAGE
-    while length == PAGE:
-        (text,) = yield _orders(len(orders) // PAGE + 1)
-        found = read_json(text)
-        orders += found
-        length = len(found)
+    orders = yield from read_pages(_orders)
     sold: dict[str, int] = {}
     for item in (item for order in orders for item in order["line_items"]):
         sku = item["product_id"]["sku"]
@@ -115,7 +100,7 @@ def mirror() -> Script:
     tables = yield calls
     number, length = 1, PAGE
     while length == PAGE:
-        (text,) = yield _orders(number)
+        (text,) = yield [_orders(number)]
         length = count_objects(text)
         yield [ask("memory_read", memory_path=path_in(text), limit=1), write(f"orders_{number}.json", path_in(text))]
         number += 1

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from loca_bigquery import folder_in, run, write
-from loca_mails import PAGE, send_in_scripts
+from loca_mails import send_in_scripts
 from loca_oracle import Ask, Script, Step, ask, read_whole
-from loca_reading import count_objects, path_in, path_or_value, printed, read_json, read_shown
+from loca_pages import PAGE, collect_pages, load_pages, read_pages, store_pages
+from loca_reading import path_or_value, printed, read_json, read_shown
 
 _OUTLET = "Outlet/Clearance"
 _FILE = "discount_products.csv"
@@ -37,9 +38,7 @@ slow = sorted(slow, key=lambda row: (row[0], row[1]))
 """
 SELECT_IN_FILES = f"""\
 import csv, glob, json
-products = []
-for name in sorted(glob.glob("products_*.json")):
-    products += json.load(open(name))
+{load_pages("products")}
 today = %r
 {SELECT}
 with open("{_FILE}", "w", newline="") as file:
@@ -49,14 +48,7 @@ print(json.dumps(len(slow)))
 """
 SELECT_IN_SCRIPT = f"""\
 import json
-products = []
-page = 1
-while True:
-    found = await tools.woo_products_list(perPage={PAGE}, page=page)
-    products += found
-    page += 1
-    if len(found) < {PAGE}:
-        break
+{collect_pages("products", f"woo_products_list(perPage={PAGE}, page=page)")}
 {SELECT}
 lines = [",".join({_HEADER})]
 for row in slow:
@@ -111,13 +103,7 @@ def _slow(products: Sequence[Mapping[str, Any]], now: datetime) -> list[tuple[in
 def direct() -> Script:
     """Read all products."""
     template, _, folders, categories, _, clock = yield _LOOK
-    products: list[Mapping[str, Any]] = []
-    length = PAGE
-    while length == PAGE:
-        (text,) = yield [_products(len(products) // PAGE + 1)]
-        found = read_json(text)
-        products += found
-        length = len(found)
+    products = yield from read_pages(_products)
     slow = _slow(products, datetime.fromisoformat(printed(clock)))
     outlet = read_json(categories)[0]["id"]
     file = io.StringIO()
@@ -137,12 +123,7 @@ def direct() -> Script:
 def mirror() -> Script:
     """Pass the path of each page to a file, select there, and pass the changes back."""
     template, _, folders, categories, _, clock = yield _LOOK
-    number, length = 1, PAGE
-    while length == PAGE:
-        (text,) = yield [_products(number)]
-        length = count_objects(text)
-        yield [write(f"products_{number}.json", path_in(text))]
-        number += 1
+    yield from store_pages("products", _products)
     outlet = read_json(categories)[0]["id"]
     yield [run(SELECT_IN_FILES % (printed(clock), outlet))]
     changes, people = yield [

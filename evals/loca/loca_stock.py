@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from loca_oracle import Ask, Script, Step, ask, read_whole
-from loca_reading import count_objects, path_in, path_or_value, printed, read_json, read_shown
+from loca_pages import PAGE, collect_pages, load_pages, read_pages, store_pages
+from loca_reading import path_or_value, printed, read_json, read_shown
 
 SHEET = "Stock Alert"
-PAGE = 100
 MAILS = 150
 """Mails of one script: `code.calls` allows 200 calls."""
 
@@ -25,14 +25,7 @@ for product in products:
                     int(meta["stock_threshold"]), meta["supplier"]])
 """
 ALL_PAGES = f"""\
-products = []
-page = 1
-while True:
-    found = await tools.woo_products_list(perPage={PAGE}, page=page)
-    products += found
-    page += 1
-    if len(found) < {PAGE}:
-        break
+{collect_pages("products", f"woo_products_list(perPage={PAGE}, page=page)")}
 {LOW}
 rows = [row + ["", ""] for row in low]
 await tools.update_cells(spreadsheet_id=sheet_id, sheet="{SHEET}", range="A2:H" + str(len(rows) + 1), data=rows)
@@ -55,12 +48,14 @@ len(low)
 """
 IN_FILES = f"""\
 import glob, json
-products = []
-for name in sorted(glob.glob("products_*.json")):
-    products += json.load(open(name))
+{load_pages("products")}
 {LOW}
 print(json.dumps(low))
 """
+
+
+def _products(page: int) -> Ask:
+    return ask("woocommerce.woo_products_list", perPage=PAGE, page=page)
 
 
 def _low(products: list[dict[str, Any]]) -> list[list[Any]]:
@@ -105,25 +100,14 @@ def _sheet_id(listed: str) -> str:
 def direct() -> Script:
     """Read all products."""
     manager, template, listed = yield _FILES
-    products: list[dict[str, Any]] = []
-    found: list[dict[str, Any]] = [{}] * PAGE
-    while len(found) == PAGE:
-        (page,) = yield [ask("woocommerce.woo_products_list", perPage=PAGE, page=len(products) // PAGE + 1)]
-        found = read_json(page)
-        products += found
+    products = yield from read_pages(_products)
     yield _report(_low(products), manager, template, _sheet_id(listed))
 
 
 def mirror() -> Script:
     """Pass the path of each page to a file, find the products there, and write the mails."""
     manager, template, listed = yield _FILES
-    number, length = 1, PAGE
-    while length == PAGE:
-        (page,) = yield [ask("woocommerce.woo_products_list", perPage=PAGE, page=number)]
-        path = path_in(page)
-        length = count_objects(page)
-        yield [ask("filesystem.write_file", path=f"products_{number}.json", content=path)]
-        number += 1
+    yield from store_pages("products", _products)
     (low,) = yield [ask("python_execute.python_execute", code=IN_FILES)]
     yield _report(printed((yield from read_whole(low))), read_shown(manager), read_shown(template), _sheet_id(listed))
 
