@@ -10,12 +10,10 @@ from typing import Any
 from loca_bigquery import folder_in, look_at_workbook, query, run, sheet_in, write
 from loca_oracle import Ask, Script, Step, ask, read_whole
 from loca_pages import PAGE, collect_pages, load_pages, read_pages, store_pages
-from loca_reading import path_in, path_or_value, printed, read_json, read_rows, read_shown
+from loca_reading import path_in, printed, read_json, read_rows, read_shown, returned_by
 
 # CourseAssistant
 
-MAILS = 190
-"""Mails of one script: `code.calls` allows 200 calls."""
 _WORKBOOK = "nlp_statistics.xlsx"
 _SUBJECT = "nlp-course-emergency"
 _START: Step = [
@@ -48,7 +46,7 @@ print(len(late), "students")
 late
 """
 SEND_REMINDERS = f"""\
-for name, number, address in late[start:end]:
+for name, number, address in late:
     await tools.send_email(to=address, subject="{_SUBJECT}", body="Dear " + name + " (student ID " + number
         + "), your final presentation has not arrived. Please submit it.")
 len(late)
@@ -126,7 +124,7 @@ def remind_mirror() -> Script:
 
 
 def remind_scripts() -> Script:
-    """Find the students in one script, and write to them in others."""
+    """Find the students in one script, and write to them in another."""
     account, folders = yield _START
     yield [_login(account), _FIRST_MAIL]
     book = f"{folder_in(folders)}/{_WORKBOOK}"
@@ -134,15 +132,7 @@ def remind_scripts() -> Script:
     sheet = sheet_in(workbook)
     yield [ask("excel.read_data_from_excel", filepath=book, sheet_name=sheet, end_cell="D2")]
     (late,) = yield [ask("memory_run", code=REMIND, inputs={"book": book, "sheet_name": sheet})]
-    yield from send_in_scripts(late, SEND_REMINDERS, "late")
-
-
-def send_in_scripts(found: str, code: str, name: str, **inputs: Any) -> Script:
-    """Run a script over a list that a script has returned and counted, `MAILS` entries at a time."""
-    count = int(re.findall(r"printed:\n(\d+) ", found)[0])
-    entries = path_or_value(found.split("\nreturned:\n", maxsplit=1)[1])
-    for start in range(0, count, MAILS):
-        yield [ask("memory_run", code=code, inputs={name: entries, "start": start, "end": start + MAILS, **inputs})]
+    yield [ask("memory_run", code=SEND_REMINDERS, inputs={"late": returned_by(late)})]
 
 
 # WoocommerceNewWelcome
@@ -195,7 +185,7 @@ WELCOME = f"""\
 file = await tools.read_text_file(path="{_TEMPLATE}")
 subject = file.split("## Email Subject\\n")[1].split("\\n")[0].replace("[Store Name]", "our store")
 template = file.split("## Email Body\\n\\n")[1]
-for email, name, number, price, ordered, product in new[start:end]:
+for email, name, number, price, ordered, product in new:
     values = {{"customer_name": name, "order_id": number, "order_total": str(price), "order_date": ordered[:10]}}
     body = template
     for key, value in values.items():
@@ -270,9 +260,9 @@ def welcome_mirror() -> Script:
 
 
 def welcome_scripts() -> Script:
-    """Find and insert the customers in one script, and write to them in others."""
+    """Find and insert the customers in one script, and write to them in another."""
     _, clock, last, _ = yield _LOOK
     now = printed(clock)
     inputs = {"since": _since(now), "now": now, "last_id": _last_id(last)}
     (new,) = yield [ask("memory_run", code=CHOOSE_IN_SCRIPT, inputs=inputs)]
-    yield from send_in_scripts(new, WELCOME, "new")
+    yield [ask("memory_run", code=WELCOME, inputs={"new": returned_by(new)})]

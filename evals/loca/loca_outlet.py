@@ -7,10 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from loca_bigquery import folder_in, run, write
-from loca_mails import send_in_scripts
 from loca_oracle import Ask, Script, Step, ask, read_whole
 from loca_pages import PAGE, collect_pages, load_pages, read_pages, store_pages
-from loca_reading import path_or_value, printed, read_json, read_shown
+from loca_reading import path_or_value, printed, read_json, read_shown, returned_by
 
 _OUTLET = "Outlet/Clearance"
 _FILE = "discount_products.csv"
@@ -64,7 +63,7 @@ people
 """
 SEND = f"""\
 template = await tools.read_text_file(path="email_template.txt")
-for person in people[start:end]:
+for person in people:
     await tools.send_email(to=person["email"], subject="{_SUBJECT}", attachments=[file],
         body=template.replace("{{customer_fullname}}", person["name"]))
 len(people)
@@ -136,8 +135,10 @@ def mirror() -> Script:
 
 
 def scripts() -> Script:
-    """Select, move and list the products in one script, and send the mails in others."""
+    """Select, move and list the products in one script, and send the mails in another."""
     _, _, folders, categories, _, clock = yield _LOOK
     inputs = {"today": printed(clock), "outlet": read_json(categories)[0]["id"]}
     (people,) = yield [ask("memory_run", code=SELECT_IN_SCRIPT, inputs=inputs)]
-    yield from send_in_scripts(people, SEND, "people", file=f"{folder_in(folders)}/{_FILE}")
+    yield [
+        ask("memory_run", code=SEND, inputs={"people": returned_by(people), "file": f"{folder_in(folders)}/{_FILE}"})
+    ]

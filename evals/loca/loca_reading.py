@@ -33,6 +33,11 @@ def path_or_value(text: str) -> Any:
     return path_in(text) if re.search(BASE_PATTERN, text) else json.loads(text)
 
 
+def returned_by(text: str) -> Any:
+    """The path, or the small value, that a script of `memory_run` returned after printed text."""
+    return path_or_value(text.split("\nreturned:\n", maxsplit=1)[1])
+
+
 def count_objects(text: str) -> int:
     """The number of objects in an array that is shown or stored."""
     found = re.search(r"array of ([0-9,]+) objects", text)

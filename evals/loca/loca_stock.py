@@ -5,11 +5,9 @@ from typing import Any, Final
 
 from loca_oracle import Ask, Script, Step, ask, read_whole
 from loca_pages import PAGE, collect_pages, load_pages, read_pages, store_pages
-from loca_reading import path_or_value, printed, read_json, read_shown
+from loca_reading import printed, read_json, read_shown, returned_by
 
 SHEET = "Stock Alert"
-MAILS = 150
-"""Mails of one script: `code.calls` allows 200 calls."""
 
 _FILES: Final = [
     ask("filesystem.read_text_file", path="purchasing_manager_email.txt"),
@@ -36,7 +34,7 @@ SEND = """\
 file = await tools.read_text_file(path="stock_alert_email_template.md")
 subject = file.split("## Email Subject\\n")[1].split("\\n")[0]
 body = file.split("## Email Body\\n\\n")[1]
-for row in low[start:end]:
+for row in low:
     values = {"product_name": row[1], "sku": row[2], "current_stock": row[3], "threshold": row[4],
               "supplier_name": row[5], "supplier_contact": "see the sheet", "google_sheets_link": link}
     text, title = body, subject
@@ -113,16 +111,14 @@ def mirror() -> Script:
 
 
 def scripts() -> Script:
-    """Find the products in one script, and send the mails in others: a script may make 200 calls."""
+    """Find the products in one script, and send the mails in another."""
     manager, _, listed = yield _FILES
     sheet_id = _sheet_id(listed)
     yield [ask("woocommerce.woo_products_list", perPage=1)]
     (low,) = yield [ask("memory_run", code=ALL_PAGES, inputs={"sheet_id": sheet_id})]
-    count = int(low.split("printed:\n")[1].split(" products")[0])
     inputs = {
-        "low": path_or_value(low.split("\nreturned:\n", maxsplit=1)[1]),
+        "low": returned_by(low),
         "manager": read_shown(manager),
         "link": _link(sheet_id),
     }
-    for start in range(0, count, MAILS):
-        yield [ask("memory_run", code=SEND, inputs={**inputs, "start": start, "end": start + MAILS})]
+    yield [ask("memory_run", code=SEND, inputs=inputs)]

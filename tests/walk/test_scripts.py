@@ -218,6 +218,14 @@ async def test_each_limit_ends_the_script_and_names_its_key(limits: dict[str, An
         assert (await mirror.run("1 + 1")).value == 2
 
 
+async def test_a_script_may_make_a_thousand_calls_at_once() -> None:
+    code = "import asyncio\nlen(await asyncio.gather(*[tools.list_users() for n in range(count)]))"
+    async with with_tools() as mirror:
+        assert (await mirror.run(code, {"count": 1_000})).value == 1_000
+        reply = await mirror.run(code, {"count": 1_001})
+        assert "A script may make 1,000 tool calls (`code.calls`)" in reply.text
+
+
 async def test_a_principal_with_many_scripts_does_not_delay_another() -> None:
     async with with_tools(code={"seconds": 50}) as mirror:
         await mirror.run("1")

@@ -331,7 +331,7 @@ class CodePolicy:
     """Seconds that a script may compute. Waiting for tools does not count."""
     memory: Bytes = 256 << 20
     """Bytes of memory that a script may use. The gateway may need several times as much to pass the largest values."""
-    calls: Count = 200
+    calls: Count = 1_000
     """Tool calls of one script."""
     output: Count = 8_000
     """Characters of printed text that are shown; more is dropped."""
