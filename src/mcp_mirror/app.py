@@ -51,7 +51,7 @@ from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
 from mcp_mirror.security.flows import build_flows
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.pins import Pins
-from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
+from mcp_mirror.security.rate_limits import Limit, PrincipalLimiter, Queue
 from mcp_mirror.server.announcements import Announcements
 from mcp_mirror.server.change_notifier import ChangeNotifier
 from mcp_mirror.server.client_channel import Session
@@ -407,7 +407,7 @@ def _record_session(signals: Signals) -> Callable[[Session, float], None]:
     return record
 
 
-def _register_states(signals: Signals, services: Services, limiter: PerKeyLimiter, sessions: Sessions) -> None:
+def _register_states(signals: Signals, services: Services, limiter: PrincipalLimiter, sessions: Sessions) -> None:
     if signals.metrics is not None:
         from mcp_mirror.server.state_metrics import register_states  # noqa: PLC0415  # only if configured
 
@@ -488,7 +488,7 @@ def _create_listing_cache(config: Config) -> ListingCache | None:
     return ListingCache(folder / LISTINGS)
 
 
-def _build_handlers(gateway: Gateway, limiter: PerKeyLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:
+def _build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:
     """Return the handlers of clients' requests; they notify clients in tasks of this group."""
     services, traffic = gateway.services, gateway.services.limits.traffic
     max_depth = services.limits.max_depth
@@ -504,12 +504,12 @@ def _build_handlers(gateway: Gateway, limiter: PerKeyLimiter, sessions: Sessions
     )
 
 
-def _build_limiter(traffic: TrafficPolicy, *, has_auth: bool) -> PerKeyLimiter:
+def _build_limiter(traffic: TrafficPolicy, *, has_auth: bool) -> PrincipalLimiter:
     """Return the rate and concurrency limits of principals."""
     most = traffic.rate(has_auth=has_auth)
     rate = Limit("calls_per_minute", most) if most else None
     queue = Queue(Limit("queued_calls", traffic.queued_calls), traffic.queue_timeout)
-    return PerKeyLimiter(Limit("calls_per_principal", traffic.calls_per_principal), rate, queue, time.monotonic)
+    return PrincipalLimiter(Limit("calls_per_principal", traffic.calls_per_principal), rate, queue, time.monotonic)
 
 
 @asynccontextmanager

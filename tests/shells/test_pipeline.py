@@ -21,7 +21,7 @@ from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.security.path_hash import PathHasher
-from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
+from mcp_mirror.security.rate_limits import Limit, PrincipalLimiter, Queue
 from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
 from mcp_mirror.settings.policies import Config, ContextPolicy, EventsPolicy, MirrorPolicy, StorePolicy
 from mcp_mirror.stores.event_log import MemoryEventLog
@@ -55,7 +55,7 @@ def shared(sink: Sink | None = None, calls: int = 5) -> StageDependencies:
         clock=lambda: 1.0,
         path_hasher=PathHasher(b"key"),
         usage_counter=UsageCounter(store),
-        limiter=PerKeyLimiter(
+        limiter=PrincipalLimiter(
             Limit("calls_per_principal", calls), None, Queue(Limit("queued_calls", 0), 0), lambda: 1.0
         ),
         budgets=ContextBudgets(ContextPolicy(), lambda: 1.0),
@@ -81,14 +81,15 @@ async def not_called(_call: Call) -> dict[str, bytes]:
 
 
 def test_stages_that_are_not_configured_are_absent() -> None:
-    assert names_of(Config()) == ["MetricsStage", "ConcurrencyStage", "answer_errors"]
+    assert names_of(Config()) == ["CallLogStage", "UsageStage", "ConcurrencyStage", "answer_errors"]
 
 
 def test_all_stages_are_in_their_order() -> None:
     config = Config(context=ContextPolicy(10_000), flows=ASKS)
     assert names_of(config, Sink()) == [
         "AuditStage",
-        "MetricsStage",
+        "CallLogStage",
+        "UsageStage",
         "ConcurrencyStage",
         "ContextBudgetStage",
         "answer_errors",
@@ -99,7 +100,7 @@ def test_all_stages_are_in_their_order() -> None:
 def test_a_transparent_gateway_counts_no_tokens() -> None:
     config = Config(mirror=MirrorPolicy(suffix="", capture="never"), context=ContextPolicy(10_000))
     assert config.is_transparent
-    assert names_of(config) == ["MetricsStage", "ConcurrencyStage", "answer_errors"]
+    assert names_of(config) == ["CallLogStage", "ConcurrencyStage", "answer_errors"]
 
 
 def test_the_event_log_is_the_outermost_stage_unless_nothing_is_stored() -> None:

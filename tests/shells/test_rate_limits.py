@@ -7,7 +7,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from mcp_mirror.errors import BusyError
-from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, PerKeyLimiter, Queue, TokenBucket
+from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, PrincipalLimiter, Queue, TokenBucket
 
 BOUND = 60.0
 
@@ -137,13 +137,13 @@ async def test_a_token_bucket_allows_a_burst_and_then_the_rate() -> None:
 async def test_each_principal_has_its_own_limits() -> None:
     now = [0.0]
     queue = Queue(Limit("queued_calls", 0), 1.0)
-    admission = PerKeyLimiter(Limit("calls_per_principal", 1), Limit("calls_per_minute", 2), queue, lambda: now[0])
+    admission = PrincipalLimiter(Limit("calls_per_principal", 1), Limit("calls_per_minute", 2), queue, lambda: now[0])
 
     async def call(who: str) -> None:
-        async with admission.acquire(who, who, "This client"):
+        async with admission.acquire(who):
             await checkpoint()
 
-    async with admission.acquire("ann", "ann", "This client"):
+    async with admission.acquire("ann"):
         await call("bob")
         with pytest.raises(BusyError, match="calls_per_principal"):
             await call("ann")

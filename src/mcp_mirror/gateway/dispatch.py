@@ -16,7 +16,7 @@ from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.arguments import fit_arguments, select_header_arguments
 from mcp_mirror.gateway.call import Call, RuntimeState, ScriptOrigin
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
-from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_errors, may_preview
+from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_errors
 from mcp_mirror.gateway.routing import Router
 from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
@@ -28,7 +28,7 @@ from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
-from mcp_mirror.paths import find_candidate_offsets
+from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
@@ -60,6 +60,8 @@ class _Inputs:
     values: Values
     labels: Labels
     """The joined flow labels of the values."""
+    preview: bool
+    """The model may see parts of all values, and thus of what the upstream makes of them."""
 
 
 class _TracedReply(dict[str, Buffer]):
@@ -150,9 +152,9 @@ class Dispatcher:
     async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Reply:
         """Call an upstream's tool. An original advertised beside its twin gets literal arguments and stores nothing."""
         inputs = await self._load_inputs(call, entry, catalog)
-        visibility = self._results.decide_visibility(call, entry, inputs.labels, inputs.values)
+        visibility = self._results.decide_visibility(call, entry, inputs.labels, preview=inputs.preview)
         arguments = await self._fit(call, entry, inputs)
-        options = self._results.choose_options(call, entry, visibility, inputs.values)
+        options = self._results.choose_options(call, entry, visibility, preview=inputs.preview)
         with hide_errors(entry.tool, visibility):
             try:
                 response = await self._request(call, entry, arguments, visibility)
@@ -172,18 +174,18 @@ class Dispatcher:
         """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""
         flows = self._read_state().flows
         made = flows.lowest if call.script is None else self._admit_script(call, entry, call.script)
-        if not entry.is_twin:
-            return _Inputs((), _NO_VALUES, made)
-        services = self._services
-        found = await self._find_pointers(call, entry, catalog)
+        preview = call.script is None or call.script.preview
+        found = await self._find_pointers(call, entry, catalog) if entry.is_twin else ()
         if not found:
-            return _Inputs((), _NO_VALUES, made)
+            return _Inputs((), _NO_VALUES, made, preview)
+        services = self._services
         guard = self._build_guard(call)
         loader = ArgumentLoader(services.writer.store, services.scanner, guard)
         known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
         values = await loader.load(found, known)
-        return _Inputs(found, values, flows.join(made, labels))
+        preview = preview and all(value.preview for value in values.values())
+        return _Inputs(found, values, flows.join(made, labels), preview)
 
     async def _find_pointers(
         self, call: Call, entry: CatalogEntry, catalog: Catalog
@@ -227,9 +229,7 @@ class Dispatcher:
             return (call.arguments,)
         validate = partial(self._services.schema_workers.validate, principal=call.namespace)
         is_literal = not inputs.values and call.script is None
-        may_quote = is_literal or (
-            may_preview(call, inputs.values) and self._read_state().flows.may_show(inputs.labels)
-        )
+        may_quote = is_literal or (inputs.preview and self._read_state().flows.may_show(inputs.labels))
         return await fit_arguments(entry, call.arguments, inputs.found, inputs.values, validate, may_quote=may_quote)
 
     async def _request(
@@ -281,7 +281,7 @@ def _may_have_foreign_path(call: Call, found: tuple[Pointer | EscapedPath, ...])
     """Whether a string of the arguments may be a path with a label that this process does not know."""
     if found:
         return any(isinstance(one, Pointer) and not one.is_known for one in found)
-    return len(call.arguments) <= _MAX_EXPLAINED and bool(find_candidate_offsets(call.arguments))
+    return len(call.arguments) <= _MAX_EXPLAINED and has_candidates(call.arguments)
 
 
 def _may_ask(call: Call) -> bool:

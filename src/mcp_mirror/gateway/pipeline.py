@@ -10,21 +10,22 @@ from mcp_mirror.gateway.call import Next, Stage
 from mcp_mirror.gateway.call_quotas import CallQuotas
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.stages.audit import AuditStage
+from mcp_mirror.gateway.stages.call_log import CallLogStage
 from mcp_mirror.gateway.stages.call_metrics import CallMetricsStage
 from mcp_mirror.gateway.stages.concurrency import ConcurrencyStage
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.context_budget import ContextBudgetStage
 from mcp_mirror.gateway.stages.errors import answer_errors
 from mcp_mirror.gateway.stages.events import EventStage
-from mcp_mirror.gateway.stages.metrics import MetricsStage
 from mcp_mirror.gateway.stages.quota import QuotaStage
+from mcp_mirror.gateway.stages.usage import UsageStage
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.path_hash import PathHasher
-from mcp_mirror.security.rate_limits import PerKeyLimiter
+from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.tokens import upper_estimator
 
@@ -44,7 +45,7 @@ class StageDependencies:
     """Seconds."""
     path_hasher: PathHasher
     usage_counter: UsageCounter
-    limiter: PerKeyLimiter
+    limiter: PrincipalLimiter
     """The rate and concurrency limits of principals."""
     budgets: ContextBudgets
     used_consents: UsedConsents
@@ -70,18 +71,20 @@ def build_stages(
         custom: The user's own stages.
     """
     estimate = upper_estimator(config.mirror.provider)
-    usage = None if config.is_transparent else shared.usage_counter
-    has_window = config.context.window is not None and not config.is_transparent
-    recorder = None if config.is_transparent else shared.recorder
+    has_memory = not config.is_transparent
+    recorder = shared.recorder if has_memory else None
     order: tuple[Stage | None, ...] = (
         shared.tracing,
         CallMetricsStage(shared.metrics) if shared.metrics else None,
         EventStage(recorder, shared.clock) if recorder else None,
         AuditStage(shared.audit, shared.clock) if shared.audit.sink else None,
-        MetricsStage(usage, estimate, shared.path_hasher, shared.clock),
+        CallLogStage(shared.path_hasher, shared.clock),
+        UsageStage(shared.usage_counter, estimate) if has_memory else None,
         QuotaStage(shared.quotas) if recorder and shared.quotas else None,
         ConcurrencyStage(shared.limiter),
-        ContextBudgetStage(replace(shared.budgets, policy=config.context), estimate) if has_window else None,
+        ContextBudgetStage(replace(shared.budgets, policy=config.context), estimate)
+        if has_memory and config.context.window is not None
+        else None,
         answer_errors,
         *custom,
         ConsentStage(shared.used_consents, may_ask=flows.policy.on_refusal == "ask") if flows.can_refuse else None,

@@ -73,12 +73,16 @@ class ResultProcessor:
     read_state: Callable[[], RuntimeState]
     """Returns the current state: a result is judged by the flow policy at the time of its arrival."""
 
-    def decide_visibility(
-        self, call: Call, entry: CatalogEntry, input_labels: Labels, values: Mapping[Pointer, Resolved]
-    ) -> Visibility:
+    def decide_visibility(self, call: Call, entry: CatalogEntry, input_labels: Labels, *, preview: bool) -> Visibility:
         """Decide before the call what the model may see of the result and of the upstream's messages.
 
         Labels in the result itself (`_meta.ifc`) may change this for the result.
+
+        Args:
+            call: The call.
+            entry: The called tool.
+            input_labels: The joined flow labels of the values in the arguments.
+            preview: The model may see parts of all these values.
 
         Raises:
             ToolError: The result is hidden, and it cannot be stored.
@@ -88,19 +92,19 @@ class ResultProcessor:
             if call.config.is_transparent:
                 raise ToolError(WITHHELD)
             return Visibility.PATH_ONLY
-        return Visibility.FULL if may_preview(call, values) else Visibility.METADATA
+        return Visibility.FULL if preview else Visibility.METADATA
 
     def choose_options(
-        self, call: Call, entry: CatalogEntry, visibility: Visibility, values: Mapping[Pointer, Resolved]
+        self, call: Call, entry: CatalogEntry, visibility: Visibility, *, preview: bool
     ) -> ProcessingOptions:
-        """Return how the result of a call is processed."""
+        """Return how the result of a call is processed; see `decide_visibility` for `preview`."""
         is_whole = not entry.is_twin or (entry.has_view and call.caller.shows_views)
         rules = replace(entry.rules, mode="never") if is_whole else entry.rules
         tokens = call.reservation.tokens
         if tokens is not None:
             inline_budget, error_budget = min(rules.inline_budget, tokens), min(rules.error_budget, tokens)
             rules = replace(rules, inline_budget=inline_budget, error_budget=error_budget)
-        if not may_preview(call, values):
+        if not preview:
             rules = replace(rules, preview=False)
         return ProcessingOptions(
             rules=rules,
@@ -228,11 +232,6 @@ class ResultProcessor:
             f"the {call.reservation.left:,} that are left in this conversation's context, and is not stored "
             "(`capture: never`). Compact the conversation, or ask for less."
         )
-
-
-def may_preview(call: Call, values: Mapping[Pointer, Resolved]) -> bool:
-    """Whether the model may see parts of all values in the arguments, and thus of what the upstream makes of them."""
-    return all(value.preview for value in values.values()) and (call.script is None or call.script.preview)
 
 
 def convert_refusal(error: RefusedError, entry: CatalogEntry, options: ProcessingOptions) -> Mapping[str, Buffer]:

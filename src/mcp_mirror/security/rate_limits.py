@@ -5,7 +5,8 @@ not know tools, upstreams or protocols.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +14,8 @@ import anyio
 
 from mcp_mirror.errors import BusyError
 
+_OWNER: Final = "This client"
+"""A principal in error messages, which its client reads."""
 _MINUTE: Final = 60.0
 _MANY: Final = 1000
 """Token buckets above which the idle ones are removed."""
@@ -77,8 +80,17 @@ class ConcurrencyLimiter:
         """The number of calls in the queue."""
         return sum(map(len, self._waiting.values()))
 
-    def acquire(self, key: str, *, is_shared: bool = False) -> "Place":
-        """Hold one place for the duration of the context.
+    @asynccontextmanager
+    async def acquire(self, key: str, *, is_shared: bool = False) -> AsyncIterator[None]:
+        """Hold one place for the duration of the context; see `enter`."""
+        await self.enter(key, is_shared=is_shared)
+        try:
+            yield
+        finally:
+            self.release(key)
+
+    async def enter(self, key: str, *, is_shared: bool = False) -> None:
+        """Take a place, which `release` frees.
 
         Args:
             key: The caller. Callers are admitted round-robin.
@@ -88,14 +100,7 @@ class ConcurrencyLimiter:
         Raises:
             BusyError: The queue is full, or this call has waited too long.
         """
-        return Place(self, key, max(1, self._bound.most // 2) if is_shared else self._bound.most)
-
-    async def enter(self, key: str, share: int) -> None:
-        """Take a place for a caller that gets at most `share` of them.
-
-        Raises:
-            BusyError: See `acquire`.
-        """
+        share = max(1, self._bound.most // 2) if is_shared else self._bound.most
         if self._waiting.get(key) or not self._has_room(key, share):
             await self._wait(key, share)
         else:
@@ -155,21 +160,6 @@ class ConcurrencyLimiter:
         return BusyError(f"{self._owner} is busy: {self._bound} {calls} are running, and {reason}.", _SOON)
 
 
-class Place:
-    """A place that `ConcurrencyLimiter.acquire` returns. Every call takes some, so this is not a generator."""
-
-    __slots__ = ("_key", "_limiter", "_share")
-
-    def __init__(self, limiter: ConcurrencyLimiter, key: str, share: int) -> None:
-        self._limiter, self._key, self._share = limiter, key, share
-
-    async def __aenter__(self) -> None:
-        await self._limiter.enter(self._key, self._share)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._limiter.release(self._key)
-
-
 class TokenBucket:
     """A rate limit per minute. A minute's worth of calls may come at once."""
 
@@ -211,10 +201,18 @@ class TokenBucket:
         self._seen = now
 
 
-class PerKeyLimiter:
-    """A concurrency limit and an optional rate limit for each of many owners: principals or upstreams."""
+class PrincipalLimiter:
+    """The concurrency limit and the optional rate limit of each principal."""
 
     def __init__(self, bound: Limit, rate: Limit | None, queue: Queue, clock: Callable[[], float]) -> None:
+        """Start without calls.
+
+        Args:
+            bound: The concurrency limit of one principal.
+            rate: The rate limit of one principal, in calls per minute.
+            queue: The limits of its waiting queue.
+            clock: Monotonic seconds.
+        """
         self._bound = bound
         self._rate = rate
         self._queue = queue
@@ -223,7 +221,7 @@ class PerKeyLimiter:
         self._buckets: dict[str, TokenBucket] = {}
 
     def __len__(self) -> int:
-        """The number of owners with running or recent calls."""
+        """The number of principals with running or recent calls."""
         return len(self._limiters.keys() | self._buckets.keys())
 
     @property
@@ -231,73 +229,66 @@ class PerKeyLimiter:
         """The number of calls in all queues."""
         return sum(limiter.waiting_count for limiter in self._limiters.values())
 
-    def acquire(self, owner: str, key: str, title: str, *, is_shared: bool = False) -> "OwnedPlace":
-        """Hold one place of an owner for the duration of the context.
-
-        Args:
-            owner: The owner of the limits.
-            key: The caller. Several callers share the places of an owner fairly.
-            title: The owner in error messages.
-            is_shared: See `ConcurrencyLimiter.acquire`.
+    def acquire(self, principal: str) -> "PrincipalPlace":
+        """Count a call of a principal, and hold one of its places for the duration of the context.
 
         Raises:
             BusyError: A limit is reached.
         """
-        return OwnedPlace(self, owner, key, title, is_shared=is_shared)
+        return PrincipalPlace(self, principal)
 
-    def take(self, owner: str, title: str) -> ConcurrencyLimiter:
-        """Count a call by the rate limit of an owner, and return the owner's concurrency limit.
+    async def enter(self, principal: str) -> ConcurrencyLimiter:
+        """Count a call of a principal, and take one of its places, which `leave` frees.
 
         Raises:
-            BusyError: The rate limit is reached.
+            BusyError: A limit is reached.
         """
-        if self._rate is not None:
-            self._sweep()
-            if (bucket := self._buckets.get(owner)) is None:
-                bucket = self._buckets[owner] = TokenBucket(self._rate, title, self._clock)
-            bucket.take()
-        if (limiter := self._limiters.get(owner)) is None:
-            limiter = self._limiters[owner] = ConcurrencyLimiter(self._bound, self._queue, title)
+        self.count(principal)
+        if (limiter := self._limiters.get(principal)) is None:
+            limiter = self._limiters[principal] = ConcurrencyLimiter(self._bound, self._queue, _OWNER)
+        try:
+            await limiter.enter(principal)
+        except BaseException:
+            self._drop_idle(principal, limiter)
+            raise
         return limiter
 
-    def count(self, owner: str, title: str) -> None:
-        """Count a call by the rate limit of an owner, without a place.
+    def leave(self, principal: str, limiter: ConcurrencyLimiter) -> None:
+        """Free the place of a call."""
+        limiter.release(principal)
+        self._drop_idle(principal, limiter)
+
+    def count(self, principal: str) -> None:
+        """Count a call by the rate limit of a principal, without a place.
 
         Raises:
             BusyError: The rate limit is reached.
         """
-        self.drop_idle(owner, self.take(owner, title))
-
-    def drop_idle(self, owner: str, limiter: ConcurrencyLimiter) -> None:
-        """Forget the concurrency limit of an owner without calls."""
-        if limiter.is_idle and self._limiters.get(owner) is limiter:
-            del self._limiters[owner]
-
-    def _sweep(self) -> None:
-        """Remove full buckets if there are many."""
-        if len(self._buckets) < _MANY:
+        if self._rate is None:
             return
-        for name in [name for name, bucket in self._buckets.items() if bucket.is_idle]:
-            del self._buckets[name]
+        if len(self._buckets) >= _MANY:
+            for name in [name for name, bucket in self._buckets.items() if bucket.is_idle]:
+                del self._buckets[name]
+        if (bucket := self._buckets.get(principal)) is None:
+            bucket = self._buckets[principal] = TokenBucket(self._rate, _OWNER, self._clock)
+        bucket.take()
+
+    def _drop_idle(self, principal: str, limiter: ConcurrencyLimiter) -> None:
+        """Forget the concurrency limit of a principal without calls."""
+        if limiter.is_idle and self._limiters.get(principal) is limiter:
+            del self._limiters[principal]
 
 
-class OwnedPlace:
-    """A place that `PerKeyLimiter.acquire` returns."""
+class PrincipalPlace:
+    """A place that `PrincipalLimiter.acquire` returns. Every call takes one, so this is not a generator."""
 
-    __slots__ = ("_is_shared", "_key", "_limiter", "_limiters", "_owner", "_place", "_title")
+    __slots__ = ("_limiter", "_limiters", "_principal")
 
-    def __init__(self, limiters: PerKeyLimiter, owner: str, key: str, title: str, *, is_shared: bool) -> None:
-        self._limiters, self._owner, self._key, self._title, self._is_shared = limiters, owner, key, title, is_shared
+    def __init__(self, limiters: PrincipalLimiter, principal: str) -> None:
+        self._limiters, self._principal = limiters, principal
 
     async def __aenter__(self) -> None:
-        self._limiter = self._limiters.take(self._owner, self._title)
-        self._place = self._limiter.acquire(self._key, is_shared=self._is_shared)
-        try:
-            await self._place.__aenter__()
-        except BaseException:
-            self._limiters.drop_idle(self._owner, self._limiter)
-            raise
+        self._limiter = await self._limiters.enter(self._principal)
 
     async def __aexit__(self, *_: object) -> None:
-        await self._place.__aexit__()
-        self._limiters.drop_idle(self._owner, self._limiter)
+        self._limiters.leave(self._principal, self._limiter)

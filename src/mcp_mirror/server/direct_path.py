@@ -31,7 +31,7 @@ from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message
 from mcp_mirror.server.accepted_envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
-from mcp_mirror.server.handlers import CLIENT, Handlers, ToolCallRequest, sdk_part
+from mcp_mirror.server.handlers import Handlers, ToolCallRequest, sdk_part
 from mcp_mirror.server.http_request import HttpRequest
 from mcp_mirror.server.identity import find_identity
 from mcp_mirror.server.pending_payloads import payload_of
@@ -223,7 +223,7 @@ class DirectPath:
     async def _list_tools(self, origin: Origin) -> Mapping[str, Buffer | Segments]:
         """Return the members of a list of tools, in the order in which the SDK writes them."""
         handlers, caller = self._handlers, origin.caller
-        async with handlers.admission.acquire(caller.namespace, caller.namespace, CLIENT):
+        async with handlers.admission.acquire(caller.namespace):
             listed = await handlers.list_tools(caller)
         if not origin.is_modern:
             return {"tools": listed.tools}

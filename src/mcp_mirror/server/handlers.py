@@ -32,7 +32,7 @@ from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.payload.floods import take_sliced
 from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, has_more_values, join
-from mcp_mirror.security.rate_limits import PerKeyLimiter
+from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.accepted_envelopes import AcceptedEnvelopes
 from mcp_mirror.server.announcements import Announcements
@@ -46,8 +46,6 @@ from mcp_mirror.upstreams.upstream import Upstream
 
 _logger = logging.getLogger(__name__)
 
-CLIENT: Final = "This client"
-"""The principal of a request in messages about its limits."""
 _SDK_MEMBERS: Final = ("_meta", "ttlMs", "cacheScope")
 """Members of a result that the SDK writes."""
 _MAX_META_BYTES: Final = 1 << 16
@@ -101,7 +99,7 @@ class Handlers:
     announcements: Announcements
     sessions: Sessions
     pending_payloads: PendingPayloads
-    admission: PerKeyLimiter
+    admission: PrincipalLimiter
     """The rate and concurrency limits of each principal."""
     accepted_envelopes: AcceptedEnvelopes = field(default_factory=AcceptedEnvelopes)
     """The envelopes of 2026-07-28 tool calls that the SDK has accepted."""
@@ -375,7 +373,7 @@ class Handlers:
                 namespace = self.sessions.namespace_of(context)
                 if method in _UNLIMITED:
                     return await handler(context, params)
-                async with self.admission.acquire(namespace, namespace, CLIENT):
+                async with self.admission.acquire(namespace):
                     return await handler(context, params)
             except MirrorError as error:
                 raise self.json_rpc_error(error, namespace, method) from None

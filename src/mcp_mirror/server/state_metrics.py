@@ -14,7 +14,7 @@ import anyio
 from mcp_mirror.errors import StoreError
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.observability.metrics import Metrics, Samples, State
-from mcp_mirror.security.rate_limits import PerKeyLimiter
+from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.event_loop import MeasuredLoop
@@ -29,7 +29,7 @@ _STORE_TIMEOUT: Final = 2.0
 _UPSTREAM: Final = ("upstream",)
 
 
-def register_states(metrics: Metrics, services: Services, limiter: PerKeyLimiter, sessions: Sessions) -> None:
+def register_states(metrics: Metrics, services: Services, limiter: PrincipalLimiter, sessions: Sessions) -> None:
     """Export the state of a gateway.
 
     Args:

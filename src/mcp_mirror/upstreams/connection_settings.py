@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import anyio
 import mcp_types as types
 
-from mcp_mirror.callers import ClientChannel
+from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.core.tool_inspection import InspectedTool
 from mcp_mirror.errors import BusyError, UpstreamError
 from mcp_mirror.payload.spool import Spool, SpooledFrame
-from mcp_mirror.security.rate_limits import Limit, OwnedPlace, PerKeyLimiter, Queue
+from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, Queue, TokenBucket
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
@@ -43,9 +43,9 @@ class UpstreamLimiter:
         rate = Limit("upstream_calls_per_minute", per_minute) if per_minute else None
         queue = Queue(Limit("queued_calls", bounds.queued_calls), bounds.queue_timeout)
         concurrency = Limit("calls_per_upstream", bounds.calls_per_upstream)
-        self._name = name
-        self._title = f"Upstream {name!r}"
-        self._limiter = PerKeyLimiter(concurrency, rate, queue, anyio.current_time)
+        title = f"Upstream {name!r}"
+        self._rate = TokenBucket(rate, title, anyio.current_time) if rate else None
+        self._limiter = ConcurrencyLimiter(concurrency, queue, title)
 
     @property
     def waiting_count(self) -> int:
@@ -58,31 +58,42 @@ class UpstreamLimiter:
         Raises:
             UpstreamError: The request exceeds a limit.
         """
-        if channel is None:
-            return UpstreamPlace(None)
-        caller = channel.caller
+        return UpstreamPlace(self, channel.caller if channel else None)
+
+    async def enter(self, caller: Caller) -> None:
+        """Admit a request of a caller, until `release`.
+
+        Raises:
+            UpstreamError: The request exceeds a limit.
+        """
         has_others = caller.scopes is not None  # without tokens there is one principal
-        return UpstreamPlace(self._limiter.acquire(self._name, caller.namespace, self._title, is_shared=has_others))
+        try:
+            if self._rate is not None:
+                self._rate.take()
+            await self._limiter.enter(caller.namespace, is_shared=has_others)
+        except BusyError as error:
+            raise UpstreamError(str(error)) from None
+
+    def release(self, caller: Caller) -> None:
+        """Record that a request of a caller has ended."""
+        self._limiter.release(caller.namespace)
 
 
 class UpstreamPlace:
-    """A place that `UpstreamLimiter.acquire` returns."""
+    """A place that `UpstreamLimiter.acquire` returns. Every call takes one, so this is not a generator."""
 
-    __slots__ = ("_place",)
+    __slots__ = ("_caller", "_limiter")
 
-    def __init__(self, place: OwnedPlace | None) -> None:
-        self._place = place
+    def __init__(self, limiter: UpstreamLimiter, caller: Caller | None) -> None:
+        self._limiter, self._caller = limiter, caller
 
     async def __aenter__(self) -> None:
-        if self._place is not None:
-            try:
-                await self._place.__aenter__()
-            except BusyError as error:
-                raise UpstreamError(str(error)) from None
+        if self._caller is not None:
+            await self._limiter.enter(self._caller)
 
     async def __aexit__(self, *_: object) -> None:
-        if self._place is not None:
-            await self._place.__aexit__()
+        if self._caller is not None:
+            self._limiter.release(self._caller)
 
 
 @dataclass(slots=True)

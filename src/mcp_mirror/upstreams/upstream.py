@@ -286,7 +286,8 @@ class ServerUpstream:
     ) -> RawResponse | InputRequired:
         """See `Upstream.request`."""
         self._check_scopes(channel)
-        self._check_size(request.size)
+        if self._request_limit is not None:
+            self._check_size(request.size, self._request_limit)
         is_content_hidden = is_filtered(channel) or not self.policy.preview
         filtered = filter_content(channel, may_show=not is_content_hidden) or channel
         if answered is not None and "held" in answered.state:
@@ -410,14 +411,13 @@ class ServerUpstream:
         if not channel.caller.has_scopes(self.policy.required_scopes):
             raise UpstreamError("The token lacks a scope that this upstream requires. Use a token with that scope.")
 
-    def _check_size(self, size: int) -> None:
+    def _check_size(self, size: int, limit: int) -> None:
         """Check the size of the arguments: some servers exit at a message that is too large for them.
 
         Raises:
             UpstreamError: It exceeds `max_request_bytes`.
         """
-        limit = self._request_limit
-        if limit is not None and size > limit:
+        if size > limit:
             raise UpstreamError(
                 f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {limit:,} "
                 "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."

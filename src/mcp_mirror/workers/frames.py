@@ -22,7 +22,7 @@ from mcp_mirror.core.result_processing import (
     read_result_members,
 )
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
-from mcp_mirror.paths import find_candidate_offsets
+from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.json_rpc import (
     MAX_MEMBERS,
     OTHER_MEMBERS,
@@ -171,7 +171,7 @@ class FrameScanner:
             ToolError: The arguments contain more pointers.
             UpstreamError: The worker process died.
         """
-        if len(arguments) <= _AT_ONCE or not find_candidate_offsets(arguments):
+        if len(arguments) <= _AT_ONCE or not has_candidates(arguments):
             return _find(arguments, known, most)
         if len(arguments) > _SENT:
             return await anyio.to_thread.run_sync(_find, arguments, known, most)
