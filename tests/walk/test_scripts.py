@@ -448,7 +448,7 @@ def test_a_program_that_ran_scripts_exits_normally() -> None:
 
 
 async def test_without_the_package_there_is_no_tool(monkeypatch: pytest.MonkeyPatch, configured: Configured) -> None:
-    for module in ("mcp_mirror.app", "mcp_mirror.library.mirror", "mcp_mirror.config.checks"):
+    for module in ("mcp_mirror.assembly", "mcp_mirror.library.mirror", "mcp_mirror.config.checks"):
         monkeypatch.setattr(f"{module}.find_spec", lambda _name: None)
     async with with_tools() as mirror:
         assert "memory_run" not in [tool["name"] for tool in mirror.tools("mcp")]

@@ -179,7 +179,7 @@ async def test_a_query_is_recorded_without_its_values(configured: Configured, tm
 
 
 async def test_without_the_package_there_is_no_sql(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("mcp_mirror.app", "mcp_mirror.library.mirror"):
+    for module in ("mcp_mirror.assembly", "mcp_mirror.library.mirror"):
         monkeypatch.setattr(f"{module}.find_spec", lambda _name: None)
     async with with_tools() as mirror:
         (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_query"]
@@ -195,7 +195,7 @@ async def test_sql_costs_few_tokens_of_the_definition(monkeypatch: pytest.Monkey
         async with with_tools() as mirror:
             (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_query"]
             costs.append(count_tokens(json.dumps(advert)))
-        monkeypatch.setattr("mcp_mirror.app.find_spec", lambda _name: None)
+        monkeypatch.setattr("mcp_mirror.assembly.find_spec", lambda _name: None)
     assert costs[0] - costs[1] <= 40
 
 

@@ -17,7 +17,6 @@ import anyio.to_thread
 import typer
 import uvicorn
 
-from mcp_mirror.app import open_persistent_store
 from mcp_mirror.cli.options import ConfigOption, StoreOption, VerboseOption
 from mcp_mirror.cli.run import load_store_config, print_note, run_until_signal
 from mcp_mirror.dashboard.api import DashboardApi
@@ -30,6 +29,7 @@ from mcp_mirror.server.dashboard import LocalDashboard
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.http_server import listen
 from mcp_mirror.settings.policies import Config, ServerPolicy
+from mcp_mirror.stores.opening import open_persistent_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner

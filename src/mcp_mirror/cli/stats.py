@@ -7,11 +7,11 @@ from typing import Final
 from rich import box
 from rich.table import Table
 
-from mcp_mirror.app import open_persistent_store
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, VerboseOption
 from mcp_mirror.cli.run import load_store_config, run_until_signal
 from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.stores.opening import open_persistent_store
 from mcp_mirror.types import StoreStats
 
 NOTHING: Final = "The store is empty, and the gateway has answered no call yet. Call a twin first."

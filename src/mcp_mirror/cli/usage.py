@@ -9,7 +9,6 @@ import typer
 from rich import box
 from rich.table import Table
 
-from mcp_mirror.app import open_persistent_store
 from mcp_mirror.cli.ages import parse_age
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption
@@ -18,6 +17,7 @@ from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.observability.usage import GROUPINGS, Grouping, group_sums, read_usage, sum_up
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.event_log import Sums
+from mcp_mirror.stores.opening import open_persistent_store
 
 _COLUMNS: Final = ("calls", "errors", "refused", "bytes", "tokens sent", "tokens kept out", "mean ms")
 

@@ -17,7 +17,6 @@ import typer
 from rich import box
 from rich.table import Table
 
-from mcp_mirror.app import open_persistent_store
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.cli.ages import format_duration, parse_age
 from mcp_mirror.cli.console import open_console
@@ -32,6 +31,7 @@ from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, r
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
+from mcp_mirror.stores.opening import open_persistent_store
 from mcp_mirror.system.atomic_write import atomic_write
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, Descriptor

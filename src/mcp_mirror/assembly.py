@@ -1,0 +1,306 @@
+"""The parts of a gateway: opens and closes what a configuration needs, and builds the objects that use it."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from uuid import uuid4
+
+import anyio
+import mcp_types as types
+from anyio.abc import TaskGroup
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from platformdirs import user_cache_path
+
+from mcp_mirror.callers import ClientChannel
+from mcp_mirror.gateway.call import Stage
+from mcp_mirror.gateway.call_quotas import CallQuotas
+from mcp_mirror.gateway.context_budgets import ContextBudgets
+from mcp_mirror.gateway.gateway import Gateway
+from mcp_mirror.gateway.pipeline import StageDependencies
+from mcp_mirror.gateway.relay import Relay
+from mcp_mirror.gateway.services import Services
+from mcp_mirror.gateway.stages.call_metrics import RequestMetrics, RequestObserver
+from mcp_mirror.gateway.stages.consent import UsedConsents
+from mcp_mirror.gateway.subscriptions import Subscriptions
+from mcp_mirror.memory.code.sandbox import PACKAGE, Sandbox
+from mcp_mirror.memory.usage import UsageCounter
+from mcp_mirror.memory.value_writer import ValueWriter
+from mcp_mirror.observability.audit import Audit
+from mcp_mirror.observability.audit_file import AuditFile
+from mcp_mirror.observability.events import EventRecorder
+from mcp_mirror.observability.logging import create_path_hasher
+from mcp_mirror.observability.signals import Signals
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
+from mcp_mirror.security.path_hash import PathHasher
+from mcp_mirror.security.rate_limits import Limit, PrincipalLimiter, Queue
+from mcp_mirror.server.announcements import Announcements
+from mcp_mirror.server.client_channel import Session
+from mcp_mirror.server.handlers import Handlers
+from mcp_mirror.server.pending_payloads import PendingPayloads
+from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.settings.limits import CallQuota, TrafficPolicy, find_limits
+from mcp_mirror.settings.policies import Config, StorePolicy
+from mcp_mirror.stores.base import Store
+from mcp_mirror.stores.disk.store import LISTINGS
+from mcp_mirror.stores.opening import open_store
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
+from mcp_mirror.upstreams.elicitation import SuspendedCalls
+from mcp_mirror.upstreams.listing_cache import ListingCache
+from mcp_mirror.upstreams.registry import UpstreamRegistry
+from mcp_mirror.upstreams.upstream import ChangeListeners, UpstreamDependencies
+from mcp_mirror.workers.frames import FrameScanner
+from mcp_mirror.workers.queries import QueryRunner
+from mcp_mirror.workers.schemas import SchemaWorkers
+from mcp_mirror.workers.sql import SqlWorkers
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Everything that is open while a gateway runs."""
+
+    child_watchdog: ChildWatchdog
+    audit: AuditFile | None
+    """None if the configuration has no audit log."""
+    store: Store
+    store_policy: StorePolicy
+    spool: Spool
+    scanner: FrameScanner
+    queries: QueryRunner
+    sql_workers: SqlWorkers
+    schema_workers: SchemaWorkers
+    sandbox: Sandbox
+    usage_counter: UsageCounter
+    recorder: EventRecorder | None
+    """None if calls are not logged."""
+    tasks: TaskGroup
+
+
+@asynccontextmanager
+async def open_resources(config: Config, signals: Signals, *, awaits_client: bool) -> AsyncIterator[Resources]:
+    """Open the resources of a gateway for the duration of the context.
+
+    Raises:
+        MirrorError: The store or the audit log cannot be used.
+    """
+    observe = signals.metrics.record_store_operation if signals.metrics else None
+    with ChildWatchdog() as child_watchdog, _open_audit(config) as audit:
+        async with (
+            open_store(config, awaits_client=awaits_client, observe=observe) as (store, store_policy, spool),
+            aclosing(FrameScanner(child_watchdog)) as scanner,
+            aclosing(QueryRunner(child_watchdog)) as queries,
+            aclosing(SqlWorkers(child_watchdog)) as sql_workers,
+            aclosing(SchemaWorkers(child_watchdog)) as schema_workers,
+            aclosing(Sandbox(config.limits.traffic)) as sandbox,
+            _open_usage_counter(store) as usage_counter,
+            _open_recorder(config, store) as recorder,
+            anyio.create_task_group() as tasks,
+        ):
+            yield Resources(
+                child_watchdog,
+                audit,
+                store,
+                store_policy,
+                spool,
+                scanner,
+                queries,
+                sql_workers,
+                schema_workers,
+                sandbox,
+                usage_counter,
+                recorder,
+                tasks,
+            )
+            tasks.cancel_scope.cancel()
+
+
+@contextmanager
+def _open_audit(config: Config) -> Iterator[AuditFile | None]:
+    """Open the audit log for the duration of the context; yield None if the configuration has none."""
+    if config.audit.path is None:
+        yield None
+        return
+    file = AuditFile(config.audit.path, create_path_hasher(config), time.time)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+@asynccontextmanager
+async def _open_usage_counter(store: Store) -> AsyncIterator[UsageCounter]:
+    """Yield a usage counter, and write its last counts before the store closes."""
+    usage_counter = UsageCounter(store)
+    try:
+        yield usage_counter
+    finally:
+        with anyio.CancelScope(shield=True):
+            await usage_counter.flush()
+
+
+@asynccontextmanager
+async def _open_recorder(config: Config, store: Store) -> AsyncIterator[EventRecorder | None]:
+    """Yield the recorder of calls, and write its last calls before the store closes; None if calls are not logged."""
+    if config.is_transparent or not config.events.enabled:
+        yield None
+        return
+    recorder = EventRecorder(store.events, config.events, time.time)
+    try:
+        yield recorder
+    finally:
+        with anyio.CancelScope(shield=True):
+            await recorder.flush()
+
+
+def build_sessions(config: Config, signals: Signals, on_end: Callable[[str], None]) -> Sessions:
+    """Return an empty set of sessions; `on_end` is called with the key of each session that has ended."""
+    metrics = signals.metrics
+
+    def record_duration(session: Session, seconds: float) -> None:
+        if metrics is not None:
+            metrics.record_session(session.protocol_version or "", "tcp", seconds)
+
+    return Sessions(
+        config.server.answer_timeout,
+        time.monotonic,
+        on_end,
+        config.server.session_idle,
+        requires_auth=config.auth.is_required,
+        on_duration=record_duration if metrics else None,
+    )
+
+
+def build_upstream_dependencies(
+    config: Config, resources: Resources, listeners: ChangeListeners, sessions: Sessions
+) -> UpstreamDependencies:
+    """Return the objects that all upstreams share."""
+    slots = ConnectionSlots(config.limits.traffic.connections_per_principal)
+    return UpstreamDependencies(
+        spool=resources.spool,
+        child_watchdog=resources.child_watchdog,
+        client_info=types.Implementation(name=config.server.name, version=version("mcp-mirror")),
+        examine=resources.schema_workers.examine,
+        open_list=resources.scanner.open_list,
+        listeners=listeners,
+        dedicated=DedicatedConnectionPolicy(slots, sessions, config.server.session_idle),
+        answer_timeout=config.server.answer_timeout,
+        listing_cache=_create_listing_cache(config),
+    )
+
+
+def _create_listing_cache(config: Config) -> ListingCache | None:
+    """Return the cache of listings on disk; None if the configuration allows no files or only encrypted ones."""
+    if config.is_transparent or config.store.kind == "memory" or config.store.encryption:
+        return None
+    folder = Path(config.store.path) if config.store.path else user_cache_path("mcp-mirror")
+    return ListingCache(folder / LISTINGS)
+
+
+def build_services(
+    config: Config, resources: Resources, upstreams: UpstreamRegistry, on_stored: Callable[[str], None]
+) -> Services:
+    """Return the objects that all calls share; `on_stored` is called with the owner of each stored value."""
+    return Services(
+        upstreams=upstreams,
+        writer=ValueWriter(resources.store, resources.store_policy, time.time, on_stored),
+        scanner=resources.scanner,
+        queries=resources.queries,
+        schema_workers=resources.schema_workers,
+        spool=resources.spool,
+        limits=config.limits,
+        new_id=uuid4,
+        usage_counter=resources.usage_counter,
+        path_hasher=create_path_hasher(config),
+        audit=Audit(resources.audit, config.audit.required),
+        sandbox=resources.sandbox if find_spec(PACKAGE) else None,
+        sql=resources.sql_workers if find_spec(SQL_PACKAGE) else None,
+        suspended_scripts=SuspendedCalls(resources.tasks, config.server.answer_timeout),
+    )
+
+
+def build_stage_dependencies(
+    config: Config, resources: Resources, services: Services, signals: Signals, *, is_stdio: bool
+) -> StageDependencies:
+    """Return the objects that stages share."""
+    return StageDependencies(
+        audit=services.audit,
+        clock=time.monotonic,
+        path_hasher=services.path_hasher,
+        usage_counter=services.usage_counter,
+        limiter=_build_limiter(config.limits.traffic, has_auth=config.auth.is_required),
+        budgets=ContextBudgets(config.context, time.monotonic),
+        used_consents=UsedConsents(),
+        recorder=resources.recorder,
+        quotas=_build_quotas(config, resources.store, resources.recorder),
+        metrics=signals.metrics,
+        tracing=_build_tracing_stage(signals, services.path_hasher, is_stdio=is_stdio),
+    )
+
+
+def _build_limiter(traffic: TrafficPolicy, *, has_auth: bool) -> PrincipalLimiter:
+    """Return the rate and concurrency limits of principals."""
+    most = traffic.rate(has_auth=has_auth)
+    rate = Limit("calls_per_minute", most) if most else None
+    queue = Queue(Limit("queued_calls", traffic.queued_calls), traffic.queue_timeout)
+    return PrincipalLimiter(Limit("calls_per_principal", traffic.calls_per_principal), rate, queue, time.monotonic)
+
+
+def _build_quotas(config: Config, store: Store, recorder: EventRecorder | None) -> CallQuotas | None:
+    """Return the quotas of calls; None if the configuration has none."""
+    if recorder is None or not config.has_call_quotas:
+        return None
+    traffic, principals = config.limits.traffic, config.auth.principals
+
+    def quota_of(namespace: str) -> CallQuota:
+        return traffic.quota_for(find_limits(principals, namespace))
+
+    return CallQuotas(store.events, recorder, quota_of, time.time)
+
+
+def _build_tracing_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> Stage | None:
+    if signals.tracing is None:
+        return None
+    from mcp_mirror.gateway.stages.tracing import TracingStage  # noqa: PLC0415  # only if configured
+    from mcp_mirror.observability.tracing import end_span  # noqa: PLC0415  # as above
+
+    def describe_client(channel: ClientChannel) -> dict[str, str]:
+        attributes = {"network.transport": "pipe" if is_stdio else "tcp"}
+        session = channel.session_channel
+        protocol_version = session.protocol_version if isinstance(session, Session) else None
+        if channel.caller.is_stateless:
+            protocol_version = MODERN_PROTOCOL_VERSIONS[-1]
+        return attributes | ({"mcp.protocol.version": protocol_version} if protocol_version else {})
+
+    return TracingStage(signals.tracing, end_span, path_hasher, describe_client)
+
+
+def build_observer(signals: Signals) -> RequestObserver | None:
+    """Return the observer of requests to upstreams; None without metrics and traces."""
+    measured = RequestMetrics(signals.metrics) if signals.metrics else None
+    if signals.tracing is None:
+        return measured
+    from mcp_mirror.gateway.stages.tracing import RequestTracing  # noqa: PLC0415  # only if configured
+    from mcp_mirror.observability.tracing import end_span  # noqa: PLC0415  # as above
+
+    return RequestTracing(signals.tracing, end_span, measured)
+
+
+def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:
+    """Return the handlers of clients' requests; they notify clients in tasks of this group."""
+    services, traffic = gateway.services, gateway.services.limits.traffic
+    max_depth = services.limits.max_depth
+    relay = Relay(services.upstreams, services.scanner, gateway.may_show, max_depth, gateway.owns_uri)
+    return Handlers(
+        gateway=gateway,
+        relay=relay,
+        subscriptions=Subscriptions(services.upstreams, relay, tasks, traffic.subscriptions_per_principal),
+        announcements=Announcements(sessions, tasks, traffic.streams_per_principal),
+        sessions=sessions,
+        pending_payloads=PendingPayloads(services.limits),
+        admission=limiter,
+    )

@@ -1,0 +1,113 @@
+"""Opens the store of a configuration, and the spool of large messages whose files the store can link."""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from platformdirs import user_data_path
+
+from mcp_mirror.errors import MirrorError, StoreError
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.settings.policies import Config, StorePolicy, WirePolicy
+from mcp_mirror.stores.base import Store
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.stores.measured import MeasuredStore, Observe
+from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.stores.objects import ObjectBlobs
+
+_logger = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def open_store(
+    config: Config, *, awaits_client: bool, observe: Observe | None
+) -> AsyncIterator[tuple[Store, StorePolicy, Spool]]:
+    """Open the store of a gateway for the duration of the context; yield it with its settings and a spool.
+
+    If the configuration names no store and the disk cannot be used, the store is in memory.
+
+    Args:
+        config: The configuration.
+        awaits_client: The gateway has one local client.
+        observe: Measures the operations of the store; None: nothing does.
+
+    Raises:
+        StoreError: The configured store cannot be used.
+    """
+    chosen = config.store.kind or ("disk" if awaits_client and not config.is_transparent else "memory")
+    policy = replace(config.store, kind=chosen, principals=config.auth.principals)
+    if config.auth.is_required and not awaits_client:
+        policy = policy.shared()
+    async with AsyncExitStack() as stack:
+        try:
+            store, spool = await _enter_store(policy, config.limits, stack)
+        except StoreError as error:
+            if config.store.kind or config.store.path or config.store.encryption:
+                raise
+            _logger.warning("%s Until then the gateway keeps values in memory, and loses them when it ends.", error)
+            policy = replace(policy, kind="memory")
+            store, spool = await _enter_store(policy, config.limits, stack)
+        yield store if observe is None else MeasuredStore(store, observe), policy, spool
+
+
+@asynccontextmanager
+async def open_persistent_store(config: Config) -> AsyncIterator[Store]:
+    """Open the configured store for the duration of the context, whether or not a gateway runs.
+
+    Raises:
+        MirrorError: The store cannot be used, or is in the memory of a gateway process.
+    """
+    policy = replace(config.store, kind=config.store.kind or "disk")
+    if policy.kind == "memory":
+        raise MirrorError(
+            "`store.kind: memory` keeps nothing outside the running gateway. Call its tool `memory_list` "
+            "(`memory_tools: all` serves it), or set `store.kind` to disk or redis."
+        )
+    async with AsyncExitStack() as stack:
+        store, _ = await _enter_store(policy, config.limits, stack)
+        yield store
+
+
+async def _enter_store(policy: StorePolicy, limits: WirePolicy, stack: AsyncExitStack) -> tuple[Store, Spool]:
+    store = _STORES[policy.kind or "memory"](policy, lambda: spool.directory)
+    configured = Path(policy.path) if policy.path else None
+    if isinstance(store, DiskStore):  # an encrypted store cannot link messages, and its folder contains no plain text
+        configured = None if policy.encryption else store.scratch
+    spool = stack.enter_context(Spool(limits, configured))
+    return await stack.enter_async_context(store), spool
+
+
+def _open_disk(policy: StorePolicy, _: Callable[[], Path]) -> Store:
+    return DiskStore(policy, time.time, Path(policy.path) if policy.path else user_data_path("mcp-mirror") / "store")
+
+
+def _open_redis(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
+    try:
+        from mcp_mirror.stores.redis.store import RedisStore  # noqa: PLC0415  # an extra
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise MirrorError("`store.kind: redis` needs an extra: pip install 'mcp-mirror[redis]'.") from None
+    return RedisStore(policy, time.time, folder, _connect_bucket(policy.blobs) if policy.blobs else None)
+
+
+def _connect_bucket(url: str) -> ObjectBlobs:
+    try:
+        from mcp_mirror.stores.s3 import S3Blobs  # noqa: PLC0415  # an extra
+    except ModuleNotFoundError as error:
+        if error.name != "obstore":
+            raise
+        raise MirrorError("`store.blobs` needs an extra: pip install 'mcp-mirror[redis,s3]'.") from None
+    return S3Blobs(url)
+
+
+_STORES: Final[Mapping[str, Callable[[StorePolicy, Callable[[], Path]], Store]]] = {
+    "memory": lambda policy, folder: MemoryStore(policy, time.time, folder),
+    "disk": _open_disk,
+    "redis": _open_redis,
+}
+"""The constructor of each kind of store, from its settings and a function that returns a folder for its files."""
