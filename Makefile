@@ -108,7 +108,7 @@ faults: $(VENV)/.installed ## make upstreams and networks fail in every way, mea
 
 fuzz: $(VENV)/.installed ## fuzz the parsers of foreign bytes, for a minute (Linux)
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
-	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=60 -rss_limit_mb=4096 -artifact_prefix=.fuzz/ .fuzz
+	PYTHONPATH=tests/helpers $(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=60 -rss_limit_mb=4096 -artifact_prefix=.fuzz/ .fuzz
 
 hostile: $(VENV)/.installed ## send hostile input at full size; prints its cost. HOSTILE_WRITE_DOCS=1: update docs/operations/security.md
 	HOSTILE_FULL=1 $(BIN)/pytest -q -o timeout=600 tests/hostile

@@ -6,8 +6,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_collector import MemoryCollector
 
-from mcp_mirror.payload.framing import HEAD, Event, EventReader, LineReader, MemoryCollector, Overlong
+from mcp_mirror.payload.framing import HEAD, Event, EventReader, LineReader, Overlong
 from mcp_mirror.types import Buffer
 
 Message = bytes | Overlong

@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_collector import MemoryCollector
 
-from mcp_mirror.payload.framing import LineReader, MemoryCollector, Overlong
+from mcp_mirror.payload.framing import LineReader, Overlong
 from mcp_mirror.payload.json_rpc import line_of
 
 STREAMS = st.lists(st.sampled_from([b"\n", b"a", b"{}", b'"x"', b"\r", b" ", b"abcdefghij" * 3]), max_size=30).map(

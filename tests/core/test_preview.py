@@ -30,9 +30,9 @@ OTHER = "say-11111111-6a55-4b8e-9d0a-0f3b2f6f6a11"
 
 def read(result: Mapping[str, Any], style: NoticeStyle = "compact", **rules: Any) -> ProcessedResult:
     capture_rules = CaptureRules(
-        **{"mode": "auto", "inline_budget": 800, "error_budget": 2000, "is_wrapped": False, **rules}
+        **{"mode": "auto", "inline_budget": 800, "error_budget": 2000, "is_wrapped": False, **rules}, preview=False
     )
-    order = ProcessingOptions(capture_rules, style, "say", b"{}", FixedBases(BASE, OTHER), 1 << 16).without_preview()
+    order = ProcessingOptions(capture_rules, style, "say", b"{}", FixedBases(BASE, OTHER), 1 << 16)
     members = {key: json.dumps(value).encode() for key, value in result.items()}
     return process_result(members, order, lambda raw: estimate_tokens(bytes(raw)))
 

@@ -1,4 +1,4 @@
-"""A fuzz target for parsers of foreign bytes: `make fuzz`, or `python tests/fuzz/fuzz_wire.py -max_total_time=60`.
+"""A fuzz target for parsers of foreign bytes: `make fuzz`, or `PYTHONPATH=tests/helpers python tests/fuzz/fuzz_wire.py`.
 
 For every byte string: frames do not depend on how the stream is cut; a frame is a message or a `WireError`; a lifted
 payload is spliced back unchanged; spans agree with a full parse.
@@ -11,12 +11,14 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports():
+    from memory_collector import MemoryCollector
+
     from mcp_mirror.core.capture import CaptureRules
     from mcp_mirror.core.resolve import find_pointers
     from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_frame
     from mcp_mirror.errors import WireError
     from mcp_mirror.paths import FixedBases
-    from mcp_mirror.payload.framing import EventReader, LineReader, MemoryCollector
+    from mcp_mirror.payload.framing import EventReader, LineReader
     from mcp_mirror.payload.json_rpc import (
         Message,
         find_mark,

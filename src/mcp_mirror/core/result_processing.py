@@ -62,10 +62,6 @@ class ProcessingOptions:
         """The estimate of tokens that the budgets refer to."""
         return (upper_estimator if self.is_upper_bound else expected_estimator)(self.provider)
 
-    def without_preview(self) -> "ProcessingOptions":
-        """The options for a result whose stored value may not be previewed."""
-        return replace(self, rules=replace(self.rules, preview=False))
-
     def path_only(self) -> "ProcessingOptions":
         """The options for a result that is stored in every mode, and of which the model sees only the path."""
         rules = replace(self.rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)

@@ -117,15 +117,6 @@ class Calls:
                 return self.describe(one)
         raise ToolError("The log has no call with this id. It keeps the newest calls; see `events.max_calls`.")
 
-    async def read_newest(self, limit: int) -> list[FoundCall]:
-        """Return the newest calls, the newest first."""
-        found: list[FoundCall] = []
-        async for one in self._walk({}, {}):
-            if len(found) == limit:
-                break
-            found.append(one)
-        return found
-
     def describe(self, one: FoundCall) -> dict[str, Any]:
         """Return a call as an object for JSON, without what the viewer may not read."""
         event, may_read = one.event, self.viewer.may_read(one.namespace)

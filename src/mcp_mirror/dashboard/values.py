@@ -13,12 +13,12 @@ import anyio.to_thread
 from mcp_mirror.core.media import read_media
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.dashboard.images import decode_image, peek_raster_type
+from mcp_mirror.dashboard.notices import rebuild_notice
 from mcp_mirror.dashboard.previews import MAX_ROWS, PartQuery
 from mcp_mirror.dashboard.services import DashboardServices
 from mcp_mirror.dashboard.viewers import Viewer
 from mcp_mirror.errors import FlowError, MirrorError, ToolError
 from mcp_mirror.memory.flow_guard import FlowGuard
-from mcp_mirror.memory.notices import rebuild_notice
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error

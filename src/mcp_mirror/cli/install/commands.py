@@ -1,6 +1,6 @@
 """The commands `mcp-mirror install` and `uninstall`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import unified_diff
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from mcp_mirror.cli.install import merge_commands
-from mcp_mirror.cli.install.choosing import choose_plans, confirm
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.in_place import (
     InPlacePlan,
@@ -172,10 +171,35 @@ def _ask(plans: list[InPlacePlan], memory: bool | None) -> tuple[list[InPlacePla
     if not reads_terminal():
         names = ", ".join(dict.fromkeys(plan.target.word for plan in plans))
         raise ConfigError(f"Name a client, or write --all --yes for every client. Found: {names}.")
-    chosen = choose_plans(plans)
+    chosen = _choose_plans(plans)
     if chosen and memory is None:
-        memory = confirm("Add the memory tools, which read and search stored values?", default=True)
+        confirm: Callable[..., bool] = typer.confirm
+        memory = confirm("Add the memory tools, which read and search stored values?", default=True, err=True)
     return chosen, memory
+
+
+def _choose_plans(plans: Sequence[InPlacePlan]) -> list[InPlacePlan]:
+    """List the files with their servers and ask which to change.
+
+    Raises:
+        ConfigError: The answer is not a number of the list.
+    """
+    print_note("Found on this machine:")
+    for number, plan in enumerate(plans, 1):
+        scope = ", of this folder" if plan.target.place.scope == "project" else ""
+        print_note(f"  {number}. {plan.target.title}{scope}: {', '.join(plan.changed)}")
+        for name, reason in plan.left:
+            print_note(f"       {name} stays as it is: {reason}")
+    answer = typer.prompt("Which to install for? Numbers, `all` or `none`", default="all", err=True).strip().lower()
+    if answer in ("all", "none"):
+        return list(plans) if answer == "all" else []
+    try:
+        numbers = {int(word) for word in answer.replace(",", " ").split()}
+    except ValueError:
+        numbers = {0}
+    if not numbers <= set(range(1, len(plans) + 1)):
+        raise ConfigError(f"{answer!r} is not a choice. Write numbers from 1 to {len(plans)}, `all` or `none`.")
+    return [plan for number, plan in enumerate(plans, 1) if number in numbers]
 
 
 def _with_memory(plan: InPlacePlan) -> InPlacePlan:
