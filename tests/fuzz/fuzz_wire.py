@@ -1,4 +1,4 @@
-"""A fuzz target for parsers of foreign bytes: `make fuzz`, or `PYTHONPATH=tests/helpers python tests/fuzz/fuzz_wire.py`.
+"""A fuzz target for parsers of foreign bytes. Run it with `make fuzz`.
 
 For every byte string: frames do not depend on how the stream is cut; a frame is a message or a `WireError`; a lifted
 payload is spliced back unchanged; spans agree with a full parse.
