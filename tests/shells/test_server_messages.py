@@ -20,8 +20,8 @@ from mcp_mirror.upstreams.notifications import (
     ConnectionOwner,
     NotificationDispatcher,
     NotificationQueue,
-    PausableTimeout,
 )
+from mcp_mirror.upstreams.request_timeout import PausableTimeout, RequestTimeoutError
 from mcp_mirror.upstreams.transports.payloads import ServerMessage
 
 BOUND = 60
@@ -113,34 +113,40 @@ async def dispatching(owner_channel: ClientChannel | None = None) -> AsyncIterat
             tasks.cancel_scope.cancel()
 
 
-def remaining(timeout: PausableTimeout) -> float:
-    return timeout.scope.deadline - anyio.current_time()
-
-
 async def test_a_timeout_pauses_while_the_client_answers() -> None:
     timeout = PausableTimeout(0.5)
-    with timeout.scope:
-        with timeout.paused():
-            assert remaining(timeout) == float("inf")
-            with timeout.paused():  # a second pause within the first
-                await anyio.sleep(0.6)
-            await anyio.sleep(0.05)
-        assert 0 < remaining(timeout) <= 0.5
-        with anyio.fail_after(BOUND):
-            await anyio.sleep_forever()
-    assert timeout.scope.cancelled_caught
+    with timeout.paused():
+        assert timeout.remaining == float("inf")
+        with timeout.paused():  # a second pause within the first
+            await anyio.sleep(0.6)
+        await anyio.sleep(0.05)
+    assert 0 < timeout.remaining <= 0.5
+    with anyio.fail_after(BOUND), pytest.raises(RequestTimeoutError), timeout.cancelling():
+        await anyio.sleep_forever()
+    assert timeout.is_over
 
 
 async def test_a_timeout_restarts_unless_it_is_paused() -> None:
+    restarted, paused, steady = PausableTimeout(100), PausableTimeout(100), PausableTimeout(100)
+    await anyio.sleep(0.05)
+    restarted.restart()
+    with paused.paused():
+        paused.restart()
+        assert paused.remaining == float("inf")
+    assert restarted.remaining > steady.remaining + 0.04
+    assert paused.remaining < restarted.remaining - 0.04
+
+
+async def test_a_stopped_request_ends_at_once_even_if_it_waits_later() -> None:
     timeout = PausableTimeout(100)
-    timeout.scope.deadline -= 90
+    timeout.stop("was stopped.")
+    assert (timeout.is_over, timeout.reason) == (True, "was stopped.")
+    with anyio.fail_after(BOUND), pytest.raises(RequestTimeoutError), timeout.cancelling():
+        await anyio.sleep_forever()
     timeout.restart()
-    assert 99 < remaining(timeout) <= 100
-    timeout.scope.deadline -= 90
     with timeout.paused():
-        timeout.restart()
-        assert remaining(timeout) == float("inf")
-    assert 9 < remaining(timeout) <= 10
+        pass
+    assert timeout.remaining <= 100, "it does not start again"
 
 
 async def test_a_queue_delivers_in_order_to_a_slow_client() -> None:
@@ -242,8 +248,7 @@ async def test_a_completed_request_gets_no_more_messages() -> None:
 async def test_progress_goes_to_the_request_with_its_token() -> None:
     wants, not_wants = ready("a"), ready("a", wants_progress=False)
     timeout, steady, late = PausableTimeout(100), PausableTimeout(100), PausableTimeout(100)
-    for one in (timeout, steady, late):
-        one.scope.deadline -= 50
+    await anyio.sleep(0.05)
     async with dispatching() as setup:
         track = setup.dispatcher.track
         with (
@@ -256,7 +261,7 @@ async def test_progress_goes_to_the_request_with_its_token() -> None:
             setup.receive(PROGRESS, {"progressToken": "three", "progress": 3})
             for token in ("four", None, 7):
                 setup.receive(PROGRESS, {"progressToken": token, "progress": 4})
-            assert [round(remaining(one), -1) for one in (timeout, late, steady)] == [100, 100, 50]
+            assert min(timeout.remaining, late.remaining) > steady.remaining + 0.04
             await inflight.queue.drain()
             await anyio.wait_all_tasks_blocked()
     assert wants.received == [
@@ -309,14 +314,14 @@ async def test_a_server_request_pauses_the_timeout_and_keeps_its_order() -> None
             setup.receive("roots/list", id=1, about="one")
             await anyio.wait_all_tasks_blocked()
             assert client.received == []
-            assert remaining(timeout) <= 100
+            assert timeout.remaining <= 100
             client.accepts.set()
             await client.was_requested.wait()
             assert [params.get("data") for _, params in client.received] == [0, 1, 2, 3, 4, None]
-            assert remaining(timeout) == float("inf")
+            assert timeout.remaining == float("inf")
             client.answers.set()
             await setup.sink.answer()
-            assert remaining(timeout) <= 100
+            assert timeout.remaining <= 100
 
 
 async def test_a_server_request_outside_of_calls_goes_to_the_connections_owner() -> None:
@@ -381,7 +386,7 @@ async def test_server_requests_of_unknown_calls_count_against_calls_in_flight() 
             assert [timeout.reason for timeout in timeouts] == [None, None]
             setup.receive("roots/list", id=-1)
             await anyio.wait_all_tasks_blocked()
-            assert sum(timeout.scope.cancel_called for timeout in timeouts) == 1
+            assert sum(timeout.is_over for timeout in timeouts) == 1
             assert setup.sink.answers.empty()
         assert isinstance(await setup.sink.answer(), types.JSONRPCError)
 

@@ -94,8 +94,7 @@ class CaptureRules:
     """The model may see parts of the result; otherwise all of it is stored, in every mode."""
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
+class Captured(msgspec.Struct, frozen=True):
     """The decision about one result."""
 
     value: Draft | None = None
@@ -119,8 +118,7 @@ class Captured:
     """The beginning and the end of an error that is too large to be shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ParsedBlock:
+class _ParsedBlock(msgspec.Struct, frozen=True):
     """One parsed content block."""
 
     raw: Buffer
@@ -137,8 +135,7 @@ class _ParsedBlock:
         return self.media is not None and not self.media.is_file
 
 
-@dataclass(frozen=True, slots=True)
-class _ParsedResult:
+class _ParsedResult(msgspec.Struct, frozen=True):
     """A parsed result."""
 
     blocks: tuple[_ParsedBlock, ...]
@@ -170,8 +167,7 @@ class _ParsedResult:
         return self.wrapper is not None and bytes(self.value[:1]) == b'"'
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
+class _Reader(msgspec.Struct, frozen=True):
     """Reads the texts of one result."""
 
     estimate: Estimate
@@ -210,7 +206,7 @@ def capture(
         return Captured(is_error=is_error)
     value = _build_value(parsed, reader)
     place = _locate_content(parsed)
-    companion_reader = reader if parsed.relation == DIFFERS else replace(reader, decode=_decode_nothing)
+    companion_reader = reader if parsed.relation == DIFFERS else msgspec.structs.replace(reader, decode=_decode_nothing)
     companion = _build_companion(place, parsed, result, companion_reader)
     differs = companion is not None and parsed.relation == DIFFERS
     whole = shown = None

@@ -36,8 +36,7 @@ class Visibility(Enum):
     """Only the memory path, because the flow policy hides the result or the context window has no room for more."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessingOptions:
+class ProcessingOptions(msgspec.Struct, frozen=True):
     """How to process the result of one call."""
 
     rules: CaptureRules
@@ -65,11 +64,10 @@ class ProcessingOptions:
     def path_only(self) -> "ProcessingOptions":
         """The options for a result that is stored in every mode, and of which the model sees only the path."""
         rules = replace(self.rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
-        return replace(self, rules=rules, style="opaque", visibility=Visibility.PATH_ONLY)
+        return msgspec.structs.replace(self, rules=rules, style="opaque", visibility=Visibility.PATH_ONLY)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessedResult:
+class ProcessedResult(msgspec.Struct, frozen=True):
     """A processed result."""
 
     members: Mapping[str, Buffer]
@@ -147,11 +145,11 @@ def process_result(
     if (value := captured.value) is None:
         return ProcessedResult(members, captured)
     if captured.in_order and options.style == "compact":  # a text may refer to the image above it
-        captured = replace(captured, shown="", passed=captured.in_order)
+        captured = msgspec.structs.replace(captured, shown="", passed=captured.in_order)
     _check_keys(value, options.max_key_bytes)
     notice = _write_notice(value, captured, options, estimate, scans)
     indexed = replace(value, members=value.members[:MAX_INDEXED_KEYS])
-    return ProcessedResult(members, replace(captured, value=indexed), notice)
+    return ProcessedResult(members, msgspec.structs.replace(captured, value=indexed), notice)
 
 
 def process_frame(

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import msgspec
+
 from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, compute_capacity
 from mcp_mirror.errors import ToolError
 from mcp_mirror.settings.policies import ContextPolicy
@@ -35,8 +37,7 @@ Key = tuple[str, str]
 """Whether the harness or the connection named the conversation, and the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(msgspec.Struct, frozen=True):
     """The conversation of a call, and what its harness reports about it."""
 
     key: Key

@@ -3,9 +3,11 @@
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
@@ -51,8 +53,7 @@ Values = Mapping[Pointer, Resolved]
 _NO_VALUES: Final[Values] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
+class _Inputs(msgspec.Struct, frozen=True):
     """The stored values that go into a call."""
 
     found: tuple[Pointer | EscapedPath, ...]

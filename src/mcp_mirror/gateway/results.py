@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.replies import (
@@ -55,8 +56,7 @@ WITHHELD: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(msgspec.Struct, frozen=True):
     """A processed result."""
 
     result: ProcessedResult

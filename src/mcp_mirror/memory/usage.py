@@ -31,7 +31,8 @@ class UsageCounter:
 
     def add(self, namespace: str, sent: int, kept_out: int) -> None:
         """Count the tokens of a reply."""
-        self._pending[namespace] = self._pending.get(namespace, Traffic()).plus(sent, kept_out)
+        pending = self._pending.get(namespace)
+        self._pending[namespace] = pending.plus(sent, kept_out) if pending else Traffic(sent, kept_out)
 
     async def stats(self, namespace: str) -> StoreStats:
         """Return the statistics of a namespace, with all tokens that were counted until now.

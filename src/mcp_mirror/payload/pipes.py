@@ -225,10 +225,7 @@ class LineSink:
         Raises:
             OSError: The other end is closed.
         """
-        if self._failure:
-            raise self._failure
-        if not self._writing and self._has_room(sum(map(len, segments)) + 1):
-            self._write_all(b"".join(segments).replace(b"\n", b" ") + b"\n")  # as `line_of`, in one piece
+        if self.send_at_once(segments):
             return
         assert self._queue is not None  # noqa: S101  # run() opens it
         done = anyio.Event()
@@ -236,6 +233,19 @@ class LineSink:
         await done.wait()
         if self._failure:
             raise self._failure
+
+    def send_at_once(self, segments: Segments) -> bool:
+        """Write one line with its newline if that cannot block; return whether it was written.
+
+        Raises:
+            OSError: The other end is closed.
+        """
+        if self._failure:
+            raise self._failure
+        if self._writing or not self._has_room(sum(map(len, segments)) + 1):
+            return False
+        self._write_all(b"".join(segments).replace(b"\n", b" ") + b"\n")  # as `line_of`, in one piece
+        return True
 
     def close(self) -> None:
         """Close the descriptor, so that the other end reads the end of the stream."""

@@ -9,7 +9,6 @@ that the SDK has not accepted yet; large, deeply nested and invalid messages. Th
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import mcp_types as types
@@ -52,8 +51,7 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 _NAME: Final = msgspec.json.Decoder(str)
 
 
-@dataclass(frozen=True, slots=True)
-class DirectRequest:
+class DirectRequest(msgspec.Struct, frozen=True):
     """A tool call, or a request for the list of tools, that was opened without the SDK."""
 
     id: RequestId
@@ -68,8 +66,7 @@ class DirectRequest:
     """The reserved members of `_meta`; empty for 2025-11-25 requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """The sender of a direct request, as the SDK accepted it in an earlier request."""
 
     caller: Caller

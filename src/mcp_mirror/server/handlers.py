@@ -63,8 +63,7 @@ _STATUS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallRequest:
+class ToolCallRequest(msgspec.Struct, frozen=True):
     """A `tools/call` request of a client."""
 
     channel: RequestChannel

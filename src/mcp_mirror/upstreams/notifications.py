@@ -7,10 +7,10 @@ request goes to the one client of a dedicated connection. How messages reach a c
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import anyio
 import mcp_types as types
@@ -27,6 +27,7 @@ from mcp_mirror.security.rate_limits import Limit, TokenBucket
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.upstreams.content_filter import filter_content, is_filtered
 from mcp_mirror.upstreams.fields import MAX_BOUNDED, rebuild_notification
+from mcp_mirror.upstreams.request_timeout import PausableTimeout
 from mcp_mirror.upstreams.transports.payloads import ServerMessage
 
 _DELIVERY_TIMEOUT: Final = 5.0
@@ -45,42 +46,6 @@ CHANGES: Final[Mapping[str, str]] = {
 """The changed list, by the notification that announces it."""
 
 _logger = logging.getLogger(__name__)
-
-
-class PausableTimeout:
-    """The timeout of a request. It pauses while the client answers a request of the server."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.scope: anyio.CancelScope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
-        self.reason: str | None = None
-        """Why the request was stopped early: the part of the error that follows the upstream's name."""
-        self._remaining = 0.0
-        self._pauses = 0
-
-    def stop(self, reason: str) -> None:
-        """Stop the request now."""
-        self.reason = reason
-        self.scope.cancel()
-
-    def restart(self) -> None:
-        """Start the timeout again; it has no effect during a pause."""
-        if not self._pauses:
-            self.scope.deadline = anyio.current_time() + self.seconds
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Pause the timeout for the duration of the context; contexts may overlap."""
-        if not self._pauses:
-            self._remaining = self.scope.deadline - anyio.current_time()
-            self.scope.deadline = float("inf")
-        self._pauses += 1
-        try:
-            yield
-        finally:
-            self._pauses -= 1
-            if not self._pauses:
-                self.scope.deadline = anyio.current_time() + self._remaining
 
 
 class NotificationQueue:
@@ -150,12 +115,15 @@ class NotificationQueue:
 
 @dataclass(slots=True)
 class InflightRequest:
-    """A request of a caller that waits for its response."""
+    """A request of a caller that waits for its response, for the duration of its context."""
 
     queue: NotificationQueue
     timeout: PausableTimeout
     resets_timeout: bool
     """Progress starts the timeout again."""
+    _token: str
+    _tracked: dict[str, "InflightRequest"] = field(repr=False)
+    """The requests of the connection that wait, by token."""
     server_requests: int = 0
     """Requests that the server has made of the client during this one."""
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -165,6 +133,14 @@ class InflightRequest:
     def channel(self) -> ClientChannel:
         """The channel of the caller."""
         return self.queue.channel
+
+    def __enter__(self) -> Self:
+        self._tracked[self._token] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._tracked[self._token]
+        self.is_over.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,18 +185,12 @@ class NotificationDispatcher:
         """Send responses to the transport that was opened."""
         self._sink = sink
 
-    @contextmanager
     def track(
         self, token: str, channel: ClientChannel, timeout: PausableTimeout, *, resets_timeout: bool
-    ) -> Iterator[InflightRequest]:
+    ) -> InflightRequest:
         """Route messages about a request to its caller for the duration of the context."""
         queue = NotificationQueue(channel, self._tasks, self._bounds)
-        inflight = self._inflight[token] = InflightRequest(queue, timeout, resets_timeout)
-        try:
-            yield inflight
-        finally:
-            del self._inflight[token]
-            inflight.is_over.set()
+        return InflightRequest(queue, timeout, resets_timeout, token, self._inflight)
 
     def dispatch(self, message: ServerMessage) -> None:
         """Handle a notification at once, or answer a request in a task."""

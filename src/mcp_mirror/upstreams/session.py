@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from secrets import token_hex
 from typing import Any, Final, Literal
 
@@ -32,7 +33,8 @@ from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.listing import Listing, Page
-from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher, PausableTimeout
+from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher
+from mcp_mirror.upstreams.request_timeout import PausableTimeout, RequestTimeoutError
 from mcp_mirror.upstreams.transports.network_errors import read_marked
 from mcp_mirror.upstreams.transports.payloads import (
     MisdirectedResponseError,
@@ -67,16 +69,15 @@ OpenTransport = Callable[[PayloadBypass], AbstractAsyncContextManager[Any]]
 """Opens a transport, for one session, that sends and receives through a bypass."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(msgspec.Struct, frozen=True):
     """A request to an upstream."""
 
     method: str
     params: Mapping[str, Segments]
     """The parameters except `_meta`, as JSON text."""
-    shown: Mapping[str, Any] = field(default_factory=dict)
+    shown: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The parameters that go into HTTP headers too: a name or URI, and arguments. `params` overrides them."""
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The members of the caller's `_meta` that are for the upstream."""
     timeout: float | None = None
     """Seconds; None for the upstream's own `timeout`."""
@@ -97,7 +98,7 @@ class UpstreamRequest:
     def with_params(self, **params: Any) -> "UpstreamRequest":
         """Return a copy with these parameters added; None values are left out."""
         added = {key: (msgspec.json.encode(value),) for key, value in params.items() if value is not None}
-        return replace(self, params={**self.params, **added})
+        return msgspec.structs.replace(self, params={**self.params, **added})
 
 
 class ConnectionLostError(UpstreamError):
@@ -123,6 +124,9 @@ class UpstreamSession:
     _headers: RequestHeaders | None = field(init=False, repr=False)
     """None for transports without headers."""
     _client_info: Mapping[str, Any] = field(init=False, repr=False)
+    _token: str = field(init=False, repr=False, default_factory=lambda: token_hex(8))
+    """The beginning of the tokens of this session's requests."""
+    _request_numbers: Iterator[int] = field(init=False, repr=False, default_factory=count)
 
     def __post_init__(self) -> None:
         version = self.client.protocol_version
@@ -242,7 +246,7 @@ class UpstreamSession:
         """
         channel = filter_content(channel, may_show=self.policy.preview)
         timeout = PausableTimeout(request.timeout or self.policy.timeout)
-        token = token_hex(16)
+        token = f"{self._token}-{next(self._request_numbers)}"
         pending = PendingRequest(request.method, self._build_params(request, channel, token), token=token)
         try:
             if channel is None:
@@ -260,6 +264,7 @@ class UpstreamSession:
                     await _drain(inflight)
             response = pending.take()
         finally:
+            timeout.close()
             self.bypass.close(pending)
         if not self.is_stateless and isinstance(response, Mapping) and is_input_required(response):
             raise UpstreamError(
@@ -326,11 +331,11 @@ class UpstreamSession:
             UpstreamError: The request failed, whatever the reason, or the timeout is over.
         """
         try:
-            with limit.scope:
-                await self._send(request, pending)
-                return
+            await self._send(request, pending, limit)
         except UpstreamError:
             raise
+        except RequestTimeoutError:
+            raise self._timeout_error(request.what, limit, pending) from None
         except UnknownSessionError:
             message = f"Upstream {self.name!r} did not know the gateway's session during {request.what}; try again."
             raise SessionLostError(message) from None
@@ -340,22 +345,22 @@ class UpstreamSession:
             if is_closed(error):
                 self.ended.set()
             raise self._explain(error, request.what, is_content_hidden=is_content_hidden) from None
-        raise self._timeout_error(request.what, limit, pending)
 
-    async def _send(self, request: UpstreamRequest, pending: PendingRequest) -> None:
+    async def _send(self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout) -> None:
         if self._headers is None:
-            await self.bypass.exchange(pending)
+            await self.bypass.exchange(pending, limit)
             return
         try:
             pending.headers = self._headers.build(request.method, request.shown)
-            await self.bypass.exchange(pending)
+            await self.bypass.exchange(pending, limit)
         except MCPError as error:
             if error.code != types.HEADER_MISMATCH or request.method != "tools/call":
                 raise
             # The schema that the headers come from has changed: read it again before the second attempt.
-            await self.list_all("tools/list", "tools")
+            with limit.cancelling():
+                await self.list_all("tools/list", "tools")
             pending.headers = self._headers.build(request.method, request.shown)
-            await self.bypass.exchange(pending)
+            await self.bypass.exchange(pending, limit)
 
     def _timeout_error(self, what: str, timeout: PausableTimeout, pending: PendingRequest) -> UpstreamError:
         if timeout.reason:

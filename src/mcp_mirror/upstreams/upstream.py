@@ -6,11 +6,12 @@ configured `scope` allow it; else each session, or each principal, gets a dedica
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import anyio
 import mcp_types as types
+import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
@@ -296,7 +297,7 @@ class ServerUpstream:
         if answered is not None:
             answered = restore_keys(answered)
             request = request.with_params(requestState=answered.state.get("state"))
-            request = replace(request, params={**request.params, "inputResponses": (answered.answers,)})
+            request = msgspec.structs.replace(request, params={**request.params, "inputResponses": (answered.answers,)})
         is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
         if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
             return await self._suspended.begin(

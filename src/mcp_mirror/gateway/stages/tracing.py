@@ -1,8 +1,10 @@
 """Records a span for each call and for its request to the upstream, for OpenTelemetry."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.catalog import CatalogEntry
@@ -81,7 +83,7 @@ class RequestTracing:
         """Send a request and record its span."""
         span, error = self.tracing.start_client_span(entry.tool, call.trace.span), _CANCELLED
         span.set_attribute("mcp_mirror.upstream", entry.upstream)
-        request = replace(request, meta=self.tracing.inject(request.meta, span))
+        request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
         try:
             if self.following is None:
                 response = await send(request)

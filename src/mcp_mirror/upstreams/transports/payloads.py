@@ -42,6 +42,7 @@ from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.upstreams.request_timeout import PausableTimeout, RequestTimeoutError
 
 _MAX_ERROR: Final = 1 << 16
 """Bytes of a JSON-RPC error that are read whole."""
@@ -110,10 +111,9 @@ class PendingRequest:
     """The transport has sent all of it."""
     outcome: Outcome | None = None
     """None until the request has ended, and after `take`."""
-    answered: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set with the outcome."""
     stop: Callable[[], None] = field(default=lambda: None)
     """Called with the outcome: stops the transport if it still sends the request or reads the response."""
+    _waiter: "asyncio.Future[None] | None" = field(default=None, init=False)
 
     @property
     def frame(self) -> Segments:
@@ -124,8 +124,26 @@ class PendingRequest:
     def finish(self, outcome: Outcome) -> None:
         """Set the outcome and wake the waiter."""
         self.outcome = outcome
-        self.answered.set()
+        self.wake()
         self.stop()
+
+    async def wait(self, limit: PausableTimeout) -> None:
+        """Wait for the outcome.
+
+        Raises:
+            RequestTimeoutError: The timeout is over.
+        """
+        if self.outcome is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            limit.call_at_end(self.wake)
+            await self._waiter
+        if self.outcome is None:
+            raise RequestTimeoutError
+
+    def wake(self) -> None:
+        """Wake the waiter, if there is one."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def take(self) -> RawResponse:
         """Return the result, once; `PayloadBypass.exchange` has returned."""
@@ -143,6 +161,14 @@ class RequestSink(MessageSink):
         Raises:
             anyio.BrokenResourceError: The connection has ended.
         """
+
+    def send_at_once(self, request: PendingRequest) -> bool:  # noqa: ARG002  # this sink cannot
+        """Send a request and set `is_sent` if that needs no wait; return whether it was sent.
+
+        Raises:
+            anyio.BrokenResourceError: The connection has ended.
+        """
+        return False
 
 
 class PayloadBypass:
@@ -206,15 +232,16 @@ class PayloadBypass:
         """Give a request a new id, and take messages for that id from now on."""
         self.close(request)
         request.id, self._next_id = self._next_id, self._next_id + 1
-        request.outcome, request.answered = None, asyncio.Event()
+        request.outcome = None
         self._pending[request.id] = request
 
-    async def exchange(self, request: PendingRequest) -> None:
+    async def exchange(self, request: PendingRequest, limit: PausableTimeout) -> None:
         """Send a request, under a new id, and wait for its result; the caller takes it, and closes the request.
 
-        If the caller is cancelled, cancel the request at the server.
+        If the caller is cancelled or the timeout is over, cancel the request at the server.
 
         Raises:
+            RequestTimeoutError: The timeout is over.
             MCPError: The server answered with an error, or the connection has ended.
             UnknownSessionError: The server does not know the session.
             MisdirectedResponseError: The server answered under the id of another request.
@@ -224,11 +251,13 @@ class PayloadBypass:
             raise _build_closed_error()
         self.begin(request)
         try:
-            await self._sink.send_request(request)
-            await request.answered.wait()
+            if not self._sink.send_at_once(request):
+                with limit.cancelling():
+                    await self._sink.send_request(request)
+            await request.wait(limit)
         except _BROKEN:
             raise _build_closed_error() from None
-        except anyio.get_cancelled_exc_class():
+        except (RequestTimeoutError, anyio.get_cancelled_exc_class()):
             await self._cancel(request.id)
             raise
         if isinstance(request.outcome, Exception):

@@ -229,12 +229,23 @@ class _StdioWriter(RequestSink):
         await self._write(request.frame)
         request.is_sent = True
 
+    def send_at_once(self, request: PendingRequest) -> bool:
+        try:
+            request.is_sent = self._sink.send_at_once(request.frame)
+        except _PIPE_GONE:
+            raise self._end() from None
+        return request.is_sent
+
     async def _write(self, segments: Segments) -> None:
         try:
             await self._sink.send(segments)
         except _PIPE_GONE:
-            self._bypass.ended.set()
-            raise anyio.BrokenResourceError from None  # a call in flight must fail now, not at its timeout
+            raise self._end() from None
+
+    def _end(self) -> anyio.BrokenResourceError:
+        """End the connection, so that calls in flight fail now and not at their timeouts."""
+        self._bypass.ended.set()
+        return anyio.BrokenResourceError()
 
 
 class _Process(Protocol):
