@@ -95,6 +95,8 @@ def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | E
         ToolError: Too many texts resemble pointers.
     """
     offsets = find_candidate_offsets(arguments)
+    if not offsets:
+        return ()
     if len(offsets) > _MAX_CANDIDATES:
         raise ToolError(
             f"The arguments have {len(offsets):,} texts that look like memory paths; {_MAX_CANDIDATES:,} are accepted. "

@@ -152,8 +152,9 @@ def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
 
     def check(arguments: Any) -> str | None:
         try:
-            if any(validator.is_valid(arguments) for validator in validators):
-                return None
+            for validator in validators:
+                if validator.is_valid(arguments):
+                    return None
             json.dumps(arguments, allow_nan=False)  # the library reads numbers beyond the range of doubles as null
             return explainer.of(arguments)
         except (ValueError, RecursionError):

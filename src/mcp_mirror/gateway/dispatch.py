@@ -192,16 +192,18 @@ class Dispatcher:
         self, call: Call, entry: CatalogEntry, catalog: Catalog
     ) -> tuple[Pointer | EscapedPath, ...]:
         """Find the pointers in the arguments, also those to values that other processes with the same store made."""
-        services, most = self._services, self._services.limits.traffic.max_pointers
-        known = catalog.labels | self._foreign_labels.get(call.namespace, frozenset())
-        found = await services.scanner.find(call.arguments, known, most)
-        if _may_have_foreign_path(call, found) and (labels := await self._read_labels(call.namespace) - known):
-            if len(self._foreign_labels) >= _MAX_NAMESPACES:
-                self._foreign_labels.clear()
-            known |= labels
-            self._foreign_labels[call.namespace] = known - catalog.labels
-            found = await services.scanner.find(call.arguments, known, most)
-        call.trace.path_labels = known
+        foreign = self._foreign_labels.get(call.namespace)
+        call.trace.path_labels = known = catalog.labels | foreign if foreign else catalog.labels
+        found: tuple[Pointer | EscapedPath, ...] = ()
+        if len(call.arguments) > _MAX_EXPLAINED or has_candidates(call.arguments):
+            scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
+            found = await scan(call.arguments, known, most)
+            if _may_have_foreign_path(call, found) and (labels := await self._read_labels(call.namespace) - known):
+                if len(self._foreign_labels) >= _MAX_NAMESPACES:
+                    self._foreign_labels.clear()
+                call.trace.path_labels = known = known | labels
+                self._foreign_labels[call.namespace] = known - catalog.labels
+                found = await scan(call.arguments, known, most)
         if _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(call, entry, known)
         return found
@@ -279,10 +281,10 @@ async def _send(
 
 
 def _may_have_foreign_path(call: Call, found: tuple[Pointer | EscapedPath, ...]) -> bool:
-    """Whether a string of the arguments may be a path with a label that this process does not know."""
+    """Whether a candidate in the arguments may be a path with a label that this process does not know."""
     if found:
         return any(isinstance(one, Pointer) and not one.is_known for one in found)
-    return len(call.arguments) <= _MAX_EXPLAINED and has_candidates(call.arguments)
+    return len(call.arguments) <= _MAX_EXPLAINED
 
 
 def _may_ask(call: Call) -> bool:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 import anyio
 import mcp_types as types
@@ -135,7 +135,7 @@ class _DirectRequests:
     def __init__(self, direct_path: DirectPath, connection: _Connection) -> None:
         self._direct_path = direct_path
         self._connection = connection
-        self._tasks: dict[asyncio.Task[None], anyio.CancelScope] = {}
+        self._tasks: dict[asyncio.Task[Any], anyio.CancelScope] = {}
         """The running requests."""
         self._scopes: dict[RequestId, anyio.CancelScope] = {}
         """The cancel scope of each running request, by its id as the SDK compares ids."""
@@ -154,9 +154,7 @@ class _DirectRequests:
             return False
         scope = self._scopes[coerce_request_id(opened.id)] = anyio.CancelScope()
         self._connection.add_request(opened.id, opened.method)
-        task = asyncio.get_running_loop().create_task(self._run(opened, origin, scope))
-        self._tasks[task] = scope
-        task.add_done_callback(self._tasks.pop)
+        self._tasks[asyncio.get_running_loop().create_task(self._run(opened, origin, scope))] = scope
         return True
 
     async def end(self) -> None:
@@ -185,19 +183,23 @@ class _DirectRequests:
         stream = SdkStream(origin.server_session, None)
         outcome: Segments | types.ErrorData | None = None
         try:
-            with scope:
-                outcome = await self._direct_path.answer(opened, origin, stream)
+            try:
+                with scope:
+                    outcome = await self._direct_path.answer(opened, origin, stream)
+                    stream.is_closed = True
+                    if not scope.cancel_called:
+                        await self._send(opened.id, outcome)
+            finally:
                 stream.is_closed = True
-                if not scope.cancel_called:
-                    await self._send(opened.id, outcome)
-        finally:
-            stream.is_closed = True
-            if self._scopes.get(coerce_request_id(opened.id)) is scope:
-                del self._scopes[coerce_request_id(opened.id)]
-        if outcome is None and scope in self._interrupted:
-            with anyio.move_on_after(_LAST_WRITE):
-                await self._send(opened.id, _CONNECTION_CLOSED)
-        self._connection.remove_request(opened.id)
+                if self._scopes.get(coerce_request_id(opened.id)) is scope:
+                    del self._scopes[coerce_request_id(opened.id)]
+            if outcome is None and scope in self._interrupted:
+                with anyio.move_on_after(_LAST_WRITE):
+                    await self._send(opened.id, _CONNECTION_CLOSED)
+            self._connection.remove_request(opened.id)
+        finally:  # a callback of the task would take one more pass of the event loop
+            if (task := asyncio.current_task()) is not None:
+                del self._tasks[task]
 
     async def _send(self, request_id: RequestId, outcome: Segments | types.ErrorData) -> None:
         with suppress(OSError):  # the client has closed its end; the end of the input ends the session

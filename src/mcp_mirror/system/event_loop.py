@@ -123,16 +123,18 @@ class _MeasuredSelector(selectors.DefaultSelector):
         self._watch = watch
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if not self._watch.is_running:
+        watch = self._watch
+        if not watch.is_running:
             return super().select(timeout)
         entered = monotonic()
-        self._watch.end_pass(entered)
-        if self._watch.is_active(entered):
-            timeout = _TICK if timeout is None else min(timeout, _TICK)
+        watch.end_pass(entered)
+        if (timeout is None or timeout > _TICK) and watch.is_active(entered):
+            timeout = _TICK
         ready = super().select(timeout)
-        now = monotonic()
-        due = now if timeout is None else min(now, entered + max(0, timeout))
-        self._watch.begin_pass(due, has_events=bool(ready))
+        if timeout is None or timeout <= 0:
+            watch.begin_pass(monotonic() if timeout is None else entered, has_events=bool(ready))
+        else:
+            watch.begin_pass(min(monotonic(), entered + timeout), has_events=bool(ready))
         return ready
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 import anyio
@@ -111,7 +112,7 @@ class ReconnectingConnection:
         """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
         self.failure: UpstreamError | None = None
         """Why the last attempt failed; None while it is connected, or before the first attempt."""
-        self.last_used: float = anyio.current_time()
+        self.last_used: float = monotonic()
         self.keep_open_count: int = 0
         """Users that need the connection open without a request, such as subscriptions."""
         self._is_cached = is_cached
@@ -170,7 +171,7 @@ class ReconnectingConnection:
                     session = await self.get_session()
                 return await session.request(request, channel)
             finally:
-                self.last_used = anyio.current_time()
+                self.last_used = monotonic()
 
     async def list_all(self, method: str, member: str, channel: ClientChannel) -> Page:
         """Read a list for a caller; see `UpstreamSession.list_all`.
@@ -265,7 +266,7 @@ class ReconnectingConnection:
             yield
         finally:
             self.keep_open_count -= 1
-            self.last_used = anyio.current_time()
+            self.last_used = monotonic()
 
     async def _save_listing(self) -> None:
         """Write the listing to the cache, even if the gateway stops now, as `mcp-mirror check` does."""

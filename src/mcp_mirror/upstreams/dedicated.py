@@ -7,6 +7,7 @@ learns that the server's state is lost.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Final, Protocol
 
 import anyio
@@ -47,7 +48,7 @@ class Replaceable(Protocol):
 
     @property
     def last_used(self) -> float:
-        """The time of its last use."""
+        """The time of its last use, in monotonic seconds."""
 
     def reclaim(self) -> None:
         """Close it, and end its session."""
@@ -144,7 +145,7 @@ class ConnectionSlots:
         if not idle:
             return False
         _, longest_idle = min(idle, key=lambda one: (-counts[one[0].namespace], one[1].last_used))
-        if longest_idle.last_used <= anyio.current_time() - _MIN_IDLE:
+        if longest_idle.last_used <= monotonic() - _MIN_IDLE:
             longest_idle.reclaim()
         return True
 
@@ -189,7 +190,7 @@ class DedicatedConnection:
     @property
     def is_expired(self) -> bool:
         """Whether the connection was idle for the idle timeout, and its session, if it has one, has ended."""
-        is_unused = self.last_used < anyio.current_time() - self.policy.idle_timeout
+        is_unused = self.last_used < monotonic() - self.policy.idle_timeout
         return is_unused and self.is_idle and not self.policy.sessions.is_alive(self.key)
 
     @property
