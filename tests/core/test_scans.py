@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,8 +175,12 @@ def freeze(result: ProcessedResult) -> ProcessedResult:
     drafts = [
         draft and replace(draft, blob=bytes(draft.blob), array=None) for draft in (captured.value, captured.companion)
     ]
-    captured = replace(captured, value=drafts[0], companion=drafts[1], passed=tuple(map(bytes, captured.passed)))
-    return replace(result, members={key: bytes(raw) for key, raw in result.members.items()}, captured=captured)
+    captured = msgspec.structs.replace(
+        captured, value=drafts[0], companion=drafts[1], passed=tuple(map(bytes, captured.passed))
+    )
+    return msgspec.structs.replace(
+        result, members={key: bytes(raw) for key, raw in result.members.items()}, captured=captured
+    )
 
 
 @pytest.mark.parametrize("name", sorted(PARTS.keys() - {"a text without an end"}))

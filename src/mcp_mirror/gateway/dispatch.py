@@ -14,11 +14,11 @@ from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import Reply, build_content_reply, build_error_reply
 from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved, explain_strings
 from mcp_mirror.core.result_processing import Visibility
-from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError
+from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import fit_arguments, select_header_arguments
 from mcp_mirror.gateway.call import Call, RuntimeState, ScriptOrigin
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
-from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_errors
+from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import Router
 from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
@@ -156,7 +156,7 @@ class Dispatcher:
         visibility = self._results.decide_visibility(call, entry, inputs.labels, preview=inputs.preview)
         arguments = await self._fit(call, entry, inputs)
         options = self._results.choose_options(call, entry, visibility, preview=inputs.preview)
-        with hide_errors(entry.tool, visibility):
+        try:
             try:
                 response = await self._request(call, entry, arguments, visibility)
             except RefusedError as error:
@@ -169,6 +169,10 @@ class Dispatcher:
                     await self._results.store(call, entry, options, processed, inputs.values)
                 except StoreError as error:
                     return await self._results.reply_unstored(call, options, processed, error)
+        except UpstreamError as error:
+            if (hidden := hide_error(error, entry.tool, visibility)) is not None:
+                raise hidden from None
+            raise
         return await self._results.reply(call, options, processed)
 
     async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> _Inputs:

@@ -2,8 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -38,7 +37,7 @@ from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer, Provenance
-from mcp_mirror.upstreams.content_filter import hide_error_text, is_for_client
+from mcp_mirror.upstreams.content_filter import is_for_client
 from mcp_mirror.upstreams.transports.payloads import RawResponse
 
 _logger = logging.getLogger(__name__)
@@ -246,27 +245,21 @@ def convert_refusal(error: RefusedError, entry: CatalogEntry, options: Processin
     return build_refusal_result(str(error))
 
 
-@contextmanager
-def hide_errors(tool: str, visibility: Visibility) -> Iterator[None]:
-    """Replace an upstream's errors, which may repeat a value that the model may not see.
-
-    Raises:
-        ToolError: In place of the upstream's error.
-    """
-    if visibility is Visibility.METADATA:
-        with hide_error_text(may_show=False):
-            yield
-        return
-    try:
-        yield
-    except UpstreamError as error:
-        is_shown = visibility is Visibility.FULL or (isinstance(error, RefusedError) and is_for_client(error))
-        if is_shown:
-            raise
-        raise ToolError(
+def hide_error(error: UpstreamError, tool: str, visibility: Visibility) -> ToolError | None:
+    """Return the error that replaces an upstream's error, if that may repeat a value that the model may not see."""
+    refusal = error if isinstance(error, RefusedError) else None
+    if visibility is Visibility.FULL or (refusal and is_for_client(refusal)):
+        return None
+    if visibility is Visibility.PATH_ONLY:
+        return ToolError(
             f"Tool {tool!r} failed. The flow policy hides the error message from the model (`flows.model`), because "
             "the message may repeat hidden values. Ask the user to read the gateway's log."
-        ) from None
+        )
+    if refusal is None:
+        return None
+    return ToolError(
+        f"{refusal.log_message} Its message is hidden because it may repeat a hidden value (`preview: false`)."
+    )
 
 
 def _build_hidden_reply(result: ProcessedResult, base: str) -> Reply:

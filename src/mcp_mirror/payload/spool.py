@@ -9,8 +9,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -75,14 +75,9 @@ def frame_id(frame: Frame) -> RequestId | None:
     return recover_id(frame.head if isinstance(frame, Overlong) else frame)
 
 
-@contextmanager
-def discard_after(frame: object) -> Iterator[None]:
-    """Remove the file of a spooled message when the context ends."""
-    try:
-        yield
-    finally:
-        if isinstance(frame, SpooledFrame):
-            frame.discard()
+def discard_after(frame: object) -> AbstractContextManager[object]:
+    """Remove the file of a spooled message when the context ends; do nothing for another message."""
+    return frame if isinstance(frame, SpooledFrame) else nullcontext()
 
 
 def map_file(path: Path | str) -> memoryview:

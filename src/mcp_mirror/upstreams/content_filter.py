@@ -1,14 +1,13 @@
 """Client channels and errors for upstreams whose text is hidden from models (`preview: false`, or a flow policy)."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import mcp_types as types
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.errors import RefusedError, ToolError
+from mcp_mirror.errors import RefusedError
 from mcp_mirror.upstreams.channel_proxy import ChannelProxy
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data, rebuild_notification, rebuild_request
 
@@ -87,25 +86,6 @@ def build_hidden_refusal(upstream: str, what: str, code: int, data: object = Non
 def refusal_log_line(upstream: str, code: int) -> str:
     """Return the log line of an upstream's JSON-RPC error, without the upstream's text."""
     return f"Upstream {upstream!r} refused a request (error {code})."
-
-
-@contextmanager
-def hide_error_text(*, may_show: bool) -> Iterator[None]:
-    """Replace the text of an upstream's errors if it may repeat an argument that may not be shown.
-
-    Args:
-        may_show: Whether the arguments may be shown.
-
-    Raises:
-        ToolError: In place of a `RefusedError`.
-    """
-    try:
-        yield
-    except RefusedError as error:
-        if may_show or is_for_client(error):
-            raise
-        reason = "Its message is hidden because it may repeat a hidden value (`preview: false`)."
-        raise ToolError(f"{error.log_message} {reason}") from None
 
 
 def is_for_client(error: RefusedError) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.core.resolve import EscapedPath, Pointer, check_pointer_count, find_pointers
 from mcp_mirror.core.result_processing import (
@@ -221,8 +222,10 @@ def _map_result(scanned: _Scanned) -> ProcessedResult:
         return replace(draft, blob=_map_spans({"": draft.file})[""]) if draft and draft.file else draft
 
     captured = scanned.result.captured
-    captured = replace(captured, value=with_bytes(captured.value), companion=with_bytes(captured.companion))
-    return replace(scanned.result, captured=captured, members=_map_spans(scanned.members))
+    captured = msgspec.structs.replace(
+        captured, value=with_bytes(captured.value), companion=with_bytes(captured.companion)
+    )
+    return msgspec.structs.replace(scanned.result, captured=captured, members=_map_spans(scanned.members))
 
 
 def _map_spans(files: Mapping[str, FileSpan]) -> dict[str, Buffer]:
@@ -308,9 +311,9 @@ def _scan(job: _Scan) -> _Scanned | RejectedFrame:
     captured = result.captured
     value, companion = files.locate_draft(captured.value), files.locate_draft(captured.companion)
     passed = tuple(bytes(block) for block in captured.passed)
-    captured = replace(captured, value=value, companion=companion, passed=passed)
+    captured = msgspec.structs.replace(captured, value=value, companion=companion, passed=passed)
     members = {} if value else files.locate_members(result.members)
-    return _Scanned(replace(result, captured=captured, members={}), members)
+    return _Scanned(msgspec.structs.replace(result, captured=captured, members={}), members)
 
 
 class _Files:
