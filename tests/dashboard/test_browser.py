@@ -71,6 +71,11 @@ def config(configured: Configured, raw: Any) -> Path:
     return configured({"raw": raw()})
 
 
+SLOW_SEARCH = """(() => {
+  const get = window.fetch;
+  window.fetch = async (...given) => { await new Promise((done) => setTimeout(done, 400)); return get(...given); };
+})()"""
+"""Delays each request, so that a test can stop a search."""
 ROUTES = ("calls", "values", "lineage", "savings", "why")
 
 
@@ -178,6 +183,27 @@ async def test_ten_thousand_values_are_paged(config: Path) -> None:
         await opened.browser("click", selector='button:text-is("Newer")')
         await opened.browser("gone", selector='button:text-is("Newer")')
         assert await opened.browser("evaluate", code="document.querySelector('tbody a').href") == newest
+
+
+async def test_a_search_continues_until_it_finds_a_value_or_is_stopped(config: Path) -> None:
+    async with opening(config) as opened:
+        rare = await put(opened.store, b"1", "rare", 1, created=time.time() - 9)
+        for at in range(8_000):
+            await put(opened.store, b"1", "often", at + 10, created=time.time())
+        await opened.open("#/values?search=RARE")
+        await opened.browser("wait", selector="tbody tr")
+        assert rare in (await opened.browser("evaluate", code="document.querySelector('tbody a').href"))
+        assert "Compared with the filters: 8,001." in (await opened.browser("text", selector="main p.faint"))[0]
+        assert await opened.browser("text", selector="main button") == []
+        await opened.browser("evaluate", code=SLOW_SEARCH)
+        await opened.browser("fill", selector="input[type=search]", text="nothing")
+        await opened.browser("click", selector='button:text-is("Stop")')
+        await opened.browser("wait", selector=".empty", text="Search further, or change a filter.")
+        assert (await opened.browser("focused"))[1] == "Search further"
+        await opened.shoot("search-stopped")
+        await opened.browser("press", key="Enter")
+        await opened.browser("wait", selector=".empty", text="No value passes these filters.")
+        assert await opened.browser("problems") == []
 
 
 async def test_a_value_is_downloaded_and_forgotten(config: Path) -> None:

@@ -108,6 +108,20 @@ async def test_the_lineage_of_a_value_has_what_it_was_made_of_and_what_used_it(p
     assert (await page.get("lineage", path=base_of("unknown", 1)))["nodes"] == []
 
 
+async def test_values_older_than_the_newest_ten_thousand_have_a_lineage(page: Page) -> None:
+    first = await put(page.store, b"1", "first", 1, created=NOW - 9)
+    second = await put(page.store, b"1", "second", 2, inputs=(f"{first}/rows",), created=NOW - 8)
+    third = await put(page.store, b"1", "third", 3, inputs=(second, base_of("gone", 9)), created=NOW - 7)
+    for at in range(10_000):
+        await put(page.store, b"1", "other", at + 10, created=NOW - 6)
+    await log_calls(page.store, [make_call(1, NOW, "send_mirrored", "mail", inputs=(second,))])
+    graph = await page.get("lineage", path=third)
+    values = {one["path"]: one["removed"] for one in graph["nodes"] if one["type"] == "value"}
+    assert values == {first: False, second: False, third: False, base_of("gone", 9): True}
+    newest = await page.get("lineage")
+    assert [one["removed"] for one in newest["nodes"] if one.get("path") == second] == [False]
+
+
 async def test_the_lineage_of_many_values_is_cut(page: Page) -> None:
     for at in range(300):
         await put(page.store, b"1", "t", at, created=NOW + at)

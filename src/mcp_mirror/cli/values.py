@@ -27,7 +27,7 @@ from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
-from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, read_graph, title_of
+from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, find_older, read_graph, title_of
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
@@ -79,8 +79,8 @@ class _StoredValues:
             ToolError: Neither the store nor the event log has the value; the message names similar paths.
         """
         path = read_path(text)
-        graph = await read_graph(self.store, self.namespace)
-        found = graph.lineage_of(path.base) if path else Graph()
+        graph = await read_graph(self.store, self.namespace, path.base) if path else Graph()
+        found = await find_older(self.store, self.namespace, graph.lineage_of(path.base)) if path else Graph()
         if path is None or not found.nodes:
             error = await unknown_path_error(self.store, self.namespace, strip_wrapping(text))
             raise ToolError(f"{error}{await self.name_others()}")

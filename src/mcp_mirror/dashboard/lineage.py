@@ -8,7 +8,7 @@ import anyio.to_thread
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import read_path
-from mcp_mirror.observability.lineage import CallNode, Graph, Node, read_graph
+from mcp_mirror.observability.lineage import CallNode, Graph, Node, find_older, read_graph
 from mcp_mirror.stores.base import Store
 
 NEWEST: Final = 60
@@ -34,15 +34,15 @@ async def read_lineage(
     path = read_path(text) if text else None
     if text and path is None:
         raise ToolError("This is not a memory path. Open a value, and follow its link.")
-    graph = await read_graph(store, namespace)
+    graph = await read_graph(store, namespace, path.base if path else "")
 
-    def select() -> Mapping[str, Any]:
+    def select() -> Graph:
         selected = graph.lineage_of(path.base) if path else select_newest(graph, newest)
         if not include_parts:
             selected = replace(selected, edges=tuple(dict.fromkeys(replace(one, part="") for one in selected.edges)))
-        return selected.to_json()
+        return selected
 
-    return await anyio.to_thread.run_sync(select)
+    return (await find_older(store, namespace, await anyio.to_thread.run_sync(select))).to_json()
 
 
 def select_newest(graph: Graph, limit: int) -> Graph:

@@ -40,6 +40,8 @@ PAGE: Final = 100
 
 _SCANNED: Final = 2_000
 """Values that one request compares with its filters. The page continues with the next request."""
+_READ_AT_ONCE: Final = 200
+"""Values that the store reads between two turns of the event loop, which waits while another thread computes."""
 _MAX_ITEMS: Final = 50
 """Inputs or labels of one value."""
 _SHAPE: Final = Budget(tokens=1 << 20, characters=20_000, estimate=len)
@@ -110,26 +112,30 @@ class Values:
         """
         if after is None and (exact := await self._find_exact(wanted.search)):
             return {"values": [self._describe(exact)], "next": None, "searched": 1}
-        limit = PAGE if wanted.is_empty else _SCANNED
+        at_once = PAGE if wanted.is_empty else _READ_AT_ONCE
         label = tool_label(wanted.tool) if wanted.tool else ""
-        try:
-            found = await self.services.store.list(self.namespace, after=after, label=label, limit=limit + 1)
-        except LookupError:
-            raise ToolError("The last value of the previous page has been deleted. Begin at the first page.") from None
         shown: list[Descriptor] = []
-        searched, last = 0, None
-        for one in found[:limit]:
-            searched, last = searched + 1, one.base
-            if wanted.admits(one):
-                shown.append(one)
-            if len(shown) == PAGE:
-                break
-        has_more = searched < len(found)
+        searched, last, has_more = 0, after, True
+        while has_more and len(shown) < PAGE and searched < _SCANNED:
+            found = await self._read_values(last, label, at_once + 1)
+            for place, one in enumerate(found[:at_once], 1):
+                searched, last, has_more = searched + 1, one.base, place < len(found)
+                if wanted.admits(one):
+                    shown.append(one)
+                if len(shown) == PAGE:
+                    break
+            has_more = has_more and bool(found)
         return {
             "values": [self._describe(one) for one in shown],
             "next": last if has_more else None,
             "searched": searched,
         }
+
+    async def _read_values(self, after: str | None, label: str, limit: int) -> tuple[Descriptor, ...]:
+        try:
+            return await self.services.store.list(self.namespace, after=after, label=label, limit=limit)
+        except LookupError:
+            raise ToolError("The last value of the previous page has been deleted. Begin at the first page.") from None
 
     async def _find_exact(self, search: str) -> Descriptor | None:
         """The value that a search names by its whole path."""

@@ -219,20 +219,62 @@ def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_
     return Graph(nodes, tuple(edges), is_cut)
 
 
-async def read_graph(store: Store, namespace: str) -> Graph:
+async def read_graph(store: Store, namespace: str, path: str = "") -> Graph:
     """Return the graph of the newest calls and values of a namespace.
+
+    Args:
+        store: The store.
+        namespace: The owner of the values.
+        path: The base of a value; the graph also has the older values that it was made of.
 
     Raises:
         StoreError: The store failed.
     """
-    calls = await read_calls(store.events, namespace, limit=_READ + 1)
+    found = await read_calls(store.events, namespace, limit=_READ + 1)
     values = await store.list(namespace, limit=_READ + 1)
-    is_cut = len(calls) > _READ or len(values) > _READ
+    is_cut = len(found) > _READ or len(values) > _READ
+    calls = [event for _, event in found[:_READ]]
+    older = await _read_sources(store, namespace, path, calls, values[:_READ]) if path else ()
 
     def build() -> Graph:
-        return build_graph((event for _, event in calls[:_READ]), values[:_READ], is_cut=is_cut)
+        return build_graph(calls, (*values[:_READ], *older), is_cut=is_cut)
 
     return await anyio.to_thread.run_sync(build)
+
+
+async def _read_sources(
+    store: Store, namespace: str, path: str, calls: Iterable[CallEvent], values: Iterable[Descriptor]
+) -> list[Descriptor]:
+    """Return the value of a path and those that it was made of, without those that are known already."""
+    known = {one.base: one for one in values}
+    made_of = {event.path: event.inputs for event in calls if event.path}
+    older: list[Descriptor] = []
+    waiting, seen = [path], {path}
+    while waiting and len(seen) <= MAX_NODES:
+        base = waiting.pop(0)
+        one = known.get(base)
+        if one is None and isinstance(stored := await store.describe(namespace, base), Descriptor):
+            older.append(one := stored)
+        inputs = made_of.get(base) or (one.provenance.inputs if one else ())
+        nexts = dict.fromkeys(text.partition("/")[0] for text in inputs)
+        waiting += [source for source in nexts if source not in seen]
+        seen |= nexts.keys()
+    return older
+
+
+async def find_older(store: Store, namespace: str, graph: Graph) -> Graph:
+    """Return a small graph with the facts of values that are not removed, but older than those that were read.
+
+    Raises:
+        StoreError: The store failed.
+    """
+    nodes = dict(graph.nodes)
+    for name, node in graph.nodes.items():
+        if isinstance(node, ValueNode) and node.is_removed:
+            stored = await store.describe(namespace, node.path)
+            if isinstance(stored, Descriptor):
+                nodes[name] = ValueNode(stored.base, stored.provenance.tool, stored.kind, stored.size, stored.created)
+    return Graph(nodes, graph.edges, graph.is_cut)
 
 
 def _find_makers(described: Mapping[str, Descriptor], makers: Mapping[str, CallNode]) -> dict[str, CallNode]:

@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import { announce, bytes, count, duration, empty, failure, h, moment, replace, valueLink } from "./dom.js";
 
 const KINDS = ["object", "array", "text", "number", "boolean", "null", "binary"];
+const PAGE = 100;
 const SIZES = [["any", "", ""], ["under 10 kB", "", "10000"], ["10 kB to 1 MB", "10000", "1000000"], ["over 1 MB", "1000000", ""]];
 
 export async function showValues(view) {
@@ -34,30 +35,44 @@ export async function showValues(view) {
     timer = setTimeout(() => { before.length = 0; load(""); }, 250);
   }
 
+  // A request compares a bounded number of values with the filters. A search continues until a page is full, and pauses
+  // after each request for as long as the request took, so that the gateway has time for calls.
+  const stop = h("button", { type: "button" }, "Stop");
   let attempt = 0;
   async function load(after) {
     const mine = ++attempt;
+    let page = { values: [], searched: 0, next: after };
+    stop.onclick = () => { attempt++; show(page, false); pages.querySelector("button").focus(); };
     try {
-      const page = await api.get("values", { ...filters, principal, after }, signal);
-      if (mine !== attempt) return;
-      here = after;
-      next = page.next;
-      show(page);
+      do {
+        const begun = performance.now();
+        const more = await api.get("values", { ...filters, principal, after: page.next }, signal);
+        if (mine !== attempt) return;
+        page = { ...more, values: [...page.values, ...more.values], searched: page.searched + more.searched };
+        here = after;
+        next = page.next;
+        show(page, isUnfinished(page), more.values.length > 0);
+        if (isUnfinished(page)) await new Promise((done) => { setTimeout(done, performance.now() - begun); });
+      } while (mine === attempt && !signal.aborted && isUnfinished(page));
     } catch (error) {
-      if (!signal.aborted) replace(results, failure(error, () => load("")));
+      if (!signal.aborted && mine === attempt) replace(results, failure(error, () => load("")));
     }
   }
 
-  function show(page) {
+  const isUnfinished = (page) => page.next && page.values.length < PAGE;
+
+  function show(page, isSearching, hasNews = true) {
     const isFiltered = Object.values(filters).some(Boolean);
     replace(tool, h("option", { value: "" }, "any"), page.tools.map((one) => h("option", { selected: one === filters.tool }, one)));
     const searched = isFiltered && page.searched > page.values.length ? ` Compared with the filters: ${count(page.searched)}.` : "";
     replace(summary, page.total ? `${count(page.total)} ${page.total === 1 ? "value" : "values"}, ${bytes(page.bytes)}.${searched}` : "");
-    replace(results, page.values.length ? buildTable(page) : empty(explain(page, isFiltered)));
+    if (isSearching && page.values.length === 0) replace(results, h("p", {}, "Searching older values…"));
+    else if (hasNews || !page.values.length) replace(results, page.values.length ? buildTable(page) : empty(explain(page, isFiltered)));
+    if (isSearching) return pages.contains(stop) || replace(pages, stop);
     const older = () => { before.push(here); load(next); };
     replace(pages,
       before.length > 0 && h("button", { type: "button", onclick: () => load(before.pop()) }, "Newer"),
-      next && h("button", { type: "button", onclick: older }, page.values.length < 100 ? "Search further" : "Older"));
+      next && h("button", { type: "button", onclick: older }, page.values.length < PAGE ? "Search further" : "Older"));
     announce(`${page.values.length} values`);
   }
 

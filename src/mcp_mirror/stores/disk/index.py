@@ -264,7 +264,8 @@ class Index:
                     if len(page) == limit:
                         break
                     if known := self._records.decode_or_report(namespace, base, record):
-                        page.append(replace(known, expires=min(expires, now + self._policy.lifetime)))
+                        shown = min(expires, now + self._policy.lifetime)
+                        page.append(known if known.expires == shown else replace(known, expires=shown))
         return tuple(page)
 
     def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
