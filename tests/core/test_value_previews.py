@@ -131,6 +131,33 @@ def test_the_largest_table_of_an_object_is_shown() -> None:
         assert preview_rows(blob, members(blob, trim(blob)), words) is None
 
 
+ROWS = [{"a": n, "name": f"row {n}"} for n in range(60)]
+PARTS = [{"text": "x" * 900} for _ in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ({"ok": True, "data": {"users": ROWS, "cursor": "x"}}, "/data/users"),
+        ({"data": {"repository": {"issues": {"nodes": ROWS}}}}, "/data/repository/issues/nodes"),
+        ({"a/b": {"c~d": ROWS}}, "/a~1b/c~0d"),
+        ({"few": [1], "data": {"users": ROWS}}, "/data/users"),
+        ({"data": {"users": ROWS[:2]}}, None),  # the outline says enough about a small object
+        ({"data": {"users": ROWS}, "text": "x" * 5000}, None),
+        ({"data": {"users": ROWS}, "more": {"users": ROWS}, "rest": {"users": ROWS}}, None),
+        ({"a": {"b": {"c": {"d": {"e": ROWS}}}}}, "/a/b/c/d/e"),
+        ({"a": {"b": {"c": {"d": {"e": {"f": ROWS}}}}}}, None),
+        ({"data": {"text": "x" * 5000}}, None),
+        ({"data": {"users": PARTS * 150}}, None),  # over 1 MiB: a search would take too long
+    ],
+)
+def test_a_table_that_makes_up_most_of_an_object_is_shown_at_any_depth(value: Any, named: str | None) -> None:
+    blob = json.dumps(value).encode()
+    shown = preview_rows(blob, members(blob, trim(blob)), words)
+    expected = f'fields of "{named}", array[60]: a number, name text' if named else None
+    assert (shown.summary if shown else None) == expected
+
+
 def test_a_number_with_spaces_is_outlined_without_them() -> None:
     assert outline_value(b"[1,\n 2]", trim(b"[1,\n 2]")) == "[1,2]"
 

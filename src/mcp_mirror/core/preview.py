@@ -55,6 +55,11 @@ _SAMPLED_ITEMS: Final = 20
 """Items of an array of objects that are examined for fields."""
 _MAX_SAMPLE_BYTES: Final = 1 << 18
 """Bytes of items after which no further one is examined."""
+_MIN_NESTED_BYTES: Final = 1 << 10
+_MAX_NESTED_BYTES: Final = 1 << 20
+"""Bytes of a member in which an array of objects is searched."""
+_MAX_NESTING: Final = 4
+"""Levels of objects around that array."""
 _MAX_FIELD_NAME: Final = 60
 """Bytes of a field's name."""
 _MAX_FIELDS: Final = 30
@@ -106,20 +111,24 @@ def preview_rows(
 ) -> Preview | None:
     """The fields and first item of the largest array of objects in an object; None without such an array.
 
+    The array is a member of the object, or within the one member that makes up most of it, at any depth: many servers
+    wrap their rows as `{"data": {"users": [...]}}`.
+
     Args:
         blob: The object's JSON text.
         known: Its members.
         estimate: Returns the expected tokens of a text.
         room: Maximum tokens of fields and item.
     """
-    arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
-    largest = max(arrays, key=lambda member: member.span.length, default=None)
-    if largest is None or not _is_table(blob, largest.span):
+    if (found := _find_table(blob, known)) is None:
         return None
-    named = f'fields of "/{strip_invisible(escape_token(largest.key), _MAX_FIELD_NAME)}": '
+    keys, span = found
+    pointer = "".join(f"/{strip_invisible(escape_token(key), _MAX_FIELD_NAME)}" for key in keys)
+    length = f", array[{count_items(blob, span)}]" if len(keys) > 1 else ""  # the outline has the length of a member
+    named = f'fields of "{pointer}"{length}: '
     left = _TokenBudget(estimate, room)
     left.take(named)
-    fields, first = _describe_rows(blob, largest.span, left)
+    fields, first = _describe_rows(blob, span, left)
     return Preview(f"{named}{fields}", first)
 
 
@@ -212,6 +221,27 @@ def _preview_array(blob: Buffer, span: Span, room: _TokenBudget, count: CountIte
     room.take(summary)
     fields, first = _describe_rows(blob, span, room)
     return Preview(f"{summary}; fields: {fields}" if fields else summary, first)
+
+
+def _find_table(
+    blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()
+) -> tuple[tuple[str, ...], Span] | None:
+    """The keys and the span of the array of objects that `preview_rows` describes."""
+    arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
+    largest = max(arrays, key=_member_size, default=None)
+    if largest is not None and _is_table(blob, largest.span):
+        return (*above, largest.key), largest.span
+    main = max(known, key=_member_size, default=None)
+    if main is None or kind_at(blob, main.span.start) != "object" or len(above) >= _MAX_NESTING:
+        return None
+    others = sum(map(_member_size, known)) - main.span.length
+    if main.span.length < max(others, _MIN_NESTED_BYTES) or main.span.length > _MAX_NESTED_BYTES:
+        return None
+    return _find_table(blob, tuple(members(blob, main.span)), (*above, main.key))
+
+
+def _member_size(member: Member) -> int:
+    return member.span.length
 
 
 def _is_table(blob: Buffer, span: Span) -> bool:
