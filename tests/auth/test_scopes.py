@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_processes import forked_python, forked_upstream
 from http_sessions import HEADERS, session_of
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.issuing import AUDIENCE, SigningKey, jwks
@@ -76,7 +76,7 @@ def speaking() -> Iterator[Upstream]:
 
         def upstream(version: str, **keys: Any) -> dict[str, Any]:
             if version not in urls:
-                command = [sys.executable, str(RELAY), "http", version]
+                command = forked_python(str(RELAY), "http", version)
                 process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
                 stack.callback(process.kill)
                 assert process.stdout is not None
@@ -344,7 +344,7 @@ async def test_a_session_without_its_scope_can_unsubscribe(scoped: Path) -> None
     sections = json.loads(scoped.read_text())
     crm = sections["upstreams"]["crm"]
     del crm["url"]  # the shared process knows subscriptions of other tests
-    crm |= {"command": sys.executable, "args": [str(RELAY), "stdio", "2025-11-25"]}
+    crm |= forked_upstream(str(RELAY), "stdio", "2025-11-25")
     scoped.write_text(json.dumps(sections))
     async with both(scoped) as (alice, _):
         tokens = {scope: KEY.sign(ISSUER, sub="carla", scope=scope) for scope in ("crm", "")}

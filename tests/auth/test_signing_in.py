@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import httpx2
 import pytest
-from gateway_processes import COMMAND
+from gateway_processes import COMMAND, forked_python
 from tests.auth.authority import CLIENT, Authority, governing
 
 from mcp_mirror.app import Application, open_application
@@ -172,7 +172,7 @@ async def test_a_user_signs_in_from_the_command_line(
 ) -> None:
     config = configured({"guarded": wanting(authority, tmp_path)})
     process = await asyncio.create_subprocess_exec(
-        COMMAND, "login", "guarded", "--config", str(config), stdin=DEVNULL, stderr=PIPE
+        *forked_python(COMMAND, "login", "guarded", "--config", str(config)), stdin=DEVNULL, stderr=PIPE
     )
     assert process.stderr is not None
     output = ""

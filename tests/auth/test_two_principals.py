@@ -8,7 +8,6 @@ import os
 import random
 import re
 import statistics
-import sys
 import time
 import uuid
 from contextlib import AsyncExitStack
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_processes import forked_upstream
 from statistical_tests import mann_whitney
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, furnish, try_all, visiting
@@ -135,7 +135,7 @@ async def test_foreign_expired_and_unknown_paths_return_the_same_error(guarded: 
 
 
 async def test_an_elicitation_of_another_principal_cannot_be_answered(configured: Configured) -> None:
-    upstream = {"command": sys.executable, "args": [str(RELAY), "stdio", "2025-11-25"]}
+    upstream = forked_upstream(str(RELAY), "stdio", "2025-11-25")
     keys = ["k" * 32]  # as replicas have them, so that a restart would not help either
     config = configured({"up": upstream}, auth={"tokens": HASHES}, server={"state_keys": keys})
     able: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}

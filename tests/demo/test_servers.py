@@ -1,7 +1,6 @@
 """Both demo servers with a real client over stdio."""
 
 import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import anyio
 import numpy as np
+from gateway_processes import forked_upstream
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent, Tool
 
@@ -19,7 +19,7 @@ LONGEST_WAIT = 90.0
 
 @asynccontextmanager
 async def client_of(module: str, cwd: Path | None = None) -> AsyncIterator[Client]:
-    parameters = StdioServerParameters(command=sys.executable, args=["-m", f"mcp_mirror.demo.{module}"], cwd=cwd)
+    parameters = StdioServerParameters(**forked_upstream("-m", f"mcp_mirror.demo.{module}"), cwd=cwd)
     with anyio.fail_after(LONGEST_WAIT):
         async with Client(parameters) as client:
             yield client

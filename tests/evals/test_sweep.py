@@ -1,7 +1,6 @@
 """Every case with a scripted model that succeeds and one that fails the expected checks, with a real gateway."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import cycle
@@ -11,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from arms import ARMS
+from gateway_processes import forked_python
 from scripted import SCRIPTS, ScriptedServer, scripted_server
 
 from mcp_mirror.errors import UpstreamError
@@ -154,7 +154,7 @@ async def test_the_error_of_a_failed_start_quotes_the_server(tmp_path: Path) -> 
 async def test_without_the_gateway_http_servers_work_too(tmp_path: Path, transport: str) -> None:
     chemist = Path(__file__).parents[1] / "walk" / "servers" / "chemist.py"
     program = await asyncio.create_subprocess_exec(
-        sys.executable, str(chemist), transport, stdout=asyncio.subprocess.PIPE
+        *forked_python(str(chemist), transport), stdout=asyncio.subprocess.PIPE
     )
     try:
         assert program.stdout is not None

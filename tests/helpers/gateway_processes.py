@@ -1,8 +1,10 @@
-"""Starts `mcp-mirror` commands as processes of their own, without the half second that their imports take.
+"""Starts `mcp-mirror` commands and other programs as processes of their own, without the time that their imports take.
 
-A template process imports the gateway once and forks each command. The commands are real processes: their standard
-streams are pipes, they get signals, and they exit as the executable does. With `GATEWAY_EXECUTABLE` in the environment,
-and on systems without `fork`, each command is the installed executable instead; `make soak` runs tests in that way.
+A template process imports the gateway and the SDK once and forks each program: `start_command` for `mcp-mirror`, and
+`forked_python` for programs that a gateway, an SDK client or a test starts by a command line. The programs are real
+processes: their standard streams are pipes, they get signals, and they exit as a Python of their own does. With
+`GATEWAY_EXECUTABLE` in the environment, and on systems without `fork`, each program is started in the ordinary way;
+`make soak` runs tests in that way.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import json
 import os
+import shutil
 import socket
-import struct
 import subprocess
 import sys
+import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -27,7 +29,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 COMMAND: Final = str(Path(sys.executable).parent / "mcp-mirror")
-_TEMPLATE: Final = str(Path(__file__).with_name("gateway_template.py"))
+_TEMPLATE: Final = str(Path(__file__).with_name("process_template.py"))
+_FORKED: Final = str(Path(__file__).with_name("forked_program.py"))
 _CAN_FORK: Final = hasattr(os, "fork") and "GATEWAY_EXECUTABLE" not in os.environ
 _LIMIT: Final = 1 << 26
 """Bytes that a line may have."""
@@ -58,17 +61,28 @@ class GatewayProcess(Protocol):
 
 
 class _Template:
-    """The template process; it starts with the first command."""
+    """The template process; it starts with the first program."""
 
     def __init__(self) -> None:
         self._requests: socket.socket | None = None
+        self._folder = ""
 
-    def start(self) -> socket.socket:
+    @property
+    def path(self) -> str:
+        """The socket to which `forked_program.py` connects."""
+        self._start()
+        return str(Path(self._folder, "socket"))
+
+    def _start(self) -> socket.socket:
         if self._requests is None:
+            self._folder = tempfile.mkdtemp(prefix="template-")
             self._requests, other = socket.socketpair()
-            with other:
-                argv = [sys.executable, _TEMPLATE, str(other.fileno())]
-                process = subprocess.Popen(argv, pass_fds=[other.fileno()], stdin=DEVNULL, stdout=DEVNULL)
+            with other, socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(self.path)
+                listener.listen()
+                files = [other.fileno(), listener.fileno()]
+                argv = [sys.executable, _TEMPLATE, *map(str, files)]
+                process = subprocess.Popen(argv, pass_fds=files, stdin=DEVNULL, stdout=DEVNULL)
             atexit.register(self._stop, process)
         return self._requests
 
@@ -76,11 +90,14 @@ class _Template:
         if self._requests:
             self._requests.close()
         process.wait()
+        shutil.rmtree(self._folder)
 
-    def send(self, request: Mapping[str, Any], files: list[int]) -> None:
-        data = json.dumps(request).encode()
-        data = struct.pack("!I", len(data)) + data
-        requests = self.start()
+    def send(self, arguments: list[str], environment: Mapping[str, str], files: list[int]) -> None:
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        texts = [str(Path.cwd()), str(len(arguments)), *arguments, *variables]
+        data = b"".join(os.fsencode(text) + b"\0" for text in texts)
+        data = len(data).to_bytes(4, "big") + data
+        requests = self._start()
         sent = socket.send_fds(requests, [data], files)
         requests.sendall(data[sent:])
 
@@ -191,14 +208,25 @@ async def start_command(
             files.append(theirs)
         source, sink = os.pipe()
         stack.callback(os.close, sink)
-        request = {
-            "argv": [COMMAND, *map(os.fsdecode, args)],
-            "cwd": str(Path.cwd()),
-            "env": dict(os.environ if env is None else env),
-        }
-        _template.send(request, [*files, sink])
+        environment = os.environ if env is None else env
+        _template.send([COMMAND, *map(os.fsdecode, args)], environment, [*files, sink])
     status = await _reader(source)
     return _ForkedProcess(int(await status.readline()), status, streams)
+
+
+def forked_python(*args: str) -> list[str]:
+    """A command line that runs a Python program as a fork of the template.
+
+    Args:
+        args: The arguments of `python`: `SCRIPT ...` or `-m MODULE ...`.
+    """
+    return [sys.executable, "-I", "-S", _FORKED, _template.path, *args] if _CAN_FORK else [sys.executable, *args]
+
+
+def forked_upstream(*args: str, **keys: Any) -> dict[str, Any]:
+    """The configuration of an upstream that is such a program."""
+    command, *arguments = forked_python(*args)
+    return {"command": command, "args": arguments, **keys}
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from gateway_processes import forked_python
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from tests.real.conftest import PACKAGES
@@ -46,9 +47,11 @@ async def test_a_file_read_by_one_wrapped_server_is_an_entity_of_another(
     knowledge = str(PACKAGES / "server-memory" / "dist" / "index.js")
     files = servers["files"]
     async with (
-        connect(command, "wrap", "--", files.command, *files.args, mode=mode, **data) as reader,
-        connect(command, "wrap", "--", node, knowledge, mode=mode, MEMORY_FILE_PATH=str(graph), **data) as keeper,
-        connect(command, "memory", mode=mode, **data) as memory,
+        connect(*forked_python(command, "wrap", "--", files.command, *files.args), mode=mode, **data) as reader,
+        connect(
+            *forked_python(command, "wrap", "--", node, knowledge), mode=mode, MEMORY_FILE_PATH=str(graph), **data
+        ) as keeper,
+        connect(*forked_python(command, "memory"), mode=mode, **data) as memory,
     ):
         notice = text_of(await reader.call_tool("read_text_file", {"path": str(source)}))
         path = notice.splitlines()[0].strip('"')
@@ -67,7 +70,7 @@ async def test_a_wrapped_server_looks_like_the_bare_one(
     server, data = servers[name], {"XDG_DATA_HOME": str(tmp_path / "data")}
     async with (
         connect(server.command, *server.args, mode=mode) as bare,
-        connect(command, "wrap", "--", server.command, *server.args, mode=mode, **data) as wrapped,
+        connect(*forked_python(command, "wrap", "--", server.command, *server.args), mode=mode, **data) as wrapped,
     ):
         expected, seen = bare.server_info, wrapped.server_info
         assert expected is not None

@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
-from gateway_processes import client_transport, start_command
+from gateway_processes import client_transport, forked_python, forked_upstream, start_command
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
@@ -174,9 +173,10 @@ async def _recording(transport: AbstractAsyncContextManager[Any], received: list
 async def _upstream(combination: Combination) -> AsyncIterator[dict[str, Any]]:
     """Start an upstream; yield its entry in the configuration."""
     if combination.wire == "stdio":
-        yield {"command": sys.executable, "args": [_UPSTREAM, "stdio", combination.upstream]}
+        yield forked_upstream(_UPSTREAM, "stdio", combination.upstream)
         return
-    process = await asyncio.create_subprocess_exec(sys.executable, _UPSTREAM, "http", combination.upstream, stdout=PIPE)
+    command = forked_python(_UPSTREAM, "http", combination.upstream)
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
     try:
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), BOUND)

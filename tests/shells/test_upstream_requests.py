@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -306,6 +307,17 @@ async def test_an_input_request_passes_only_in_2026(connect: Connect) -> None:
         else:
             with pytest.raises(UpstreamError, match="in a form that its protocol version does not have"):
                 await setup.call("input")
+
+
+async def test_a_shutdown_does_not_wait_for_output_that_nothing_reads(tmp_path: Path) -> None:
+    seconds = []
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        async with connected("stdio", OLD, folder):
+            began = time.monotonic()
+        seconds.append(time.monotonic() - began)
+    assert min(seconds) < 0.2
 
 
 async def test_progress_comes_in_order_and_before_the_result(connect: Connect) -> None:

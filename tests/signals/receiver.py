@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from gateway_processes import COMMAND
+from gateway_processes import COMMAND, forked_python
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -84,8 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
 async def exporting_gateway(config: Any, endpoint: str, *options: str, **environ: str) -> AsyncIterator[str]:
     """Run a gateway that exports its signals, and yield its URL; at the end all of them have arrived."""
     process = await asyncio.create_subprocess_exec(
-        COMMAND,
-        *("serve", "--config", str(config), "--http", "127.0.0.1:0", *options),
+        *forked_python(COMMAND, "serve", "--config", str(config), "--http", "127.0.0.1:0", *options),
         stderr=PIPE,
         env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **environ},
     )

@@ -15,7 +15,14 @@ from typing import Any, Protocol
 
 import pytest
 from flow_user import open_desk
-from gateway_processes import GatewayProcess, Start, client_transport, start_command
+from gateway_processes import (
+    GatewayProcess,
+    Start,
+    client_transport,
+    forked_python,
+    forked_upstream,
+    start_command,
+)
 from mcp import Client
 
 sys.set_int_max_str_digits(0)  # only in these tests, which read back any integer
@@ -56,7 +63,7 @@ def configured(tmp_path: Path) -> Configured:
 @pytest.fixture
 def chemist() -> dict[str, Any]:
     """An upstream on the SDK, over stdio."""
-    return {"command": sys.executable, "args": [str(SERVERS / "chemist.py"), "stdio"]}
+    return forked_upstream(str(SERVERS / "chemist.py"), "stdio")
 
 
 @pytest.fixture
@@ -64,7 +71,7 @@ def raw() -> Callable[..., dict[str, Any]]:
     """An upstream by hand, over stdio."""
 
     def upstream(behaviour: str = "ok", *args: str, **keys: Any) -> dict[str, Any]:
-        return {"command": sys.executable, "args": [str(SERVERS / "raw.py"), behaviour, *args], **keys}
+        return {"command": sys.executable, "args": ["-S", str(SERVERS / "raw.py"), behaviour, *args], **keys}
 
     return upstream
 
@@ -232,7 +239,7 @@ def speak(start: Start) -> Speak:
 
 @asynccontextmanager
 async def _listening(script: str, *args: str) -> AsyncIterator[str]:
-    process = await asyncio.create_subprocess_exec(sys.executable, str(SERVERS / script), *args, stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(*forked_python(str(SERVERS / script), *args), stdout=PIPE)
     assert process.stdout is not None
     try:
         yield (await asyncio.wait_for(process.stdout.readline(), BOUND)).decode().strip()

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import signal
-import sys
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flow_user import PATH, ROWS, SECRET, SELF, STRICT, Desk, path_in, upstream
+from gateway_processes import forked_upstream
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, ErrorData
@@ -425,11 +425,7 @@ async def test_a_user_who_can_be_asked_lets_a_value_pass_once_or_not(
 async def test_an_allowed_flow_stays_allowed_during_input_rounds(
     configured: Configured, tmp_path: Path, version: str, upstream_version: str
 ) -> None:
-    desk = {
-        "command": sys.executable,
-        "args": [RELAY, "stdio", upstream_version],
-        "overrides": {"*": {"capture": "never"}},
-    }
+    desk = forked_upstream(RELAY, "stdio", upstream_version, overrides={"*": {"capture": "never"}})
     given = {"crm": upstream("crm", tmp_path), "desk": desk}
     policy = {"on_refusal": "ask", "deny": ["crm -> desk"]}
     config = configured(given, store={"kind": "memory", "path": None}, flows=policy)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_processes import forked_upstream
 from notices import path_in
 from tests.load import slowness
 from tests.walk.conftest import BOUND
@@ -113,7 +113,7 @@ async def test_a_gateway_starts_without_its_store_and_uses_it_when_it_comes(
 async def test_a_resource_that_cannot_be_stored_is_passed_on(
     configured: Configured, speak: Speak, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    everything = {"command": sys.executable, "args": [str(EVERYTHING), "stdio", "--era", "2025-11-25"]}
+    everything = forked_upstream(str(EVERYTHING), "stdio", "--era", "2025-11-25")
     mirror = {"capture_resources": True, "inline_budget": 1}
     config = configured({"one": everything}, mirror=mirror, store=store_of(own_redis, tmp_path))
 

@@ -6,12 +6,12 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_processes import forked_upstream
 from samples import sample
 from tests.walk.conftest import BOUND, until
 
@@ -83,7 +83,7 @@ async def test_a_hangup_changes_upstreams_and_other_calls_continue(
 async def test_a_subscription_outlives_the_process_of_its_upstream(
     how: str, version: str, configured: Configured, speak: Speak
 ) -> None:
-    upstream = {"command": sys.executable, "args": [str(UPSTREAM), "stdio", version]}
+    upstream = forked_upstream(str(UPSTREAM), "stdio", version)
     note = "notes://one"
 
     async def watched(client: Lines) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway_processes import forked_upstream
 from notices import path_in
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ SERVER = Path(__file__).parent / "servers" / "renamed.py"
 
 
 async def test_a_path_delivers_exactly_the_text_that_the_tool_returned(configured: Configured, speak: Speak) -> None:
-    config = configured({"symbols": {"command": sys.executable, "args": [str(SERVER)]}})
+    config = configured({"symbols": forked_upstream(str(SERVER))})
     expected = "".join(f'{line:05} a line that says \\ and "quotes" and ü\n' for line in range(800))
     async with speak(config) as client:
         await client.greet()
@@ -28,7 +28,7 @@ async def test_a_path_delivers_exactly_the_text_that_the_tool_returned(configure
 
 
 async def test_a_wrapped_list_is_a_list_under_its_path(configured: Configured, speak: Speak) -> None:
-    config = configured({"symbols": {"command": sys.executable, "args": [str(SERVER)]}})
+    config = configured({"symbols": forked_upstream(str(SERVER))})
     async with speak(config) as client:
         await client.greet()
         path = path_in(await client.text("list_rows_mirrored", {}))

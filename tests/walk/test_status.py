@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
-from gateway_processes import COMMAND
+from gateway_processes import COMMAND, forked_python
 from samples import sample
 from tests.walk.conftest import BOUND
 
@@ -54,7 +54,8 @@ async def test_check_prints_each_upstream_as_soon_as_it_is_ready(
 ) -> None:
     late = tmp_path / "late"
     config = str(configured({"late": raw("ok", "--gate", str(late)), "quick": raw()}))
-    process = await asyncio.create_subprocess_exec(COMMAND, "check", "--config", config, stdout=asyncio.subprocess.PIPE)
+    command = forked_python(COMMAND, "check", "--config", config)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     first = await asyncio.wait_for(process.stdout.readline(), BOUND)
     assert first.startswith(b"quick: ready")
@@ -68,7 +69,8 @@ async def test_check_shows_on_a_terminal_which_upstreams_it_waits_for(
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     late = tmp_path / "late"
     config = str(configured({"late": raw("ok", "--gate", str(late))}))
-    process = await asyncio.create_subprocess_exec(COMMAND, "check", "--config", config, stdout=asyncio.subprocess.PIPE)
+    command = forked_python(COMMAND, "check", "--config", config)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     await asyncio.wait_for(process.stdout.readuntil(b"late: starting, "), BOUND)
     late.touch()

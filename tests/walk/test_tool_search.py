@@ -6,12 +6,12 @@ import asyncio
 import json
 import re
 import signal
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_processes import forked_upstream
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS, ElicitResult, InputRequiredResult
 from notices import path_in
@@ -203,7 +203,7 @@ async def test_the_audit_log_names_the_tool_that_was_called(
 async def test_an_input_round_belongs_to_the_tool_that_required_it(
     configured: Configured, connect: Connect, version: str
 ) -> None:
-    upstream = {"command": sys.executable, "args": [str(RELAY), "stdio", version]}
+    upstream = forked_upstream(str(RELAY), "stdio", version)
 
     async def accept(_context: Any, _params: Any) -> ElicitResult:
         return ElicitResult(action="accept", content={"name": "Ada"})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from gateway_processes import forked_upstream
 from mcp import Client
 from mcp_types import ElicitResult
 from notices import path_in
@@ -136,7 +137,7 @@ async def test_servers_can_request_input_from_clients_of_each_worker(
     async def accept(context: Any, params: Any) -> ElicitResult:  # noqa: ARG001  # names of the SDK
         return ElicitResult(action="accept", content={"name": "Ada", "user_name": "Ada"})
 
-    config = configured({"everything": {"command": sys.executable, "args": EVERYTHING}}, store={"kind": "disk"})
+    config = configured({"everything": forked_upstream(*EVERYTHING)}, store={"kind": "disk"})
     async with serve(config, "--workers", "2") as served, asyncio.timeout(BOUND):
         for _ in range(6):
             async with Client(served.url, mode=mode, elicitation_callback=accept) as client:

@@ -7,7 +7,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -255,6 +254,8 @@ def brood() -> None:
     """As `stubborn`, with a grandchild that ignores all signals and keeps its inherited pipes open."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # which a process inherits
+    import subprocess  # noqa: PLC0415  # no other behaviour needs it, and its import takes long
+
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", options.name])
     stubborn()
 

@@ -150,7 +150,7 @@ class StdioTransport:
     async def _keep_output(self, process: "_Process", is_read: anyio.Event) -> None:
         assert process.stderr is not None  # noqa: S101  # opened with a pipe
         unpaced = 0
-        with suppress(anyio.EndOfStream, *_PIPE_GONE):
+        try:
             while True:
                 data = await process.stderr.receive()
                 self.output.add(data)
@@ -160,7 +160,10 @@ class StdioTransport:
                 if unpaced >= _STDERR_SLICE:
                     await anyio.sleep(unpaced / _STDERR_RATE)
                     unpaced = 0
-        is_read.set()
+        except (anyio.EndOfStream, *_PIPE_GONE):
+            pass
+        finally:
+            is_read.set()  # also at a shutdown, which cancels this task: nothing reads the rest
 
 
 class _StdioReader(MessageStream):
