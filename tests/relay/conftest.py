@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from relay_setup import CHOSEN, SAMPLE, Combination, RelaySetup, kept, open_setup
+from contexts import kept
+from relay_setup import CHOSEN, SAMPLE, Combination, RelaySetup, open_setup
 
 EVERYTHING = ("elicitation", "sampling", "roots")
 LIMITS = {"max_questions_per_call": 8}

@@ -6,15 +6,17 @@ import json
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from flow_user import open_desk
+import pytest_asyncio
+from contexts import kept
+from flow_user import Desk, open_desk
 from gateway_processes import (
     GatewayProcess,
     Start,
@@ -47,17 +49,18 @@ class Configured(Protocol):
 def configured(tmp_path: Path) -> Configured:
     """Writes a configuration file: with `memory_tools: all`, unless a test chooses others."""
 
-    def write(upstreams: dict[str, Any], **sections: Any) -> Path:
-        path = tmp_path / "mirror.yaml"
-        store = {"path": str(tmp_path / "store"), **sections.pop("store", {})}
-        chosen = {key: value for key, value in store.items() if value is not None}
-        sections["mirror"] = {"inline_budget": 300, **sections.get("mirror", {})}
-        sections["memory_tools"] = {"set": "all", **sections.get("memory_tools", {})}
-        path.write_text(json.dumps({"upstreams": upstreams, "store": chosen, **sections}))
-        path.chmod(0o600)
-        return path
+    return partial(_write_config, tmp_path)
 
-    return write
+
+def _write_config(folder: Path, upstreams: dict[str, Any], **sections: Any) -> Path:
+    path = folder / "mirror.yaml"
+    store = {"path": str(folder / "store"), **sections.pop("store", {})}
+    chosen = {key: value for key, value in store.items() if value is not None}
+    sections["mirror"] = {"inline_budget": 300, **sections.get("mirror", {})}
+    sections["memory_tools"] = {"set": "all", **sections.get("memory_tools", {})}
+    path.write_text(json.dumps({"upstreams": upstreams, "store": chosen, **sections}))
+    path.chmod(0o600)
+    return path
 
 
 @pytest.fixture
@@ -285,3 +288,23 @@ def run(start: Start) -> Run:
 def desk(configured: Configured, tmp_path: Path) -> Callable[..., Any]:
     """Opens a gateway with labels and flow rules in this process."""
     return partial(open_desk, configured, tmp_path)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
+    """Opens a gateway with labels and flow rules once for all tests of a module that give the same keys.
+
+    The tests only add values to it, and run in the event loop of the module.
+    """
+    desks: dict[str, Desk] = {}
+    async with AsyncExitStack() as stack:
+
+        async def get(upstreams: Mapping[str, Any], **sections: Any) -> Desk:
+            key = json.dumps([upstreams, sections], sort_keys=True)
+            if key not in desks:
+                folder = tmp_path_factory.mktemp("desk")
+                opening = open_desk(partial(_write_config, folder), folder, upstreams, **sections)
+                desks[key] = await stack.enter_async_context(kept(opening))
+            return desks[key]
+
+        yield get

@@ -46,29 +46,31 @@ LAUNDRY = [
 
 
 @pytest.mark.parametrize("code", LAUNDRY)
-async def test_every_returned_value_carries_the_labels_of_all_inputs(desk: Any, code: str) -> None:
-    async with desk(STRICT, code=ALL, mirror={"capture": "always"}) as user:
-        path = await user.say("crm")
-        text = await run(user, _repeat(code), x=path)
-        made_path = path_in(text)
-        labels = await user.labels(made_path)
-        assert labels["confidentiality"] == "private"
-        assert "crm" in labels["sources"].split(",")
-        assert "may not go to" in await user.refused("mail_hear_mirrored", x=made_path)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_returned_value_carries_the_labels_of_all_inputs(shared_desk: Any, code: str) -> None:
+    user = await shared_desk(STRICT, code=ALL, mirror={"capture": "always"})
+    path = await user.say("crm")
+    text = await run(user, _repeat(code), x=path)
+    made_path = path_in(text)
+    labels = await user.labels(made_path)
+    assert labels["confidentiality"] == "private"
+    assert "crm" in labels["sources"].split(",")
+    assert "may not go to" in await user.refused("mail_hear_mirrored", x=made_path)
 
 
 @pytest.mark.parametrize("code", LAUNDRY)
-async def test_no_argument_of_a_call_is_free_of_the_labels(desk: Any, code: str) -> None:
-    async with desk(STRICT, code=ALL) as user:
-        path = await user.say("crm")
-        *before, last = code.split("\n")
-        script = "\n".join([*before, f"y = {last}", "await tools.mail_hear_mirrored(x=str(y))"])
-        if last == "n":
-            script = f"{code.rsplit(chr(10), 1)[0]}\nawait tools.mail_hear_mirrored(x=str(n))"
-        text = await run(user, script, x=path)
-        assert "values of the script" in text
-        assert "may not go to upstream 'mail'" in text
-        assert user.calls("mail") == 0
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_argument_of_a_call_is_free_of_the_labels(shared_desk: Any, code: str) -> None:
+    user = await shared_desk(STRICT, code=ALL)
+    path = await user.say("crm")
+    *before, last = code.split("\n")
+    script = "\n".join([*before, f"y = {last}", "await tools.mail_hear_mirrored(x=str(y))"])
+    if last == "n":
+        script = f"{code.rsplit(chr(10), 1)[0]}\nawait tools.mail_hear_mirrored(x=str(n))"
+    text = await run(user, script, x=path)
+    assert "values of the script" in text
+    assert "may not go to upstream 'mail'" in text
+    assert user.calls("mail") == 0
 
 
 def _repeat(code: str) -> str:
@@ -139,16 +141,17 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("code", HIDDEN)
-async def test_of_a_hidden_value_the_model_gets_only_a_path(desk: Any, code: str) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_of_a_hidden_value_the_model_gets_only_a_path(shared_desk: Any, code: str) -> None:
     """Success, failure, limits and refusals look alike, so that no branch on a hidden value can be seen."""
-    async with desk(STRICT, flows=HIDING, code={**ALL, "seconds": 0.3, "memory": "32MiB"}) as user:
-        path = await user.say("crm")
-        reply = await user.reply("memory_run", code=code, inputs={"x": path})
-        assert not reply.is_error, reply.text
-        assert PATH.fullmatch(reply.text.strip()), reply.text
-        assert "secret" not in reply.text
-        assert (await user.labels(reply.text.strip()))["confidentiality"] == "private"
-        assert "may not be shown" in await user.refused("memory_read", memory_path=reply.text.strip())
+    user = await shared_desk(STRICT, flows=HIDING, code={**ALL, "seconds": 0.3, "memory": "32MiB"})
+    path = await user.say("crm")
+    reply = await user.reply("memory_run", code=code, inputs={"x": path})
+    assert not reply.is_error, reply.text
+    assert PATH.fullmatch(reply.text.strip()), reply.text
+    assert "secret" not in reply.text
+    assert (await user.labels(reply.text.strip()))["confidentiality"] == "private"
+    assert "may not be shown" in await user.refused("memory_read", memory_path=reply.text.strip())
 
 
 async def test_a_hidden_result_hides_the_whole_script(desk: Any) -> None:
@@ -176,17 +179,18 @@ UNPREVIEWED = ["x", "print(x)", "raise ValueError(str(x))", "{'a': x}", "str(x)"
 
 
 @pytest.mark.parametrize("code", UNPREVIEWED)
-async def test_of_a_value_without_preview_no_part_is_shown(desk: Any, code: str) -> None:
-    async with desk({"crm": {"preview": False}}, code=ALL) as user:
-        path = await user.say("crm")
-        reply = await user.reply("memory_run", code=code, inputs={"x": path})
-        assert SECRET not in reply.text
-        if "raise" in code or "assert" in code:
-            assert reply.is_error
-            assert "has no preview" in reply.text
-        else:
-            made = path_in(reply.text.replace(path, ""))
-            assert SECRET in json.dumps(await stored(user, made))
+@pytest.mark.asyncio(loop_scope="module")
+async def test_of_a_value_without_preview_no_part_is_shown(shared_desk: Any, code: str) -> None:
+    user = await shared_desk({"crm": {"preview": False}}, code=ALL)
+    path = await user.say("crm")
+    reply = await user.reply("memory_run", code=code, inputs={"x": path})
+    assert SECRET not in reply.text
+    if "raise" in code or "assert" in code:
+        assert reply.is_error
+        assert "has no preview" in reply.text
+    else:
+        made = path_in(reply.text.replace(path, ""))
+        assert SECRET in json.dumps(await stored(user, made))
 
 
 async def test_a_result_without_preview_ends_previews_of_later_calls(desk: Any) -> None:

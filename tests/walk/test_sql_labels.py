@@ -47,19 +47,20 @@ LAUNDRY = [
 
 
 @pytest.mark.parametrize("sql", LAUNDRY)
-async def test_every_result_carries_the_labels_of_all_inputs(desk: Any, sql: str) -> None:
-    async with desk(STRICT, flows=SELF) as user:
-        inputs = {"x": await say(user, "crm", PRIVATE), "y": await say(user, "web", PUBLIC)}
-        fill = "(SELECT repeat('x', 20) AS fill FROM range(300))"
-        repeated = f"FROM ({sql}) r, {fill}"
-        made = path_in(await user.text("memory_query", sql=repeated, inputs=inputs))
-        assert await user.labels(made) == {
-            "sources": "crm,the model,web",
-            "integrity": "untrusted",
-            "confidentiality": "private",
-        }
-        assert "may not go to" in await user.refused("mail_hear_mirrored", x=made)
-        assert user.calls("mail") == 0
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_result_carries_the_labels_of_all_inputs(shared_desk: Any, sql: str) -> None:
+    user = await shared_desk(STRICT, flows=SELF)
+    inputs = {"x": await say(user, "crm", PRIVATE), "y": await say(user, "web", PUBLIC)}
+    fill = "(SELECT repeat('x', 20) AS fill FROM range(300))"
+    repeated = f"FROM ({sql}) r, {fill}"
+    made = path_in(await user.text("memory_query", sql=repeated, inputs=inputs))
+    assert await user.labels(made) == {
+        "sources": "crm,the model,web",
+        "integrity": "untrusted",
+        "confidentiality": "private",
+    }
+    assert "may not go to" in await user.refused("mail_hear_mirrored", x=made)
+    assert user.calls("mail") == 0
 
 
 HIDDEN = [
@@ -83,23 +84,25 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("sql", HIDDEN)
-async def test_of_a_hidden_value_the_model_gets_only_a_path(desk: Any, sql: str) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_of_a_hidden_value_the_model_gets_only_a_path(shared_desk: Any, sql: str) -> None:
     """Success, failure and limits look alike, so that no condition on a hidden value can be seen."""
-    async with desk(STRICT, flows=HIDING, memory_tools={"timeout": 2}) as user:
-        path = await say(user, "crm", PRIVATE)
-        reply = await user.reply("memory_query", sql=sql, inputs={"x": path})
-        assert not reply.is_error, reply.text
-        assert PATH.fullmatch(reply.text.strip()), reply.text
-        assert (await user.labels(reply.text.strip()))["confidentiality"] == "private"
-        assert "may not be shown" in await user.refused("memory_read", memory_path=reply.text.strip())
+    user = await shared_desk(STRICT, flows=HIDING, memory_tools={"timeout": 2})
+    path = await say(user, "crm", PRIVATE)
+    reply = await user.reply("memory_query", sql=sql, inputs={"x": path})
+    assert not reply.is_error, reply.text
+    assert PATH.fullmatch(reply.text.strip()), reply.text
+    assert (await user.labels(reply.text.strip()))["confidentiality"] == "private"
+    assert "may not be shown" in await user.refused("memory_read", memory_path=reply.text.strip())
 
 
 @pytest.mark.parametrize("value", [5, "just a text", [1, SECRET], '{"a": 1}\n{broken', {"a": 1}])
-async def test_a_hidden_value_that_is_not_a_table_looks_like_one(desk: Any, value: Any) -> None:
-    async with desk(STRICT, flows=HIDING) as user:
-        path = await user.say("crm", {"part": value})
-        reply = await user.reply("memory_query", sql="SELECT * FROM x", inputs={"x": f"{path}/part"})
-        assert PATH.fullmatch(reply.text.strip()), reply.text
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_hidden_value_that_is_not_a_table_looks_like_one(shared_desk: Any, value: Any) -> None:
+    user = await shared_desk(STRICT, flows=HIDING)
+    path = await user.say("crm", {"part": value})
+    reply = await user.reply("memory_query", sql="SELECT * FROM x", inputs={"x": f"{path}/part"})
+    assert PATH.fullmatch(reply.text.strip()), reply.text
 
 
 async def test_the_result_of_a_hidden_value_goes_where_the_value_may_go(desk: Any) -> None:
@@ -148,17 +151,18 @@ UNPREVIEWED = [
 
 
 @pytest.mark.parametrize("sql", UNPREVIEWED)
-async def test_of_a_value_without_preview_no_part_is_shown(desk: Any, sql: str) -> None:
-    async with desk({"crm": {"preview": False}}) as user:
-        path = await say(user, "crm", PRIVATE)
-        reply = await user.reply("memory_query", sql=sql, inputs={"x": path})
-        assert SECRET not in reply.text
-        assert '"name' not in reply.text
-        if reply.is_error:
-            assert "has no preview" in reply.text
-            assert "Exception" in reply.text
-        else:
-            assert isinstance(await stored(user, path_in(reply.text)), list)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_of_a_value_without_preview_no_part_is_shown(shared_desk: Any, sql: str) -> None:
+    user = await shared_desk({"crm": {"preview": False}})
+    path = await say(user, "crm", PRIVATE)
+    reply = await user.reply("memory_query", sql=sql, inputs={"x": path})
+    assert SECRET not in reply.text
+    assert '"name' not in reply.text
+    if reply.is_error:
+        assert "has no preview" in reply.text
+        assert "Exception" in reply.text
+    else:
+        assert isinstance(await stored(user, path_in(reply.text)), list)
 
 
 async def test_a_broken_value_without_preview_is_not_quoted(desk: Any) -> None:
