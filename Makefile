@@ -27,6 +27,9 @@ MCPB   := packaging/mcpb/node_modules
 # Programs of other vendors, 1 GB, outside the checkout.
 CLIENTS ?= $(HOME)/.cache/mcp-mirror/clients
 
+# A test waits for other processes for half of its time.
+TWO_PER_CORE = $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
+
 # Without compiled files, each process that a test starts compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -39,8 +42,8 @@ help: ## this list
 run: $(VENV)/.installed ## run both workflows of the paper through a real gateway, with real servers and a real client
 	$(BIN)/python -m mcp_mirror.demo.workflows
 
-test: $(VENV)/.installed $(NODE)/.installed ## run the tests without those marked `slow`; TEST_WORKERS=3: in three processes instead of one for each core
-	$(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m "not slow" tests
+test: $(VENV)/.installed $(NODE)/.installed ## run the tests without those marked `slow`; TEST_WORKERS=3: in three processes instead of two for each core
+	$(BIN)/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not slow" tests
 
 test-slow: $(VENV)/.installed $(NODE)/.installed ## run the tests marked `slow`: more combinations of what `make test` shows, and more load
 	$(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m slow tests
