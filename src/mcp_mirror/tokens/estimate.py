@@ -11,11 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import compress, pairwise
 from operator import mul, not_
 from typing import Final, NamedTuple
 
-from mcp_mirror.tokens.costs import UNIT, costs, guess, lane, table
+from mcp_mirror.tokens.costs import LANE, UNIT, Margin, costs, guess, lane, table
 from mcp_mirror.tokens.pieces import count_joints, split
 from mcp_mirror.types import Buffer
 
@@ -32,6 +33,7 @@ _MAX_ERROR_SHARE: Final = 0.05
 """Maximum standard error of few windows as a share of the estimate."""
 _SAMPLED_DEVIATIONS: Final = 3.5
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
+_LANE_MASK: Final = (1 << LANE) - 1
 _CONTINUATION: Final = 0x80
 """The upper two bits of a UTF-8 continuation byte."""
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
@@ -48,20 +50,39 @@ class Expected(NamedTuple):
     sampling: float
 
 
+class _Tokenizer(NamedTuple):
+    """The constants of one tokenizer."""
+
+    at: int
+    """Its index in the table."""
+    shift: int
+    """The place of its lane in packed costs, in bits."""
+    joints: tuple[float, ...]
+    """Tokens for each joint; empty if all are 0."""
+    margin: Margin
+
+
+@lru_cache
+def _read_tokenizers(each: tuple[int, ...]) -> tuple[_Tokenizer, ...]:
+    known = table()
+    return tuple(_Tokenizer(at, LANE * at, known.joints[at], known.margins[at]) for at in each)
+
+
 def estimate_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[int, ...]:
     """The maximum tokens of a text by each of these tokenizers (their indices in the table).
 
     Bytes are UTF-8; invalid bytes cost as much as the replacement character.
     """
-    return tuple(map(_add_margin, _measure(text, tokenizers), tokenizers))
+    each = _read_tokenizers(tuple(tokenizers))
+    return tuple(map(_add_margin, _measure(text, each), each))
 
 
 def expect_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[float, ...]:
     """The expected tokens of a text by each of these tokenizers: a central estimate without a margin."""
-    return tuple(expected.tokens for expected in _measure(text, tokenizers))
+    return tuple(expected.tokens for expected in _measure(text, _read_tokenizers(tuple(tokenizers))))
 
 
-def _measure(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
+def _measure(text: str | Buffer, tokenizers: Sequence[_Tokenizer]) -> list[Expected]:
     """Measure a small text whole, a larger one by windows."""
     if not len(text):
         return [Expected(0, 0, 0)] * len(tokenizers)
@@ -84,7 +105,7 @@ class _RarePieces:
         self.pieces += pieces
         return sum(guess(piece).units for piece in self.pieces[start:])
 
-    def variances(self, tokenizers: Sequence[int]) -> list[float]:
+    def variances(self, tokenizers: Sequence[_Tokenizer]) -> list[float]:
         """The variance of each tokenizer's tokens: of single pieces, and of all pieces of a class together.
 
         The errors of n occurrences of a rare piece are equal, so its variance counts n squared times.
@@ -99,8 +120,9 @@ class _RarePieces:
             spread += times * times * guessed.variance
         by_class = [(table().rules[named], cost) for named, cost in costs.items()]
         return [
-            lane(spread, at) / UNIT + sum((rules[at].doubt * lane(cost, at) / UNIT) ** 2 for rules, cost in by_class)
-            for at in tokenizers
+            lane(spread, one.at) / UNIT
+            + sum((rules[one.at].doubt * lane(cost, one.at) / UNIT) ** 2 for rules, cost in by_class)
+            for one in tokenizers
         ]
 
 
@@ -112,33 +134,34 @@ def _count_units(text: str, rare: _RarePieces) -> int:
     return total + rare.add(compress(pieces, map(not_, known))) if 0 in known else total
 
 
-def _measure_whole(text: str, tokenizers: Sequence[int]) -> list[Expected]:
+def _measure_whole(text: str, tokenizers: Sequence[_Tokenizer]) -> list[Expected]:
     """Expected tokens, by tokenizer, of a text that is examined whole: pieces and joints."""
     rare = _RarePieces()
     units = _count_units(text, rare)
-    joints = _joint_tokens(text, tokenizers)
+    joints = count_joints(text)
     return [
-        Expected(max(lane(units, at) / UNIT + of_joints, 0.0), variance, 0.0)
-        for at, of_joints, variance in zip(tokenizers, joints, rare.variances(tokenizers), strict=True)
+        Expected(_count_tokens(units, joints, one), variance, 0.0)
+        for one, variance in zip(tokenizers, rare.variances(tokenizers), strict=True)
     ]
 
 
-def _joint_tokens(text: str, tokenizers: Sequence[int]) -> list[float]:
-    """The expected tokens of the joints between pieces, by tokenizer."""
-    weights = [table().joints[at] for at in tokenizers]
-    joints = count_joints(text) if any(weights) else []
-    return [sum(map(mul, joints, by_joint)) if by_joint else 0.0 for by_joint in weights]
+def _count_tokens(units: int, joints: Sequence[int], tokenizer: _Tokenizer) -> float:
+    """The expected tokens of pieces, whose costs are given in lanes, and of the joints between them."""
+    tokens = (units >> tokenizer.shift & _LANE_MASK) / UNIT
+    return max(tokens + sum(map(mul, joints, tokenizer.joints)), 0.0) if tokenizer.joints else tokens
 
 
-def _expect(windows: Sequence[str], sizes: Sequence[int], tokenizers: Sequence[int], scale: float) -> list[Expected]:
+def _expect(
+    windows: Sequence[str], sizes: Sequence[int], tokenizers: Sequence[_Tokenizer], scale: float
+) -> list[Expected]:
     """Expected tokens, by tokenizer, of a text `scale` times as long as its windows."""
     rare = _RarePieces()
     each = [_count_units(window, rare) for window in windows]
-    joints = _joint_tokens("".join(windows), tokenizers)
+    units, joints = sum(each), count_joints("".join(windows))
     found = []
-    for at, of_joints, variance in zip(tokenizers, joints, rare.variances(tokenizers), strict=True):
-        tokens = [lane(total, at) / UNIT for total in each]
-        whole = max(sum(tokens) + of_joints, 0.0)
+    for one, variance in zip(tokenizers, rare.variances(tokenizers), strict=True):
+        tokens = [lane(total, one.at) / UNIT for total in each]
+        whole = _count_tokens(units, joints, one)
         found.append(Expected(whole * scale, variance * scale * scale, _compute_standard_error(tokens, sizes) * scale))
     return found
 
@@ -155,14 +178,14 @@ def _compute_standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> fl
     return math.sqrt(len(tokens) * differences)
 
 
-def _add_margin(expected: Expected, at: int) -> int:
+def _add_margin(expected: Expected, tokenizer: _Tokenizer) -> int:
     """Expected tokens plus margin."""
-    margin = table().margins[at]
+    margin = tokenizer.margin
     deviation = margin.deviations * math.sqrt(expected.variance + expected.tokens * margin.noise)
     return math.ceil(expected.tokens * (1 + margin.share) + deviation + _SAMPLED_DEVIATIONS * expected.sampling)
 
 
-def _measure_windows(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
+def _measure_windows(text: str | Buffer, tokenizers: Sequence[_Tokenizer]) -> list[Expected]:
     """Measure by few windows, and by many if the few vary too much."""
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
         windows, sizes = zip(
