@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 import pytest
+from mcp import Client
 from samples import sample
 from tests.walk.conftest import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.walk.conftest import Configured, Connect, Listening, Speak
+    from tests.walk.conftest import Configured, Connect, Listening, Serve, Speak
+
+SERVERS = Path(__file__).with_name("servers")
 
 
 async def test_the_second_is_asked_before_the_first_has_answered(
@@ -44,6 +48,58 @@ async def test_a_listing_waits_at_most_for_the_startup_wait(
         while b"notifications/tools/list_changed" not in line:
             line = await client.receive()
         assert b"late_say_mirrored" in await client.request("tools/list")
+
+
+async def test_the_instructions_name_servers_that_are_missing_before_those_of_others(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    upstreams = {
+        "chatty": raw(),
+        "late": raw("ok", "--gate", str(tmp_path / "never")),
+        "slow": raw("ok", "--gate", str(tmp_path / "never")),
+        "broken": {"command": "/nonexistent"},
+    }
+    async with speak(configured(upstreams, mirror={"startup_wait": 0.5})) as client:
+        found = (await client.greet())["instructions"]
+        assert "Servers late, slow are starting: their tools appear later." in found
+        assert "Server broken is down: its tools cannot be called now." in found
+        assert found.index("Servers late") < found.index("Server chatty")
+
+
+async def test_a_wrapped_server_that_starts_late_is_named(
+    configured: Configured, raw: Any, serve: Serve, tmp_path: Path
+) -> None:
+    late = raw("ok", "--gate", str(tmp_path / "never"))
+    async with serve(configured({"late": late, "quick": raw()}, mirror={"startup_wait": 0.5})) as served:
+        for name, is_named in (("late", True), ("quick", False)):
+            async with Client(f"{served.url}/{name}") as client:
+                found = client.instructions or ""
+                assert ("Server late is starting: its tools appear later." in found) == is_named
+
+
+async def test_a_search_without_a_match_names_servers_that_are_missing(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    upstreams = {"late": raw("ok", "--gate", str(tmp_path / "never")), "quick": raw()}
+    mirror = {"startup_wait": 0.5, "listing": "search"}
+    async with speak(configured(upstreams, mirror=mirror)) as client:
+        await client.greet()
+        answer = await client.text("find_tools", {"query": "xyzzy"})
+        assert answer.endswith("Server late is starting: its tools appear later.")
+
+
+async def test_a_list_without_a_late_server_is_not_cached(
+    configured: Configured, connect: Connect, raw: Any, tmp_path: Path
+) -> None:
+    cached = {"command": sys.executable, "args": [str(SERVERS / "cached.py")]}
+    late = raw("ok", "--gate", str(tmp_path / "never"))
+    for upstreams, milliseconds in (({"cached": cached}, 60_000), ({"cached": cached, "late": late}, 0)):
+        config = configured(upstreams, mirror={"startup_wait": 1})
+        async with connect(config, "stdio", mode="auto") as client, asyncio.timeout(BOUND):
+            listed = await client.list_tools(cache_mode="bypass")
+            while "shout_mirrored" not in [one.name for one in listed.tools]:
+                listed = await client.list_tools(cache_mode="bypass")
+            assert listed.ttl_ms == milliseconds
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from mcp_mirror.gateway.routing import Router
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.upstreams.registry import explain_missing
 
 _SHOWN: Final = 5
 """Matches with their arguments and one line of description."""
@@ -48,7 +49,11 @@ class ToolFinder:
         catalog = self.read_state().catalog_for(call.caller)
         query = given.text("query")
         found = await anyio.to_thread.run_sync(_search, catalog, query)
-        return _build_reply(_write_matches(catalog, found) if found else _write_overview(catalog, query))
+        if found:
+            return _build_reply(_write_matches(catalog, found))
+        missing = explain_missing(self.router.upstreams.visible_to(call.caller))
+        overview = _write_overview(catalog, query)
+        return _build_reply(f"{overview} {missing}" if missing else overview)
 
     async def _define(self, call: Call, name: str) -> str:
         """Return the definition of a tool as JSON text, with the input schema of its upstream."""

@@ -46,6 +46,8 @@ from mcp_mirror.upstreams.upstream import Upstream
 
 _logger = logging.getLogger(__name__)
 
+_INCOMPLETE: Final = ((0, "public"),)
+"""The cache hint of a list without the items of an upstream that is starting or down."""
 _SDK_MEMBERS: Final = ("_meta", "ttlMs", "cacheScope")
 """Members of a result that the SDK writes."""
 _MAX_META_BYTES: Final = 1 << 16
@@ -145,7 +147,8 @@ class Handlers:
         upstreams, state = self.gateway.upstreams, self.gateway.state
         await upstreams.settle_listings(state.config.mirror.startup_wait, caller)
         state = self.gateway.state
-        hints = [hint for one in upstreams.visible_to(caller) if one.listing for hint in one.listing.hints]
+        listings = [one.listing for one in upstreams.visible_to(caller)]
+        hints = [hint for one in listings for hint in (one.hints if one else _INCOMPLETE)]
         ttl, scope = join_cache_hints(hints)
         listing = await take_sliced(self.gateway.listing_for(caller))
         twins = await take_sliced(listing.catalog.encode_adverts())

@@ -28,6 +28,7 @@ from mcp_mirror.server.identity import find_identity
 from mcp_mirror.server.stdio import open_stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
+from mcp_mirror.upstreams.registry import explain_missing
 from mcp_mirror.upstreams.upstream import ClientIdentity, Upstream
 
 if TYPE_CHECKING:
@@ -238,10 +239,11 @@ class MirrorServer:
         if only is not None:  # its instructions come first, as without the gateway
             own = "\n\n".join(part for part in (search, own) if part)
             room = _MAX_INSTRUCTIONS - len(own) - 2
-            parts = [_cut(_read_instructions(only, state.pins, room), room), own]
+            parts = [_cut(_read_instructions(only, state.pins, room) or explain_missing([only]), room), own]
             return "\n\n".join(part for part in parts if part)
-        of_upstreams = (_write_upstream_instructions(one, state.pins) for one in upstreams.visible_to(caller))
-        parts = [self.policy.instructions or "", search, own, *of_upstreams]
+        visible = upstreams.visible_to(caller)
+        of_upstreams = (_write_upstream_instructions(one, state.pins) for one in visible)
+        parts = [self.policy.instructions or "", search, own, explain_missing(visible), *of_upstreams]
         return _cut("\n\n".join(part for part in parts if part), _MAX_INSTRUCTIONS)
 
 
@@ -251,13 +253,13 @@ def explain_failed_start(upstream: Upstream) -> str:
 
 
 def _write_upstream_instructions(upstream: Upstream, pins: Pins) -> str:
-    """Return the instructions of an upstream, or its state if it cannot be called; empty if they must not be shown.
+    """Return the instructions of an upstream; empty if it cannot be called, or if they must not be shown.
 
     While an upstream starts, the instructions of its last run apply: a call waits for it.
     """
-    name, state = upstream.policy.name, upstream.status.state
-    if state == "down" or not upstream.listing:
-        return f"Server {name} is {state}; its tools cannot be called now."
+    name = upstream.policy.name
+    if upstream.status.state == "down":
+        return ""
     text = _read_instructions(upstream, pins, _MAX_UPSTREAM_INSTRUCTIONS)
     return f"Server {name}: {_cut(text, _MAX_UPSTREAM_INSTRUCTIONS)}" if text else ""
 

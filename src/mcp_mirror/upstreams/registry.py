@@ -4,7 +4,7 @@ A failing upstream reconnects; the others are not affected.
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -16,6 +16,8 @@ from mcp_mirror.settings.policies import UpstreamPolicy
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
 from mcp_mirror.upstreams.upstream import ClientIdentity, ServerUpstream, Upstream, UpstreamDependencies
 
+_MAX_NAMED: Final = 20
+"""Upstreams that a sentence names."""
 _DRAIN_INTERVAL: Final = 0.05
 """Seconds between two checks whether the calls of a removed upstream have ended."""
 
@@ -182,6 +184,23 @@ class UpstreamRegistry:
         name = upstream.policy.name
         self._scopes[name] = anyio.CancelScope()
         self._tasks.start_soon(_run, upstream, self._scopes[name], name=f"upstream {name}")
+
+
+def explain_missing(upstreams: Iterable[Upstream]) -> str:
+    """Return a sentence for models about upstreams that are starting, and one about those that are down; or no text."""
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for one in upstreams:
+        is_down = one.status.state == "down"
+        if is_down or not one.listing:
+            names[is_down].append(one.policy.name)
+    texts = ((names[False], "starting", "appear later"), (names[True], "down", "cannot be called now"))
+    return " ".join(_write_missing(*text) for text in texts if text[0])
+
+
+def _write_missing(names: Sequence[str], state: str, effect: str) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    servers, verb, whose = ("Server", "is", "its") if len(names) == 1 else ("Servers", "are", "their")
+    return f"{servers} {', '.join(names[:_MAX_NAMED])}{more} {verb} {state}: {whose} tools {effect}."
 
 
 async def _run(upstream: Upstream, scope: anyio.CancelScope) -> None:
