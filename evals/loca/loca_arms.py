@@ -16,15 +16,20 @@ from loca_suite import Environment
 from mcp_mirror.evals.conversation import Call, MadeCall, Result, Tool
 from mcp_mirror.evals.servers import RunFolder, start_servers
 
-Arm = Literal["direct", "ptc", "mirror", "scripts"]
+Arm = Literal["direct", "ptc", "mirror", "scripts", "search"]
 ARMS: Final[Mapping[Arm, str]] = {
     "direct": "the suite's `react`: the servers' own tools",
     "ptc": "the suite's `ptc`: the same, and its tool that runs Python with calls of tools",
     "mirror": "`react` through mcp-mirror as it is installed by default, without `memory_run`",
     "scripts": "`react` through mcp-mirror with the extra `code`: with `memory_run`",
+    "search": "the same with `mirror.listing: search`: the model searches for tools instead of reading all",
 }
-_NO_SCRIPTS: Final = {"memory_tools": {"deny": ["memory_run"]}}
 _SCRIPTS: Final = {"code": {"tools": "all"}}
+_SETTINGS: Final[Mapping[Arm, Mapping[str, Any]]] = {
+    "mirror": {"memory_tools": {"deny": ["memory_run"]}},
+    "scripts": _SCRIPTS,
+    "search": {**_SCRIPTS, "mirror": {"listing": "search"}},
+}
 _TIMEOUT: Final = 300.0
 """Seconds of one call, and of the start of a server; the suite's own limit is 120 for a call."""
 _PTC: Final = "programmatic_tool_calling"
@@ -81,8 +86,9 @@ async def open_arm(arm: Arm, environment: Environment, folder: Path) -> AsyncIte
         for name, server in environment.servers.items()
     }
     # On a busy machine a server may start later than the first list of tools, which a run reads only once.
-    waiting = {"upstreams": upstreams, "mirror": {"startup_wait": _TIMEOUT}}
-    config = run_folder.prepare({**waiting, **(_SCRIPTS if arm == "scripts" else _NO_SCRIPTS)}, {})
+    settings = _SETTINGS[arm]
+    mirror = {**settings.get("mirror", {}), "startup_wait": _TIMEOUT}
+    config = run_folder.prepare({**settings, "upstreams": upstreams, "mirror": mirror}, {})
     async with start_servers(run_folder, config, gateway=True, elicitation="none") as gateway:
         clients = {name: (client, name) for name, client in gateway.clients.items()}
         servers = _Servers(gateway.tools, gateway.instructions, clients)

@@ -4,6 +4,7 @@ A script is a generator. It yields the calls of one reply and gets the texts tha
 in this arm. It must not know anything else.
 """
 
+import inspect
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,12 +38,26 @@ def ask(tool: str, **arguments: Any) -> Ask:
     return Ask(server, name, arguments)
 
 
+def source_of(*functions: Callable[..., Any]) -> str:
+    """The source of functions with their imports, as a part of a script that a model writes."""
+    return "\n\n".join(["import re\nfrom typing import Any", *(inspect.getsource(one).strip() for one in functions)])
+
+
 def read_whole(text: str) -> Generator[Step, list[str], str]:
     """Read a stored result as a whole; a result that is shown is read already."""
     if not is_stored(text):
         return text
     (whole,) = yield [ask("retrieve_final_answer_from_memory", memory_path=path_in(text))]
     return whole
+
+
+def read_each(texts: Sequence[str]) -> Generator[Step, list[str], list[str]]:
+    """Read each stored result as a whole, in one reply."""
+    stored = [path_in(text) for text in texts if is_stored(text)]
+    if not stored:
+        return [*texts]
+    whole = iter((yield [ask("retrieve_final_answer_from_memory", memory_path=path) for path in stored]))
+    return [next(whole) if is_stored(text) else text for text in texts]
 
 
 @dataclass(slots=True)

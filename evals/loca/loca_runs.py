@@ -154,7 +154,8 @@ class _Watch:
 
     async def make_call(self, call: Call) -> MadeCall:
         made = await self.arm.make_call(call)
-        self.is_claimed = self.is_claimed or (CLAIM in call.name and not made.result.is_error)
+        names = (call.name, str(call.arguments.get("name")))  # the second: of `call_tool`
+        self.is_claimed = self.is_claimed or (any(CLAIM in name for name in names) and not made.result.is_error)
         return made
 
 

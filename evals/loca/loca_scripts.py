@@ -3,7 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import loca_applications
 import loca_bigquery
+import loca_coursework
+import loca_deadlines
+import loca_exams
+import loca_invoices
 import loca_mails
 import loca_market
 import loca_materials
@@ -12,10 +17,11 @@ import loca_outlet
 import loca_stock
 from loca_arms import Arm
 from loca_oracle import Script
+from loca_search import with_search
 
 Scripts = Mapping[Arm, Callable[[], Script]]
 
-SCRIPTS: Final[Mapping[str, Scripts]] = {
+_WRITTEN: Final[Mapping[str, Scripts]] = {
     "ABTesting": {
         "direct": loca_bigquery.rates_direct,
         "mirror": loca_bigquery.rates_mirror,
@@ -67,4 +73,38 @@ SCRIPTS: Final[Mapping[str, Scripts]] = {
         "mirror": loca_stock.mirror,
         "scripts": loca_stock.scripts,
     },
+    "CanvasArrangeExam": {
+        "direct": loca_exams.exams,
+        "mirror": loca_exams.exams,
+        "scripts": loca_exams.scripts,
+    },
+    "CanvasListTest": {
+        "direct": loca_coursework.collect,
+        "mirror": loca_coursework.collect,
+        "scripts": loca_coursework.scripts,
+    },
+    "SetConfCrDdl": {
+        "direct": loca_deadlines.direct,
+        "mirror": loca_deadlines.mirror,
+        "scripts": loca_deadlines.scripts,
+    },
+    "ApplyPhDEmail": {
+        "direct": loca_applications.direct,
+        "mirror": loca_applications.mirror,
+        "scripts": loca_applications.scripts,
+    },
+    "PayableInvoiceChecker": {
+        "direct": loca_invoices.read_all,
+        "mirror": loca_invoices.read_all,
+        "scripts": loca_invoices.scripts,
+    },
+}
+
+
+def _search(script: Callable[[], Script]) -> Callable[[], Script]:
+    return lambda: with_search(script())
+
+
+SCRIPTS: Final[Mapping[str, Scripts]] = {
+    task: {**scripts, "search": _search(scripts["scripts"])} for task, scripts in _WRITTEN.items()
 }
