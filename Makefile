@@ -34,7 +34,7 @@ TWO_PER_CORE = $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca soak signals reference replicas node mcpb image lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca loca-logs soak signals reference replicas node mcpb image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -87,8 +87,11 @@ everyday: $(VENV)/.installed $(NODE)/.installed $(DAILY)/.installed ## compare r
 		echo "chromium was not found and could not be installed: the browser server is skipped."
 	EVERYDAY_FULL=1 $(BIN)/pytest -q -n 0 tests/everyday
 
-loca: $(VENV)/.installed $(NODE)/.installed $(LOCA)/.installed ## run LOCA-bench: the scripted oracle, or LOCA_ARGS='--model NAME --base-url URL'; prints tables. LOCA_SOURCE=CHECKOUT
+loca: $(VENV)/.installed $(NODE)/.installed $(LOCA)/.installed $(LOCA_SOURCE)/task-configs ## run LOCA-bench: the scripted oracle, or LOCA_ARGS='--model NAME --base-url URL'; prints tables. LOCA_SOURCE=CHECKOUT
 	LOCA_SOURCE=$(LOCA_SOURCE) $(BIN)/python evals/loca/loca_run.py $(or $(LOCA_ARGS),--oracle)
+
+loca-logs: $(VENV)/.installed ## pack raw logs of LOCA-bench, LOCA_LOGS='FILE ...', with their tables into dist/loca-logs.zip
+	LOCA_SOURCE=$(LOCA_SOURCE) $(BIN)/python evals/loca/loca_pack.py dist/loca-logs.zip $(LOCA_LOGS)
 
 dashboard: $(VENV)/.installed $(NODE)/.installed ## test the dashboard in a headless Chromium, with axe-core. DASHBOARD_SHOTS=FOLDER: save screenshots
 	@test -x /usr/bin/chromium || { test "$$(id -u)" = 0 && apt-get install -y -qq chromium >/dev/null; } || \
@@ -215,9 +218,11 @@ $(DAILY)/.installed: tests/everyday/requirements.lock
 $(LOCA)/.installed: evals/loca/requirements.lock
 	test -x $(LOCA)/bin/python || $(LOCA_PYTHON) -m venv $(LOCA)
 	$(LOCA)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement evals/loca/requirements.lock
-	test -d $(LOCA_SOURCE) || { git init --quiet $(LOCA_SOURCE) && cd $(LOCA_SOURCE) && \
-		git fetch --quiet --depth 1 $(LOCA_URL) $(LOCA_COMMIT) && git checkout --quiet FETCH_HEAD; }
 	touch $@
+
+$(LOCA)/LOCA-bench/task-configs:
+	git init --quiet $(@D)
+	cd $(@D) && git fetch --quiet --depth 1 $(LOCA_URL) $(LOCA_COMMIT) && git checkout --quiet FETCH_HEAD
 
 $(DOCS)/.installed: docs/requirements.lock
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)

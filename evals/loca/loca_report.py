@@ -127,6 +127,12 @@ def write_docs(records: Sequence[Record], page: Path, origin: str) -> None:
         page: The page.
         origin: A line about the origin of the figures.
     """
-    tables = "\n\n".join(as_markdown(lines) for lines in (summarize(records), compare_arms(records)))
     text = page.read_text(encoding="utf-8")
-    page.write_text(_MARKED.sub(lambda found: f"{found[1]}{origin}\n\n{tables}\n{found[2]}", text), encoding="utf-8")
+    tables = write_tables(records, origin)
+    page.write_text(_MARKED.sub(lambda found: f"{found[1]}{tables}{found[2]}", text), encoding="utf-8")
+
+
+def write_tables(records: Sequence[Record], origin: str) -> str:
+    """Both tables in Markdown, under a line about the origin of the figures."""
+    tables = (as_markdown(lines) for lines in (summarize(records), compare_arms(records)))
+    return "\n\n".join([origin, *tables]) + "\n"

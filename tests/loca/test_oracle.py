@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not INSTALLED.is_installed, reason="LOCA-bench is not installed; `make loca` installs it"),
 ]
-DIRECT_MESSAGES = {"NhlB2bAnalysis": 3_000, "WoocommerceStockAlert": 5_000}
+DIRECT_MESSAGES = {"NhlB2bAnalysis": 3_000, "SetConfCrDdl": 5_000, "WoocommerceStockAlert": 5_000}
 """Tokens that the messages of the direct arm exceed."""
 
 
