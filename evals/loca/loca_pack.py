@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("logs", type=Path, nargs="+")
     options = parser.parse_args()
     if missing := [log for log in options.logs if not log.is_file()]:
-        parser.error(f"There is no log {missing[0]}. Write one with: make loca LOCA_ARGS='--oracle --log FILE'")
+        parser.error(f"The log {missing[0]} does not exist. Write one with: make loca LOCA_ARGS='--oracle --log FILE'")
     pack(options.archive, options.logs, f"{origin()} Python {platform.python_version()}, {platform.platform()}")
     print(options.archive)  # noqa: T201
 
