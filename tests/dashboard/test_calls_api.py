@@ -184,6 +184,7 @@ async def test_savings_cover_the_chosen_days_and_the_quota(page: Page) -> None:
     [memory] = week["memory"]
     assert (memory["principal"], memory["values"], memory["max_values"]) == ("local user", 6, 100_000)
     assert 400_000 < memory["bytes"] < memory["max_bytes"]
+    assert week["prices_read"]
     dear = page.with_services(policy=DashboardPolicy(prices=(PricePolicy("dear", 300.0),)))
     priced = await dear.get("savings", model="dear", later_steps=0, step_context=0)
     assert priced["total"]["avoided"] == pytest.approx(week["total"]["kept_out"] * 300 / 1e6)

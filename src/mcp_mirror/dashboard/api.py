@@ -21,7 +21,15 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_mirror.dashboard.calls import MAX_PAGE, CallFilter, Calls
 from mcp_mirror.dashboard.lineage import read_lineage
-from mcp_mirror.dashboard.savings import LATER_STEPS, STEP_CONTEXT, Assumptions, build_savings, find_price, merge_prices
+from mcp_mirror.dashboard.savings import (
+    LATER_STEPS,
+    PRICES_READ,
+    STEP_CONTEXT,
+    Assumptions,
+    build_savings,
+    find_price,
+    merge_prices,
+)
 from mcp_mirror.dashboard.services import DashboardServices
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS
 from mcp_mirror.dashboard.values import ForbiddenError, ValueFilter, Values
@@ -301,6 +309,7 @@ async def _read_savings(request: DashboardRequest) -> Response:
             "model": assumed.price.name,
             "later_steps": assumed.later_steps,
             "step_context": assumed.step_context,
+            "prices_read": PRICES_READ,
             "prices": [{"name": one.name, "input": one.input, "cached": one.cached} for one in prices],
             "memory": [await _read_quota(services, one) for one in names[:50]],
         }

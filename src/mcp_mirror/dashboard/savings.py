@@ -14,15 +14,23 @@ from mcp_mirror.settings.dashboard import PricePolicy
 from mcp_mirror.stores.event_log import HOUR, HOURS_PER_DAY, SumKey, Sums
 
 PRICES: Final = (
-    PricePolicy("claude-opus", 5.0, 0.5),
-    PricePolicy("claude-sonnet", 3.0, 0.3),
-    PricePolicy("claude-haiku", 1.0, 0.1),
-    PricePolicy("gpt-5", 1.25, 0.125),
-    PricePolicy("gpt-5-mini", 0.25, 0.025),
+    PricePolicy("claude-opus", 4.0, 0.2),
+    PricePolicy("claude-sonnet", 2.0, 0.1),
+    PricePolicy("claude-haiku", 0.1, 0.01),
+    PricePolicy("gpt-6-sol", 2.0, 0.1),
+    PricePolicy("gpt-6-luna", 0.1, 0.01),
+    PricePolicy("gemini-3.1-pro", 2.0, 0.2),
+    PricePolicy("gemini-3.8-flash", 0.75, 0.075),
     PricePolicy("gemini-2.5-pro", 1.25, 0.125),
     PricePolicy("gemini-2.5-flash", 0.3, 0.03),
 )
-"""List prices in USD per million tokens of input, of families of models; `dashboard.prices` replaces them."""
+"""List prices in USD per million tokens of input; `dashboard.prices` replaces them.
+
+Those of Claude are of Opus 5.5, Sonnet 5.5 and Haiku 5.5, that of `gpt-6-sol` is of GPT-6.1 Sol. They apply to prompts
+up to 100,000 (Haiku), 200,000 (Gemini Pro) and 272,000 tokens (GPT). Gemini 3.8 Flash costs twice as much from 2027 on.
+"""
+PRICES_READ: Final = "November 2026"
+"""When the prices were compared with the lists of the providers."""
 DEFAULT_MODEL: Final = "claude-sonnet"
 
 LATER_STEPS: Final = 5

@@ -112,7 +112,7 @@ function buildMemory(rows) {
 
 function buildPrices(found) {
   return h("details", {}, h("summary", {}, "Prices"),
-    h("p", { class: "note" }, "USD per million tokens of input. Prices change: write yours under ", h("code", {}, "dashboard.prices"), " in the gateway's configuration, such as ", h("code", {}, "my-model: {input: 2, cached_input: 0.2}"), "."),
+    h("p", { class: "note" }, `USD per million tokens of input: list prices, read in ${found.prices_read}. Prices change: write yours under `, h("code", {}, "dashboard.prices"), " in the gateway's configuration, such as ", h("code", {}, "my-model: {input: 2, cached_input: 0.2}"), "."),
     h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Model"), h("th", { scope: "col", class: "number" }, "Input"), h("th", { scope: "col", class: "number" }, "Cached input"))),
       h("tbody", {}, found.prices.map((one) => h("tr", {}, h("td", {}, one.name), h("td", { class: "number" }, money(one.input)), h("td", { class: "number" }, money(one.cached))))))));
 }
