@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from gateway_processes import forked_upstream
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, ContentBlock, TextContent, Tool
 from notices import path_in
@@ -173,10 +174,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, run_git: RunGit, new_repo: N
 @pytest.fixture(scope="session")
 def servers(node: str, place: Place) -> Servers:
     """How each of the four upstreams is started."""
-    python, package = sys.executable, "dist/index.js"
+    package = "dist/index.js"
     return {
-        "git": StdioServerParameters(command=python, args=["-m", "mcp_server_git"]),
-        "time": StdioServerParameters(command=python, args=["-m", "mcp_server_time", "--local-timezone", "UTC"]),
+        "git": StdioServerParameters(**forked_upstream("-m", "mcp_server_git")),
+        "time": StdioServerParameters(**forked_upstream("-m", "mcp_server_time", "--local-timezone", "UTC")),
         "everything": StdioServerParameters(
             command=node, args=[str(PACKAGES / "server-everything" / package), "stdio"]
         ),
