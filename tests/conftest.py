@@ -6,7 +6,9 @@ that differ each time. And what tests of several folders need.
 
 import json
 import os
+import shlex
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
-from gateway_processes import Start, start_command, start_executable
+from gateway_processes import Start, forked_python, start_command, start_executable
 from hypothesis import HealthCheck, settings
 from redis_process import COMMAND, MISSING, RedisProcess
 from s3_process import IS_INSTALLED as S3_IS_INSTALLED
@@ -82,6 +84,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def start(request: pytest.FixtureRequest) -> Start:
     """Starts a command: as a copy of a process with all imports, or as the executable for tests of `executable`."""
     return start_executable if request.node.get_closest_marker("executable") else start_command
+
+
+@pytest.fixture(scope="session")
+def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that runs a script as a fork of the template, and anything else as Python does."""
+    program = tmp_path_factory.mktemp("python") / "python"
+    start = shlex.join(forked_python())
+    program.write_text(f'#!/bin/sh\ncase $1 in -*) exec {shlex.quote(sys.executable)} "$@";; esac\nexec {start} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def forked_servers(forking_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`${PYTHON}` in configurations runs scripts as forks."""
+    monkeypatch.setenv("PYTHON", str(forking_python))
 
 
 @pytest.fixture(scope="session")

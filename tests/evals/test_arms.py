@@ -17,6 +17,8 @@ from mcp_mirror.evals.profiles import load_case
 from mcp_mirror.evals.report import as_markdown, billed, rows_of
 from mcp_mirror.evals.servers import RunFolder, Servers, start_servers
 
+pytestmark = pytest.mark.usefixtures("forked_servers")
+
 LOADED = {name: load_case(CASES / f"{name}.md") for name in ARMS}
 VARIANTS: dict[str, dict[str, Any]] = {  # of `memory_tools`
     "run": {},

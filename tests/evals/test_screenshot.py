@@ -12,6 +12,8 @@ from mcp_mirror.evals.matrix import PLAIN, Model
 from mcp_mirror.evals.profiles import load_case
 from mcp_mirror.evals.single_run import run_setting
 
+pytestmark = pytest.mark.usefixtures("forked_servers")
+
 CALL = {"draw_chart": {"station": "harbour"}}
 
 

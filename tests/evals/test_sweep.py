@@ -24,6 +24,8 @@ from mcp_mirror.evals.profiles import load_case
 from mcp_mirror.evals.servers import RunFolder, Servers, start_servers
 from mcp_mirror.evals.single_run import run_on
 
+pytestmark = pytest.mark.usefixtures("forked_servers")
+
 CASES = Path(__file__).parents[2] / "evals" / "cases"
 PAPER = ("molecule_grid", "safety_data_sheet")
 SEPARATE = "expired_path"
