@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from mcp_mirror.payload.content_encodings import Decompressor
-from mcp_mirror.upstreams.transports.http_messages import encode_event
+from mcp_mirror.upstreams.transports.http_bodies import encode_event
 
 
 def inflate(data: bytes, size: int) -> bytes:

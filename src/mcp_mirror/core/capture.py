@@ -1,7 +1,6 @@
-"""Decides which value a result has, which part of it the model sees and which part is stored.
+"""Decides which part of a result the model sees and which part is stored. Another module stores the value.
 
-Structured content is the value, else the text, else the content blocks. A wrapper that repeats the content is removed.
-A text is dropped only if it repeats the value. Another module stores the value.
+A text is dropped only if it repeats the value.
 """
 
 import json
@@ -11,30 +10,15 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.content_comparison import BLOCKS, DIFFERS, ITEMS, SAME, UNKNOWN, compare_value, find_member
-from mcp_mirror.core.media import Media, find_media
+from mcp_mirror.core.content_comparison import DIFFERS, SAME
 from mcp_mirror.core.notice import ErrorExcerpt
+from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, locate_content, parse_result
 from mcp_mirror.core.preview import describe_media
-from mcp_mirror.payload.json_rpc import array_of, join, object_of, open_object
+from mcp_mirror.payload.json_rpc import array_of, join, open_object
 from mcp_mirror.payload.json_spans import kind_at, text_end, text_pieces, text_start, trim
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.policies import CaptureMode
 from mcp_mirror.types import Buffer, Draft, Kind, Segments
-
-WRAPPER: Final = "x-fastmcp-wrap-result"
-"""The mark in the output schema of a result that is wrapped only because structured content must be an object."""
-
-PARTS: Final = "mcp-mirror/parts"
-"""The member of the envelope that locates the result's payload, so that the result can be rebuilt.
-
-`structuredContent`: `value`; or an object with one member KEY, which is the value (`value.member:KEY`), the text from
-which the value is parsed (`value.text:KEY`), or the content blocks (`content.member:KEY`).
-
-`content`: `value.text` or `companion.text` (the text of its one block), `value.block` (its one block), `value.blocks`
-(an array: strings are texts, objects other blocks), `companion.content` (the original blocks), `repeats` (one text
-that is the value or its JSON text), `repeats.items` (a text for each item of the value), `repeats.member:KEY` (one
-text, which repeats the value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
-"""
 
 PASS_THROUGH_TOKENS: Final = 300
 """Tokens below which a result that is not an object passes unchanged: a line with its path would cost 10 % or more."""
@@ -67,18 +51,6 @@ def decode_text(literal: Buffer) -> Buffer:
     return b"".join(text_pieces(literal, trim(literal)))
 
 
-def find_unwrapped_key(envelope: bytes) -> str | None:
-    """The key of the wrapper that `capture` removed from a value; None if it removed none.
-
-    Args:
-        envelope: The value's stored envelope.
-    """
-    parts = (open_object(envelope) or {}).get(PARTS)
-    place: str = json.loads(bytes(parts)).get("structuredContent", "") if parts else ""
-    kind, _, key = place.partition(":")
-    return key if kind in ("value.member", "value.text", "content.member") else None
-
-
 @dataclass(frozen=True, slots=True)
 class CaptureRules:
     """How results of one tool are captured. Budgets are tokens, by the estimate that `capture` gets."""
@@ -87,7 +59,7 @@ class CaptureRules:
     inline_budget: int
     error_budget: int
     is_wrapped: bool
-    """The output schema marks structured content as a wrapper with one member."""
+    """The output schema marks structured content as a wrapper with one member; see `WRAPPER`."""
     passes_unchanged: bool = True
     """Images, recordings and small other blocks may pass unchanged; otherwise everything except text is stored."""
     preview: bool = True
@@ -116,55 +88,6 @@ class Captured(msgspec.Struct, frozen=True):
     is_error: bool = False
     error: ErrorExcerpt | None = None
     """The beginning and the end of an error that is too large to be shown."""
-
-
-class _ParsedBlock(msgspec.Struct, frozen=True):
-    """One parsed content block."""
-
-    raw: Buffer
-    text: Buffer | None
-    """The JSON string of a text block."""
-    is_plain: bool
-    """A text block without members beside `type` and `text`."""
-    media: Media | None
-    """The image, recording or file in the block."""
-
-    @property
-    def is_shown_as_media(self) -> bool:
-        """Whether clients show it to models as an image or recording instead of JSON."""
-        return self.media is not None and not self.media.is_file
-
-
-class _ParsedResult(msgspec.Struct, frozen=True):
-    """A parsed result."""
-
-    blocks: tuple[_ParsedBlock, ...]
-    structured: Buffer | None
-    """The whole structured content."""
-    value: Buffer | None
-    """The structured content or, for a wrapper, its only member. None: the content is the value."""
-    wrapper: str | None
-    """The key of that member."""
-    relation: str
-    """How the content relates to the value: a constant of `content_comparison`, `repeats.member:KEY` or
-    `repeats.content:KEY`."""
-
-    @property
-    def texts(self) -> list[Buffer]:
-        """The JSON strings of the text blocks."""
-        return [block.text for block in self.blocks if block.text is not None]
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether the content contains nothing beyond the value."""
-        return self.relation.startswith("repeats")
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the value is one text, which may be JSON text."""
-        if self.value is None:
-            return len(self.blocks) == 1 and self.blocks[0].text is not None
-        return self.wrapper is not None and bytes(self.value[:1]) == b'"'
 
 
 class _Reader(msgspec.Struct, frozen=True):
@@ -199,13 +122,13 @@ def capture(
         else replace(rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
     )
     is_error = bytes(result.get("isError", b"false")) == b"true"
-    parsed = _parse_result(result, rules, reader.scans)
+    parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
     if rules.mode == "never" or (parsed.structured is None and not parsed.blocks):
         return Captured(is_error=is_error)
     if _passes_unchanged(parsed, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
     value = _build_value(parsed, reader)
-    place = _locate_content(parsed)
+    place = locate_content(parsed)
     companion_reader = reader if parsed.relation == DIFFERS else msgspec.structs.replace(reader, decode=_decode_nothing)
     companion = _build_companion(place, parsed, result, companion_reader)
     differs = companion is not None and parsed.relation == DIFFERS
@@ -224,7 +147,7 @@ def capture(
         value=value,
         companion=companion,
         is_named=companion is not None and parsed.value is not None and (is_unseen or (differs and not is_short)),
-        envelope=_build_envelope(result, place, parsed, value),
+        envelope=build_envelope(result, place, parsed, value),
         shown=shown,
         passed=passed,
         in_order=_order_blocks(parsed, passed) if shown is not None else (),
@@ -249,40 +172,7 @@ def _remember(estimate: Estimate) -> Estimate:
     return measure
 
 
-def _parse_result(result: Mapping[str, Buffer], rules: CaptureRules, scans: Scans) -> _ParsedResult:
-    content = result.get("content", b"[]")
-    blocks = tuple(_parse_block(raw, scans) for raw in scans.open_array(content) or ())
-    structured = result.get("structuredContent")
-    if structured is None or bytes(structured[:5]) == b"null":
-        return _ParsedResult(blocks, None, None, None, UNKNOWN)
-    are_texts = bool(blocks) and all(block.text is not None for block in blocks)
-    texts = [block.text for block in blocks if block.text is not None] if are_texts else []
-    opened = scans.open_object(structured) or {}
-    if len(opened) == 1:
-        ((key, member),) = opened.items()
-        relation = compare_value(member, texts, content)
-        if relation == BLOCKS:
-            return _ParsedResult(blocks, structured, None, key, relation)
-        is_wrapper = relation in (SAME, ITEMS)
-        if is_wrapper or (rules.is_wrapped and key == "result" and compare_value(structured, texts, content) != SAME):
-            return _ParsedResult(blocks, structured, member, key, relation)
-    if bytes(structured[:1]) == b"{" and blocks and (found := find_member(tuple(opened.items()), texts, content)):
-        key, relation = found
-        return _ParsedResult(
-            blocks, structured, structured, None, f"repeats.{'member' if relation == SAME else 'content'}:{key}"
-        )
-    return _ParsedResult(blocks, structured, structured, None, compare_value(structured, texts, content))
-
-
-def _parse_block(raw: Buffer, scans: Scans) -> _ParsedBlock:
-    opened = scans.open_object(raw) or {}
-    kind = bytes(opened.get("type", b"")[:16])
-    if kind == b'"text"' and bytes(opened.get("text", b"")[:1]) == b'"':
-        return _ParsedBlock(raw, opened["text"], is_plain=len(opened) == 2, media=None)  # noqa: PLR2004  # type and text
-    return _ParsedBlock(raw, None, is_plain=False, media=find_media(opened))
-
-
-def _passes_unchanged(parsed: _ParsedResult, rules: CaptureRules, reader: _Reader, *, is_error: bool) -> bool:
+def _passes_unchanged(parsed: ParsedResult, rules: CaptureRules, reader: _Reader, *, is_error: bool) -> bool:
     """Whether a result passes unchanged, and nothing of it is stored."""
     if not rules.preview or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return False
@@ -297,7 +187,7 @@ def _passes_unchanged(parsed: _ParsedResult, rules: CaptureRules, reader: _Reade
     return is_error or rules.mode == "large" or not _has_object_value(parsed, reader)
 
 
-def _fits_budget(parsed: _ParsedResult, budget: int, estimate: Estimate) -> bool:
+def _fits_budget(parsed: ParsedResult, budget: int, estimate: Estimate) -> bool:
     """Whether a result fits a budget: its content and its structured content, since clients show either of the two."""
     if sum(len(block.raw) for block in parsed.blocks if block.is_shown_as_media) > _MAX_MEDIA_BYTES:
         return False
@@ -325,7 +215,7 @@ def _count_tokens(json_text: Buffer, estimate: Estimate) -> int:
     return estimate(text) if text else 0
 
 
-def _has_object_value(parsed: _ParsedResult, reader: _Reader) -> bool:
+def _has_object_value(parsed: ParsedResult, reader: _Reader) -> bool:
     if parsed.value is not None and not parsed.is_text:
         return bytes(parsed.value[:1]) == b"{"
     if not parsed.is_text:
@@ -334,7 +224,7 @@ def _has_object_value(parsed: _ParsedResult, reader: _Reader) -> bool:
     return bytes(_parse_json_text(text, reader) or b"").lstrip()[:1] == b"{"
 
 
-def _build_value(parsed: _ParsedResult, reader: _Reader) -> Draft:
+def _build_value(parsed: ParsedResult, reader: _Reader) -> Draft:
     """The value: structured content, the only text or block, or an array of several blocks."""
     if parsed.value is not None:
         decoded = _parse_json_text(parsed.value, reader) if parsed.is_text else None
@@ -348,7 +238,7 @@ def _build_value(parsed: _ParsedResult, reader: _Reader) -> Draft:
     return _build_draft(join(array_of(parts)), None, reader)
 
 
-def _is_resource(block: _ParsedBlock) -> bool:
+def _is_resource(block: ParsedBlock) -> bool:
     return "resource" in (open_object(block.raw) or {})
 
 
@@ -386,23 +276,8 @@ def _decode_nothing(_: Buffer) -> Buffer:
     return b""
 
 
-def _locate_content(parsed: _ParsedResult) -> str | None:
-    """The place of the content blocks, as in `PARTS`. A block is dropped only if the value repeats it."""
-    if not parsed.blocks:
-        return None
-    plain = all(block.is_plain for block in parsed.blocks)
-    if parsed.value is not None:
-        if parsed.is_repeated and (plain or parsed.relation.startswith("repeats.content:")):
-            return parsed.relation
-        return "companion.text" if plain and len(parsed.blocks) == 1 else "companion.content"
-    if len(parsed.blocks) == 1 and (plain or parsed.blocks[0].text is None):
-        return "value.text" if plain else "value.block"
-    faithful = all(block.is_plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in parsed.blocks)
-    return "value.blocks" if faithful and len(parsed.blocks) > 1 else "companion.content"
-
-
 def _build_companion(
-    place: str | None, parsed: _ParsedResult, result: Mapping[str, Buffer], reader: _Reader
+    place: str | None, parsed: ParsedResult, result: Mapping[str, Buffer], reader: _Reader
 ) -> Draft | None:
     if place == "companion.text":
         text = parsed.texts[0]
@@ -410,21 +285,8 @@ def _build_companion(
     return _build_draft(result["content"], None, reader) if place == "companion.content" else None
 
 
-def _build_envelope(result: Mapping[str, Buffer], place: str | None, parsed: _ParsedResult, value: Draft) -> bytes:
-    """The members outside the value and its companion, and `PARTS`."""
-    parts = {} if place is None else {"content": place}
-    if parsed.structured is not None and parsed.wrapper is None:
-        parts["structuredContent"] = "value"
-    elif parsed.wrapper is not None:
-        holder = "content.member" if parsed.value is None else "value.member"
-        holder = "value.text" if parsed.is_text and parsed.value is not None and value.kind != "text" else holder
-        parts["structuredContent"] = f"{holder}:{parsed.wrapper}"
-    rest = {key: raw for key, raw in result.items() if key not in parts}
-    return join(object_of({**rest, PARTS: msgspec.json.encode(parts)}))
-
-
 def _choose_text(
-    parsed: _ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: Sequence[Buffer] = ()
+    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: Sequence[Buffer] = ()
 ) -> str | None:
     """The texts of a result within the inline budget, as the model reads them; None for a larger result.
 
@@ -446,7 +308,7 @@ def _choose_text(
     return "\n".join(_decode_string(part) if bytes(part[:1]) == b'"' else str(part, "utf-8") for part in texts)
 
 
-def _choose_texts(parsed: _ParsedResult, value: Draft) -> tuple[Buffer, ...]:
+def _choose_texts(parsed: ParsedResult, value: Draft) -> tuple[Buffer, ...]:
     """The texts or the JSON text of the value: the shortest of several with the same meaning."""
     if parsed.value is None:
         return tuple(parsed.texts)
@@ -460,7 +322,7 @@ def _estimate_text_length(json_text: Buffer) -> int:
     return len(json_text) - (bytes(json_text).count(b"\\") if bytes(json_text[:1]) == b'"' else 0)
 
 
-def _select_blocks_to_pass(blocks: Sequence[_ParsedBlock], *, is_all_shown: bool) -> Iterator[Buffer]:
+def _select_blocks_to_pass(blocks: Sequence[ParsedBlock], *, is_all_shown: bool) -> Iterator[Buffer]:
     """The blocks beside a notice: media up to a limit and small other blocks, but no files and no texts."""
     media_room, room = _MAX_MEDIA_BYTES, _MAX_OTHER_BYTES
     for block in blocks:
@@ -473,18 +335,18 @@ def _select_blocks_to_pass(blocks: Sequence[_ParsedBlock], *, is_all_shown: bool
             yield block.raw
 
 
-def _order_blocks(parsed: _ParsedResult, passed: Sequence[Buffer]) -> tuple[Buffer, ...]:
+def _order_blocks(parsed: ParsedResult, passed: Sequence[Buffer]) -> tuple[Buffer, ...]:
     if parsed.value is not None or not (parsed.texts and passed):
         return ()
     shown = {id(raw) for raw in passed}
     return tuple(block.raw for block in parsed.blocks if block.text is not None or id(block.raw) in shown)
 
 
-def _fits_media_room(block: _ParsedBlock, room: int = _MAX_MEDIA_BYTES) -> bool:
+def _fits_media_room(block: ParsedBlock, room: int = _MAX_MEDIA_BYTES) -> bool:
     return block.is_shown_as_media and len(block.raw) <= room
 
 
-def _describe_media_paths(blocks: Sequence[_ParsedBlock], place: str | None) -> Iterator[tuple[str, str]]:
+def _describe_media_paths(blocks: Sequence[ParsedBlock], place: str | None) -> Iterator[tuple[str, str]]:
     """The path of each image, recording and file below the value or the companion, and its description."""
     is_listed = len(blocks) > 1 or place == "companion.content"
     for at, block in enumerate(blocks):

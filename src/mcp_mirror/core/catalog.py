@@ -10,8 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.core.capture import WRAPPER, CaptureRules
+from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
+from mcp_mirror.core.parsed_result import WRAPPER
 from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
 from mcp_mirror.core.tool_index import ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool

@@ -9,8 +9,8 @@ from typing import Final
 
 import anyio.to_thread
 
-from mcp_mirror.core.capture import find_unwrapped_key
 from mcp_mirror.core.media import read_media
+from mcp_mirror.core.parsed_result import find_unwrapped_key
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import MemoryPath, find_notice_bases, label_of, label_of_near_miss, position_token, unescape_token
 from mcp_mirror.payload.json_rpc import MAX_VALUES, has_more_values

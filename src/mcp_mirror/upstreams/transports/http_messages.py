@@ -1,4 +1,4 @@
-"""MCP messages in HTTP bodies: requests of the gateway go out, and their responses come in, past the SDK.
+"""Sends the requests of the gateway over HTTP past the SDK, and hands their responses to those who wait for them.
 
 The SDK's transport sends the handshake, notifications, answers to requests of the server, and the first request of each
 session. Later requests of the gateway repeat the headers of the first one and are sent here, without the SDK and the
@@ -7,7 +7,7 @@ the SDK's transport, which handles it as the response to a request of its own. N
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,28 +16,21 @@ from typing import Any, Final
 import anyio
 import httpx2
 import mcp_types as types
-import msgspec
 from anyio.abc import TaskGroup
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.content_encodings import decode_body, read_beginning
-from mcp_mirror.payload.floods import RepeatedLog
-from mcp_mirror.payload.framing import EventReader
+from mcp_mirror.payload.content_encodings import read_beginning
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
-from mcp_mirror.payload.spool import Frame, Spool, frame_id
+from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import HttpEndpoint
-from mcp_mirror.types import Buffer, Segments
-from mcp_mirror.upstreams.oauth import AuthorizationError
-from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, mark
-from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass, PendingRequest
+from mcp_mirror.types import Segments
+from mcp_mirror.upstreams.transports.http_bodies import ENDED, EVENTS, BodyReader, Read, encode_error, explain_failure
+from mcp_mirror.upstreams.transports.network_errors import explain_response
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass, PendingRequest
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _logger = logging.getLogger(__name__)
 
-_EVENT_SLICE: Final = 1 << 13
-"""Bytes that are split into events before other tasks run."""
-_JSON: Final = "application/json"
-_EVENTS: Final = "text/event-stream"
 _OK: Final = 200
 _NO_CONTENT: Final = 204
 _NOT_FOUND: Final = 404
@@ -50,20 +43,12 @@ _OWN_HEADERS: Final = frozenset({"content-length", "cookie", "mcp-method", "mcp-
 _OWN_PREFIX: Final = "mcp-param-"
 """Headers that differ between requests of a session; the others are the same."""
 _BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
-_ENDED: Final = "The request has ended."
-"""The error with which a request ends for the SDK's transport. Its caller has its outcome already."""
 DELETE_TIMEOUT: Final = 2.0
 """Seconds for the request that ends a session."""
 _END_TIMEOUT: Final = 1.0
 """Seconds after its result in which an event stream may end, so that its connection stays open."""
 _MAX_REFUSAL: Final = 1 << 16
 """Bytes of an error response that are read."""
-
-
-def encode_event(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
-    """Return a server-sent event; its data may have several lines."""
-    lines = () if data is None else (b"data: " + bytes(data).replace(b"\n", b"\ndata: "),)
-    return b"\n".join((*fields, *lines, b"", b""))
 
 
 class _Body(httpx2.AsyncByteStream):
@@ -107,9 +92,6 @@ class _RequestModel:
         return cls(common, dict(request.extensions))
 
 
-Rewrite = Callable[[httpx2.Response, RequestId | None], AsyncGenerator[bytes]]
-
-
 class LiftingTransport(httpx2.AsyncBaseTransport):
     """Sends through `inner`. Requests of the gateway get their bodies here, and their responses stop here."""
 
@@ -126,8 +108,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._inner = inner
         self._output = output
         self._bypass = bypass
-        self._spool = spool
-        self._log = RepeatedLog(_logger)
+        self._bodies = BodyReader(bypass, spool, output, ends_with_stream=endpoint.legacy_sse)
         self._waiting: dict[RequestId, anyio.CancelScope] = {}
         self._reading: dict[RequestId, httpx2.Response] = {}
         """Responses whose bodies are being read, by the ids of their requests."""
@@ -135,8 +116,6 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         """What all requests of the session have in common; None before the first one succeeded."""
         self._received: dict[RequestId, httpx2.Response] = {}
         """Responses for the SDK's transport to requests that it did not send."""
-        self._taking: RequestId | None = None
-        """The request whose response is being read at this moment."""
         self.session: dict[str, str] = {}
         """The headers that name the MCP session, while there is one."""
 
@@ -150,7 +129,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         body = await request.aread() if request.method == "POST" else b""
         identity = _read_request_id(body)
         if identity is not None and self._bypass.has_ended(identity):
-            return _answer(identity, _ENDED)
+            return _answer(identity, ENDED)
         request = self._replace_body(request, body, self._bypass.find(identity)) if body else request
         request.extensions = {**request.extensions, "timeout": self._build_timeouts(request, identity)}
         named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
@@ -206,7 +185,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             try:
                 response = await self._inner.handle_async_request(request)
             except httpx2.TransportError as error:
-                self._bypass.fail(own.id, types.INTERNAL_ERROR, _explain_failure(error, request.url))
+                self._bypass.fail(own.id, types.INTERNAL_ERROR, explain_failure(error, request.url))
                 return True
             response.request = request
             if "set-cookie" in response.headers:
@@ -219,7 +198,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
 
     def _stop(self, identity: RequestId, scope: anyio.CancelScope) -> None:
         """Stop a request that a message of another stream, or the end of the connection, has ended."""
-        if self._taking != identity:
+        if self._bodies.taking != identity:
             scope.cancel()
 
     def _build_request(self, own: PendingRequest, model: "_RequestModel", cookies: httpx2.Cookies) -> httpx2.Request:
@@ -242,14 +221,14 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         If an event stream ends too early, that response has the last event that the SDK's transport would have seen.
         The SDK's transport resumes the stream, or reports its end.
         """
-        rewrite = self._find_rewrite(response)
-        if response.status_code != _OK or rewrite is None:
+        read = self._bodies.find_reader(response)
+        if response.status_code != _OK or read is None:
             return response
-        last, chunks = b"", rewrite(response, identity)
+        last, chunks = b"", read(response, identity)
         is_left_open = False
         try:
             async for chunk in chunks:
-                if self._bypass.has_ended(identity) and rewrite == self._rewrite_events:
+                if self._bypass.has_ended(identity) and read == self._bodies.read_events:
                     tasks.start_soon(_read_end, response, chunks)
                     is_left_open = True
                     return None
@@ -262,7 +241,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 await response.aclose()
         if self._bypass.has_ended(identity):
             return None
-        return httpx2.Response(_OK, headers={"content-type": _EVENTS}, content=last)
+        return httpx2.Response(_OK, headers={"content-type": EVENTS}, content=last)
 
     def drop_request(self, identity: RequestId, tasks: TaskGroup) -> None:
         """Cancel a request that has ended: neither wait for its response nor read on."""
@@ -310,138 +289,25 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
 
     def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
-        rewrite = self._find_rewrite(response)
+        read = self._bodies.find_reader(response)
         if identity is not None or self._ends_with_stream:
-            self._output.refusal = explain_response(response) if rewrite is None or response.is_error else None
-        if rewrite is None:
+            self._output.refusal = explain_response(response) if read is None or response.is_error else None
+        if read is None:
             return response
-        lifted = self._read(response, identity, rewrite)
+        lifted = self._read(response, identity, read)
         headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _BODY_HEADERS]
         stream = _Body(response, lifted)
         return httpx2.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
 
-    def _find_rewrite(self, response: httpx2.Response) -> Rewrite | None:
-        """Return the function that reads the body of a response; None for an unknown content type."""
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return {_JSON: self._rewrite_json, _EVENTS: self._rewrite_events}.get(kind)
-
-    async def _read(
-        self, response: httpx2.Response, identity: RequestId | None, rewrite: Rewrite
-    ) -> AsyncGenerator[bytes]:
+    async def _read(self, response: httpx2.Response, identity: RequestId | None, read: Read) -> AsyncGenerator[bytes]:
         if identity is not None:
             self._reading[identity] = response
         try:
-            async for chunk in rewrite(response, identity):
+            async for chunk in read(response, identity):
                 yield chunk
         finally:
             if identity is not None:
                 self._reading.pop(identity, None)
-
-    async def _rewrite_json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncGenerator[bytes]:
-        collector = self._spool.collector()
-        try:
-            async for chunk in decode_body(response, self._spool.policy):
-                collector.add(chunk)
-            yield self._rewrite_body(collector.take(), identity)
-        except httpx2.TransportError as error:
-            reason = _explain_failure(error, response.request.url)
-            self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
-            yield _encode_error(identity, reason)
-        finally:
-            collector.close()
-
-    async def _rewrite_events(self, response: httpx2.Response, identity: RequestId | None) -> AsyncGenerator[bytes]:
-        collector = self._spool.collector()
-        reader: EventReader[Frame] = EventReader(collector)
-        try:
-            async for chunk in decode_body(response, self._spool.policy):
-                for at in range(0, len(chunk), _EVENT_SLICE):
-                    async for event in self._rewrite_paced(reader, chunk[at : at + _EVENT_SLICE], identity):
-                        yield event
-        finally:
-            self._log.close()
-            collector.close()
-            if self._ends_with_stream:
-                self._bypass.ended.set()
-
-    async def _rewrite_paced(
-        self, reader: EventReader[Frame], piece: bytes, identity: RequestId | None
-    ) -> AsyncGenerator[bytes]:
-        """Yield what the SDK sees of the events that end in a piece. It sees an error once a request has ended.
-
-        Raises:
-            httpx2.ReadError: The server sends too many messages that the gateway did not request.
-        """
-        flood = self._bypass.flood
-        flood.pacer.begin()
-        events = reader.feed(piece)
-        await flood.pacer.end()
-        for event in events:
-            flood.pacer.begin()
-            data = event.data if isinstance(event.data, bytes) else None
-            if event.data is not None and _is_message(event.fields):
-                data = self._rewrite_event(event.data, identity)
-            await flood.pacer.end()
-            if flood.reason:
-                self._bypass.give_up()
-                raise httpx2.ReadError(flood.reason)
-            if data is not None or event.data is None:
-                yield encode_event(event.fields, data)
-            if self._bypass.has_ended(identity):
-                yield encode_event((), _encode_error(identity, _ENDED))
-
-    def _rewrite_body(self, frame: Frame, identity: RequestId | None) -> bytes:
-        """Return what the SDK sees of a body with one message, the response."""
-        reason = "It answered with a message that is not a response."
-        try:
-            if (message := self._take_frame(frame, identity)) is not None:
-                return message
-        except WireError as error:
-            reason = str(error)
-        self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
-        return _encode_error(identity, reason)
-
-    def _rewrite_event(self, frame: Frame, identity: RequestId | None) -> bytes | None:
-        """Return what the SDK sees of an event; an event that is not a message is logged and dropped."""
-        try:
-            return self._take_frame(frame, identity)
-        except WireError as error:
-            self._log.warning("an upstream sent an event that is not a message: %s", error)
-            return None
-
-    def _take_frame(self, frame: Frame, identity: RequestId | None) -> bytes | None:
-        """Return a message if it is for the SDK.
-
-        Raises:
-            WireError: The frame is not a message, and does not answer a request in flight.
-        """
-        if not len(frame):  # a priming event
-            return b""
-        self._taking = identity
-        try:
-            message = self._bypass.inbound(frame, identity)
-            if message is not None:
-                types.jsonrpc_message_adapter.validate_json(bytes(message), by_name=False)
-        except (WireError, ValueError) as error:
-            return self._fail(frame, identity, str(error) if isinstance(error, WireError) else NOT_JSON_RPC)
-        finally:
-            self._taking = None
-        self._output.refusal = None
-        return None if message is None else bytes(message)
-
-    def _fail(self, frame: Frame, identity: RequestId | None, reason: str) -> bytes | None:
-        """Fail the request that a broken frame answers; return the error if it is a request of the SDK.
-
-        Raises:
-            WireError: The frame answers no request.
-        """
-        recovered = frame_id(frame)
-        if isinstance(frame, bytes):
-            if not self._bypass.fail(recovered, types.INTERNAL_ERROR, reason):
-                raise WireError(reason)
-            return None
-        answered = identity if recovered is None else recovered
-        return None if self._bypass.fail(answered, types.INTERNAL_ERROR, reason) else _encode_error(answered, reason)
 
 
 async def _read_end(response: httpx2.Response, chunks: AsyncGenerator[bytes]) -> None:
@@ -454,12 +320,6 @@ async def _read_end(response: httpx2.Response, chunks: AsyncGenerator[bytes]) ->
         with anyio.CancelScope(shield=True):
             await chunks.aclose()
             await response.aclose()
-
-
-def _is_message(fields: tuple[bytes, ...]) -> bool:
-    """Whether an event contains a message: the older transport also has an event with an address."""
-    kinds = [field.partition(b":")[2].strip() for field in fields if field.partition(b":")[0] == b"event"]
-    return kinds[-1:] in ([], [b""], [b"message"])
 
 
 def _read_request_id(body: bytes) -> RequestId | None:
@@ -477,17 +337,12 @@ def _build_failure_response(
     """Return the response to a request that failed; a failed notification is dropped."""
     if identity is None:
         return httpx2.Response(202)
-    return _answer(identity, _explain_failure(error, url))
-
-
-def _explain_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
-    """Return the message of the JSON-RPC error for a request that failed."""
-    return str(error) if isinstance(error, AuthorizationError) else mark(explain_failed_connection(error, url))
+    return _answer(identity, explain_failure(error, url))
 
 
 def _answer(identity: RequestId, message: str) -> httpx2.Response:
     headers = {"content-type": "application/json"}
-    return httpx2.Response(200, headers=headers, content=_encode_error(identity, message))
+    return httpx2.Response(200, headers=headers, content=encode_error(identity, message))
 
 
 def _explain_too_large(request: httpx2.Request) -> str:
@@ -496,8 +351,3 @@ def _explain_too_large(request: httpx2.Request) -> str:
         f"the message of {size:,} bytes is over what this server takes (HTTP 413). Pass a smaller part of the value, "
         "or raise the server's own limit and `max_request_bytes` with it"
     )
-
-
-def _encode_error(identity: RequestId | None, message: str) -> bytes:
-    error = {"code": types.INTERNAL_ERROR, "message": message}
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": identity, "error": error})

@@ -1,0 +1,160 @@
+"""Parses a tool result: its content blocks, the value that it has, and how it can be rebuilt from what is stored.
+
+Structured content is the value, else the text, else the content blocks. A wrapper that repeats the content is removed.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.content_comparison import BLOCKS, ITEMS, SAME, UNKNOWN, compare_value, find_member
+from mcp_mirror.core.media import Media, find_media
+from mcp_mirror.payload.json_rpc import join, object_of, open_object
+from mcp_mirror.payload.scans import Scans
+from mcp_mirror.types import Buffer, Draft
+
+WRAPPER: Final = "x-fastmcp-wrap-result"
+"""The mark in the output schema of a result that is wrapped only because structured content must be an object."""
+
+PARTS: Final = "mcp-mirror/parts"
+"""The member of the envelope that locates the result's payload, so that the result can be rebuilt.
+
+`structuredContent`: `value`; or an object with one member KEY, which is the value (`value.member:KEY`), the text from
+which the value is parsed (`value.text:KEY`), or the content blocks (`content.member:KEY`).
+
+`content`: `value.text` or `companion.text` (the text of its one block), `value.block` (its one block), `value.blocks`
+(an array: strings are texts, objects other blocks), `companion.content` (the original blocks), `repeats` (one text
+that is the value or its JSON text), `repeats.items` (a text for each item of the value), `repeats.member:KEY` (one
+text, which repeats the value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
+"""
+
+
+class ParsedBlock(msgspec.Struct, frozen=True):
+    """One parsed content block."""
+
+    raw: Buffer
+    text: Buffer | None
+    """The JSON string of a text block."""
+    is_plain: bool
+    """A text block without members beside `type` and `text`."""
+    media: Media | None
+    """The image, recording or file in the block."""
+
+    @property
+    def is_shown_as_media(self) -> bool:
+        """Whether clients show it to models as an image or recording instead of JSON."""
+        return self.media is not None and not self.media.is_file
+
+
+class ParsedResult(msgspec.Struct, frozen=True):
+    """A parsed result."""
+
+    blocks: tuple[ParsedBlock, ...]
+    structured: Buffer | None
+    """The whole structured content."""
+    value: Buffer | None
+    """The structured content or, for a wrapper, its only member. None: the content is the value."""
+    wrapper: str | None
+    """The key of that member."""
+    relation: str
+    """How the content relates to the value: a constant of `content_comparison`, `repeats.member:KEY` or
+    `repeats.content:KEY`."""
+
+    @property
+    def texts(self) -> list[Buffer]:
+        """The JSON strings of the text blocks."""
+        return [block.text for block in self.blocks if block.text is not None]
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the content contains nothing beyond the value."""
+        return self.relation.startswith("repeats")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the value is one text, which may be JSON text."""
+        if self.value is None:
+            return len(self.blocks) == 1 and self.blocks[0].text is not None
+        return self.wrapper is not None and bytes(self.value[:1]) == b'"'
+
+
+def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool) -> ParsedResult:
+    """Parse a result.
+
+    Args:
+        result: The members of the result, JSON text.
+        scans: The scans of texts of this result.
+        is_wrapped: The output schema marks structured content as a wrapper with one member.
+    """
+    content = result.get("content", b"[]")
+    blocks = tuple(_parse_block(raw, scans) for raw in scans.open_array(content) or ())
+    structured = result.get("structuredContent")
+    if structured is None or bytes(structured[:5]) == b"null":
+        return ParsedResult(blocks, None, None, None, UNKNOWN)
+    are_texts = bool(blocks) and all(block.text is not None for block in blocks)
+    texts = [block.text for block in blocks if block.text is not None] if are_texts else []
+    opened = scans.open_object(structured) or {}
+    if len(opened) == 1:
+        ((key, member),) = opened.items()
+        relation = compare_value(member, texts, content)
+        if relation == BLOCKS:
+            return ParsedResult(blocks, structured, None, key, relation)
+        is_repeated = relation in (SAME, ITEMS)
+        if is_repeated or (is_wrapped and key == "result" and compare_value(structured, texts, content) != SAME):
+            return ParsedResult(blocks, structured, member, key, relation)
+    if bytes(structured[:1]) == b"{" and blocks and (found := find_member(tuple(opened.items()), texts, content)):
+        key, relation = found
+        return ParsedResult(
+            blocks, structured, structured, None, f"repeats.{'member' if relation == SAME else 'content'}:{key}"
+        )
+    return ParsedResult(blocks, structured, structured, None, compare_value(structured, texts, content))
+
+
+def _parse_block(raw: Buffer, scans: Scans) -> ParsedBlock:
+    opened = scans.open_object(raw) or {}
+    kind = bytes(opened.get("type", b"")[:16])
+    if kind == b'"text"' and bytes(opened.get("text", b"")[:1]) == b'"':
+        return ParsedBlock(raw, opened["text"], is_plain=len(opened) == 2, media=None)  # noqa: PLR2004  # type and text
+    return ParsedBlock(raw, None, is_plain=False, media=find_media(opened))
+
+
+def locate_content(parsed: ParsedResult) -> str | None:
+    """The place of the content blocks, as in `PARTS`. A block is dropped only if the value repeats it."""
+    if not parsed.blocks:
+        return None
+    plain = all(block.is_plain for block in parsed.blocks)
+    if parsed.value is not None:
+        if parsed.is_repeated and (plain or parsed.relation.startswith("repeats.content:")):
+            return parsed.relation
+        return "companion.text" if plain and len(parsed.blocks) == 1 else "companion.content"
+    if len(parsed.blocks) == 1 and (plain or parsed.blocks[0].text is None):
+        return "value.text" if plain else "value.block"
+    faithful = all(block.is_plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in parsed.blocks)
+    return "value.blocks" if faithful and len(parsed.blocks) > 1 else "companion.content"
+
+
+def build_envelope(result: Mapping[str, Buffer], place: str | None, parsed: ParsedResult, value: Draft) -> bytes:
+    """The members outside the value and its companion, and `PARTS`."""
+    parts = {} if place is None else {"content": place}
+    if parsed.structured is not None and parsed.wrapper is None:
+        parts["structuredContent"] = "value"
+    elif parsed.wrapper is not None:
+        holder = "content.member" if parsed.value is None else "value.member"
+        holder = "value.text" if parsed.is_text and parsed.value is not None and value.kind != "text" else holder
+        parts["structuredContent"] = f"{holder}:{parsed.wrapper}"
+    rest = {key: raw for key, raw in result.items() if key not in parts}
+    return join(object_of({**rest, PARTS: msgspec.json.encode(parts)}))
+
+
+def find_unwrapped_key(envelope: bytes) -> str | None:
+    """The key of the wrapper that `capture` removed from a value; None if it removed none.
+
+    Args:
+        envelope: The value's stored envelope.
+    """
+    parts = (open_object(envelope) or {}).get(PARTS)
+    place: str = json.loads(bytes(parts)).get("structuredContent", "") if parts else ""
+    kind, _, key = place.partition(":")
+    return key if kind in ("value.member", "value.text", "content.member") else None

@@ -1,0 +1,193 @@
+"""Reads the bodies of HTTP responses: the gateway takes its own messages, and the SDK gets the others.
+
+A body is one JSON-RPC message, or a stream of events with a message each. Large messages go to spool files.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+import httpx2
+import mcp_types as types
+import msgspec
+
+from mcp_mirror.errors import WireError
+from mcp_mirror.payload.content_encodings import decode_body
+from mcp_mirror.payload.floods import RepeatedLog
+from mcp_mirror.payload.framing import EventReader
+from mcp_mirror.payload.json_rpc import RequestId
+from mcp_mirror.payload.spool import Frame, Spool, frame_id
+from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.oauth import AuthorizationError
+from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, mark
+from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
+from mcp_mirror.upstreams.transports.server_output import ServerOutput
+
+_logger = logging.getLogger(__name__)
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+_EVENT_SLICE: Final = 1 << 13
+"""Bytes that are split into events before other tasks run."""
+ENDED: Final = "The request has ended."
+"""The error with which a request ends for the SDK's transport. Its caller has its outcome already."""
+
+Read = Callable[[httpx2.Response, RequestId | None], AsyncGenerator[bytes]]
+"""Reads a body: takes the response and the id of its request, and yields what the SDK sees."""
+
+
+class BodyReader:
+    """Reads the bodies of one connection."""
+
+    def __init__(self, bypass: PayloadBypass, spool: Spool, output: ServerOutput, *, ends_with_stream: bool) -> None:
+        """Read bodies.
+
+        Args:
+            bypass: Takes the messages for the gateway.
+            spool: Stores large messages.
+            output: Gets what the server sends instead of messages.
+            ends_with_stream: The connection ends with its event stream.
+        """
+        self._bypass = bypass
+        self._spool = spool
+        self._output = output
+        self._ends_with_stream = ends_with_stream
+        self._log = RepeatedLog(_logger)
+        self.taking: RequestId | None = None
+        """The request whose response is being read at this moment."""
+
+    def find_reader(self, response: httpx2.Response) -> Read | None:
+        """Return the function that reads the body of a response; None for an unknown content type."""
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return {JSON: self.read_json, EVENTS: self.read_events}.get(kind)
+
+    async def read_json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncGenerator[bytes]:
+        """Yield what the SDK sees of a body with one message."""
+        collector = self._spool.collector()
+        try:
+            async for chunk in decode_body(response, self._spool.policy):
+                collector.add(chunk)
+            yield self._read_message(collector.take(), identity)
+        except httpx2.TransportError as error:
+            reason = explain_failure(error, response.request.url)
+            self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
+            yield encode_error(identity, reason)
+        finally:
+            collector.close()
+
+    async def read_events(self, response: httpx2.Response, identity: RequestId | None) -> AsyncGenerator[bytes]:
+        """Yield what the SDK sees of an event stream."""
+        collector = self._spool.collector()
+        reader: EventReader[Frame] = EventReader(collector)
+        try:
+            async for chunk in decode_body(response, self._spool.policy):
+                for at in range(0, len(chunk), _EVENT_SLICE):
+                    async for event in self._read_paced(reader, chunk[at : at + _EVENT_SLICE], identity):
+                        yield event
+        finally:
+            self._log.close()
+            collector.close()
+            if self._ends_with_stream:
+                self._bypass.ended.set()
+
+    async def _read_paced(
+        self, reader: EventReader[Frame], piece: bytes, identity: RequestId | None
+    ) -> AsyncGenerator[bytes]:
+        """Yield what the SDK sees of the events that end in a piece. It sees an error once a request has ended.
+
+        Raises:
+            httpx2.ReadError: The server sends too many messages that the gateway did not request.
+        """
+        flood = self._bypass.flood
+        flood.pacer.begin()
+        events = reader.feed(piece)
+        await flood.pacer.end()
+        for event in events:
+            flood.pacer.begin()
+            data = event.data if isinstance(event.data, bytes) else None
+            if event.data is not None and _is_message(event.fields):
+                data = self._read_event(event.data, identity)
+            await flood.pacer.end()
+            if flood.reason:
+                self._bypass.give_up()
+                raise httpx2.ReadError(flood.reason)
+            if data is not None or event.data is None:
+                yield encode_event(event.fields, data)
+            if self._bypass.has_ended(identity):
+                yield encode_event((), encode_error(identity, ENDED))
+
+    def _read_message(self, frame: Frame, identity: RequestId | None) -> bytes:
+        """Return what the SDK sees of a body with one message, the response."""
+        reason = "It answered with a message that is not a response."
+        try:
+            if (message := self._take_frame(frame, identity)) is not None:
+                return message
+        except WireError as error:
+            reason = str(error)
+        self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
+        return encode_error(identity, reason)
+
+    def _read_event(self, frame: Frame, identity: RequestId | None) -> bytes | None:
+        """Return what the SDK sees of an event; an event that is not a message is logged and dropped."""
+        try:
+            return self._take_frame(frame, identity)
+        except WireError as error:
+            self._log.warning("an upstream sent an event that is not a message: %s", error)
+            return None
+
+    def _take_frame(self, frame: Frame, identity: RequestId | None) -> bytes | None:
+        """Return a message if it is for the SDK.
+
+        Raises:
+            WireError: The frame is not a message, and does not answer a request in flight.
+        """
+        if not len(frame):  # a priming event
+            return b""
+        self.taking = identity
+        try:
+            message = self._bypass.inbound(frame, identity)
+            if message is not None:
+                types.jsonrpc_message_adapter.validate_json(bytes(message), by_name=False)
+        except (WireError, ValueError) as error:
+            return self._fail(frame, identity, str(error) if isinstance(error, WireError) else NOT_JSON_RPC)
+        finally:
+            self.taking = None
+        self._output.refusal = None
+        return None if message is None else bytes(message)
+
+    def _fail(self, frame: Frame, identity: RequestId | None, reason: str) -> bytes | None:
+        """Fail the request that a broken frame answers; return the error if it is a request of the SDK.
+
+        Raises:
+            WireError: The frame answers no request.
+        """
+        recovered = frame_id(frame)
+        if isinstance(frame, bytes):
+            if not self._bypass.fail(recovered, types.INTERNAL_ERROR, reason):
+                raise WireError(reason)
+            return None
+        answered = identity if recovered is None else recovered
+        return None if self._bypass.fail(answered, types.INTERNAL_ERROR, reason) else encode_error(answered, reason)
+
+
+def encode_event(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
+    """Return a server-sent event; its data may have several lines."""
+    lines = () if data is None else (b"data: " + bytes(data).replace(b"\n", b"\ndata: "),)
+    return b"\n".join((*fields, *lines, b"", b""))
+
+
+def _is_message(fields: tuple[bytes, ...]) -> bool:
+    """Whether an event contains a message: the older transport also has an event with an address."""
+    kinds = [field.partition(b":")[2].strip() for field in fields if field.partition(b":")[0] == b"event"]
+    return kinds[-1:] in ([], [b""], [b"message"])
+
+
+def explain_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
+    """Return the message of the JSON-RPC error for a request that failed."""
+    return str(error) if isinstance(error, AuthorizationError) else mark(explain_failed_connection(error, url))
+
+
+def encode_error(identity: RequestId | None, message: str) -> bytes:
+    """Return the JSON-RPC error response to a request."""
+    error = {"code": types.INTERNAL_ERROR, "message": message}
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": identity, "error": error})
