@@ -8,28 +8,21 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
 from typing import Any, Final
 
-from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.policies import StorePolicy
-from mcp_mirror.stores.base import Reason, Tombstone
+from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import Blobs, Draft, name_of
+from mcp_mirror.stores.disk.eviction import TOTALS, DiskEviction
 from mcp_mirror.stores.disk.formats import migrate
+from mcp_mirror.stores.disk.listings import DiskListings
 from mcp_mirror.stores.encryption import HEAD, MAGIC
-from mcp_mirror.stores.expiry import BATCH_SECONDS, EXPIRED_PER_BATCH, EXPIRED_PER_PUT
-from mcp_mirror.stores.quotas import (
-    MAX_TOMBSTONES,
-    NAMESPACE_TOMBSTONES,
-    TOMBSTONE_LIFETIME,
-    Eviction,
-    SpaceUsage,
-    make_tombstone,
-)
+from mcp_mirror.stores.expiry import BATCH_SECONDS, EXPIRED_PER_BATCH
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.types import Descriptor, Span, StoreStats, StoreTotals, Traffic
 
@@ -56,16 +49,6 @@ _FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, s
 _EXPIRED_ROW: Final = """SELECT rowid, namespace, base, descriptor, size FROM entries
     WHERE namespace = ? AND base = ? AND expires <= ?"""
 _SEALED_WITH: Final = "FROM entries WHERE substr(descriptor, 1, 1) = ? AND substr(descriptor, 2, ?) = ?"
-_LIST: Final = """SELECT base, descriptor, expires FROM entries {index}
-    WHERE namespace = :namespace AND expires > :now {label} {after} ORDER BY created DESC, rowid DESC"""
-_OF_LABEL: Final = "AND label = :label"
-_AFTER: Final = "AND (created, rowid) < (:created, :row)"
-_NEWEST: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND expires > :now
-    ORDER BY created DESC, rowid DESC LIMIT :limit"""
-_BELOW: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND base < :text AND expires > :now
-    ORDER BY base DESC LIMIT :limit"""
-_ABOVE: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND base >= :text AND expires > :now
-    ORDER BY base LIMIT :limit"""
 _LABELS: Final = """WITH RECURSIVE labels (namespace, label) AS (
         SELECT namespace, (SELECT min(label) FROM entries WHERE namespace = usage.namespace)
         FROM usage WHERE coalesce(namespace = :namespace, true)
@@ -77,24 +60,6 @@ _LABELS: Final = """WITH RECURSIVE labels (namespace, label) AS (
 _NAMESPACES: Final = """SELECT namespace FROM usage
     WHERE EXISTS (SELECT 1 FROM entries WHERE namespace = usage.namespace AND expires > ?)
     UNION SELECT namespace FROM traffic"""
-_EXPIRED_ROWS: Final = """SELECT entries.rowid, entries.namespace, entries.base, entries.descriptor, entries.size
-    FROM usage CROSS JOIN entries ON entries.namespace = usage.namespace
-    WHERE {owner} expires <= :now LIMIT :limit"""
-_OF_OWNER: Final = "usage.namespace = :owner AND"
-_BY_EXPIRY: Final = "INDEXED BY entries_own_expires"
-_BY_CREATION: Final = "INDEXED BY entries_made"
-_BY_TOOL: Final = "INDEXED BY entries_tool_made"
-_BY_BASE: Final = "INDEXED BY sqlite_autoindex_entries_1"
-_FEW: Final = 1000
-"""Unexpired values that SQLite sorts for a list, if others have expired."""
-_EXPIRED: Final = "SELECT 1 FROM entries WHERE namespace = ? AND expires <= ? LIMIT 1"
-_UNEXPIRED: Final = """SELECT count(*), coalesce(sum(size), 0) FROM (
-    SELECT size FROM entries WHERE namespace = ? AND expires > ? LIMIT ?)"""
-_STATS: Final = """SELECT "values" - gone, bytes - size FROM usage, (
-        SELECT count(*) AS gone, coalesce(sum(size), 0) AS size FROM entries
-        WHERE expires <= :now AND namespace = :namespace) WHERE namespace = :namespace"""
-"""The sums without expired values that are not removed yet."""
-_TOTALS: Final = 'SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage'
 _BLOBS: Final = "SELECT digest, start, held FROM blobs"
 _COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
     ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
@@ -105,8 +70,6 @@ _FILES_AT_ONCE: Final = 16
 """Files that one change removes."""
 
 Key = tuple[str, str]
-_Row = tuple[int, str, str, bytes, int]
-"""Row, namespace, base, encoded descriptor and size of a value to remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +103,8 @@ class Index:
         self._policy = policy
         self._clock = clock
         self._blobs = blobs
+        self._eviction = DiskEviction(policy, clock, records)
+        self._listings = DiskListings(records, policy.lifetime)
         self._lock = RLock()
         self._pending_uses: dict[Key, float] = {}
         """Uses that are not written yet, because the written expiry is late enough."""
@@ -198,13 +163,14 @@ class Index:
                 key = (namespace, descriptor.base)
                 for table in ("entries", "tombstones"):
                     change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
-                self._make_room(change, namespace, descriptor.size)
+                evicted = self._eviction.make_room(change, namespace, descriptor.size)
                 if draft:
                     self._adopt_draft(change, draft)
                 times = (descriptor.created, self._clock(), descriptor.expires)
                 stored = (record, content, draft.digest if draft else None)
                 row = (*key, descriptor.size, *times, *stored, label_of(descriptor.base))
                 change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+                self._evicted += evicted
         except BaseException:
             if draft:
                 self._discard_draft(draft)
@@ -244,58 +210,29 @@ class Index:
         Raises:
             LookupError: `after` does not exist.
         """
-        now = self._clock()
-        given: dict[str, Any] = {"namespace": namespace, "now": now, "label": label}
         with self._lock:
-            if after is not None:
-                place = "SELECT created, rowid FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
-                row = self._connection.execute(place, (namespace, after, now)).fetchone()
-                if row is None:
-                    raise LookupError(after)
-                given |= {"created": row[0], "row": row[1]}
-            query = _LIST.format(
-                index=self._choose_index(namespace, now, _BY_TOOL if label else _BY_CREATION),
-                label=_OF_LABEL if label else "",
-                after=_AFTER if after is not None else "",
-            )
-            page: list[Descriptor] = []
-            with closing(self._connection.execute(query, given)) as rows:
-                for base, record, expires in rows:
-                    if len(page) == limit:
-                        break
-                    if known := self._records.decode_or_report(namespace, base, record):
-                        shown = min(expires, now + self._policy.lifetime)
-                        page.append(known if known.expires == shown else replace(known, expires=shown))
-        return tuple(page)
+            return self._listings.list(self._connection, self._clock(), namespace, after, label, limit)
 
     def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
-        given: dict[str, Any] = {"namespace": namespace, "text": text, "limit": limit, "now": self._clock()}
         with self._lock:
-            index = self._choose_index(namespace, given["now"], _BY_BASE)
-            below, above = (
-                self._connection.execute(query.format(index=index), given).fetchall() for query in (_BELOW, _ABOVE)
-            )
-        return tuple(base for (base,) in (*reversed(below), *above))
+            return self._listings.bases_near(self._connection, self._clock(), namespace, text, limit)
 
     def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
-        given: dict[str, Any] = {"namespace": namespace, "now": self._clock(), "limit": limit}
         with self._lock:
-            query = _NEWEST.format(index=self._choose_index(namespace, given["now"], _BY_CREATION))
-            return tuple(base for (base,) in self._connection.execute(query, given))
+            return self._listings.newest(self._connection, self._clock(), namespace, limit)
 
     def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
-        now = self._clock()
         with self._lock:
-            kept = self._sum_unexpired(namespace, now)
+            kept = self._listings.sum_unexpired(self._connection, self._clock(), namespace)
         counted = self._read_rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
         return StoreStats(*kept, Traffic(*counted[0]) if counted else Traffic())
 
     def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
-        values, size = self._read_rows(_TOTALS, ())[0]
+        values, size = self._read_rows(TOTALS, ())[0]
         return StoreTotals(values, size, self._evicted)
 
     def count(self, namespace: str, traffic: Traffic) -> None:
@@ -331,30 +268,6 @@ class Index:
         with self._lock, suppress(sqlite3.Error):
             self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUMED})")  # `execute` frees only one page
         return gone
-
-    def _sum_unexpired(self, namespace: str, now: float) -> tuple[int, int]:
-        """The values and bytes of a namespace without expired values, counted by the smaller part."""
-        own = self._connection.execute('SELECT "values", bytes FROM usage WHERE namespace = ?', (namespace,)).fetchone()
-        if not own:
-            return 0, 0
-        if not self._connection.execute(_EXPIRED, (namespace, now)).fetchone():
-            return own[0], own[1]
-        half = own[0] // 2
-        values, size = self._connection.execute(_UNEXPIRED, (namespace, now, half + 1)).fetchone()
-        if values > half:
-            values, size = self._connection.execute(_STATS, {"namespace": namespace, "now": now}).fetchone()
-        return values, size
-
-    def _choose_index(self, namespace: str, now: float, in_order: str) -> str:
-        """The index for a search of unexpired values in some order.
-
-        The index on expiry, if values have expired and few have not: the one in that order would pass by all the
-        expired ones. Otherwise the one in that order: SQLite would sort all values.
-        """
-        if not self._connection.execute(_EXPIRED, (namespace, now)).fetchone():
-            return in_order
-        [few, _] = self._connection.execute(_UNEXPIRED, (namespace, now, _FEW + 1)).fetchone()
-        return _BY_EXPIRY if few <= _FEW else in_order
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -398,7 +311,7 @@ class Index:
         if expires <= now:
             with self._change() as change:
                 rows = change.execute(_EXPIRED_ROW, (*key, now)).fetchall()
-                self._replace_by_tombstones(change, "expired", rows)
+                self._eviction.replace_by_tombstones(change, "expired", rows)
             self._remove_doomed_files()
             return None
         self._pending_uses[key] = now
@@ -441,13 +354,13 @@ class Index:
             The number of removed values and files; 0 if none are left.
         """
         with self._lock:
-            if not self._find_expired(self._connection, None, 1):
+            if not self._eviction.find_expired(self._connection, None, 1):
                 return self._remove_doomed_files()
         removed, end = 0, time.monotonic() + BATCH_SECONDS
         with self._change(is_durable=False) as change:
             while removed < EXPIRED_PER_BATCH and time.monotonic() < end:
-                rows = self._find_expired(change, None, _EXPIRED_PER_STEP)
-                self._replace_by_tombstones(change, "expired", rows)
+                rows = self._eviction.find_expired(change, None, _EXPIRED_PER_STEP)
+                self._eviction.replace_by_tombstones(change, "expired", rows)
                 removed += len(rows)
                 if len(rows) < _EXPIRED_PER_STEP:
                     break
@@ -458,65 +371,6 @@ class Index:
         if self._checkpointer is None:
             self._checkpointer = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-    def _find_expired(self, change: sqlite3.Connection, owner: str | None, limit: int) -> list[_Row]:
-        """Expired values of a namespace, or of all for None."""
-        given = {"owner": owner, "now": self._clock(), "limit": limit}
-        query = _EXPIRED_ROWS.format(owner="" if owner is None else _OF_OWNER)
-        return change.execute(query, given).fetchall()
-
-    def _make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> None:
-        """Replace expired values by tombstones, then the least recently used values of crowded namespaces.
-
-        Raises:
-            StoreError: The value fits only at the cost of another namespace's fair share.
-        """
-        self._replace_by_tombstones(change, "expired", self._find_expired(change, namespace, EXPIRED_PER_PUT))
-        plan = self._plan_eviction(change, namespace, size)
-        while plan.choose_namespace() is not None:
-            rows = self._find_expired(change, namespace if plan.exceeds_share else None, 1)
-            if not rows:
-                break
-            self._replace_by_tombstones(change, "expired", rows)
-            for _, owner, _, _, freed in rows:
-                plan.remove(owner, freed)
-        try:
-            plan.check()
-        except StoreError:  # expired values of others do not count
-            if not (rows := self._find_expired(change, None, _ALL)):
-                raise
-            self._replace_by_tombstones(change, "expired", rows)
-            plan = self._plan_eviction(change, namespace, size)
-            plan.check()
-        while (crowded := plan.choose_namespace()) is not None:
-            oldest = (
-                "SELECT rowid, namespace, base, descriptor, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
-            )
-            rows = change.execute(oldest, (crowded,)).fetchall()
-            self._replace_by_tombstones(change, "evicted", rows)
-            self._evicted += len(rows)
-            plan.remove(crowded, rows[0][-1])
-
-    def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
-        total = SpaceUsage(*change.execute(_TOTALS).fetchone())
-        is_full = total.values >= self._policy.max_values or total.bytes + size > self._policy.max_bytes
-        where, parameters = ("true", ()) if is_full else ("namespace = ?", (namespace,))
-        rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
-        usage = {name: SpaceUsage(*used) for name, *used in rows}
-        return Eviction(self._policy.for_namespace(namespace), namespace, size, usage, total)
-
-    def _replace_by_tombstones(self, change: sqlite3.Connection, reason: Reason, rows: list[_Row]) -> None:
-        now = self._clock()
-        for row, namespace, base, record, _ in rows:
-            change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
-            if known := self._records.decode_or_report(namespace, base, record):
-                envelope = self._records.encryptor.new_envelope(namespace, base)
-                left = self._records.encode(make_tombstone(known, reason, now).descriptor, envelope)
-                change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
-                tombstone = (namespace, base, label_of(base), reason, now, left)
-                change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
-        for namespace in {namespace for _, namespace, *_ in rows}:
-            _trim_tombstones(change, namespace, now)
 
     def _adopt_draft(self, change: sqlite3.Connection, draft: Draft) -> None:
         known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()
@@ -545,18 +399,3 @@ class Index:
                     if self._blobs.remove(name_of(*place)):
                         removed += change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place).rowcount
         return removed
-
-
-def _trim_tombstones(change: sqlite3.Connection, namespace: str, now: float) -> None:
-    """Remove old tombstones, and the oldest ones over the limits of the namespace and of the store."""
-    change.execute("DELETE FROM tombstones WHERE at < ?", (now - TOMBSTONE_LIFETIME,))
-    own = change.execute(
-        "SELECT coalesce(sum(tombstones), 0) FROM graves WHERE namespace = ?", (namespace,)
-    ).fetchone()[0]
-    if own > NAMESPACE_TOMBSTONES:
-        oldest = "SELECT rowid FROM tombstones WHERE namespace = ? ORDER BY at LIMIT ?"
-        change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (namespace, own - NAMESPACE_TOMBSTONES))  # noqa: S608  # ours
-    total = change.execute("SELECT coalesce(sum(tombstones), 0) FROM graves").fetchone()[0]
-    if total > MAX_TOMBSTONES:
-        oldest = "SELECT rowid FROM tombstones ORDER BY at LIMIT ?"
-        change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (total - MAX_TOMBSTONES,))  # noqa: S608  # ours

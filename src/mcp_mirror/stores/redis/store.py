@@ -2,14 +2,13 @@
 
 A put makes room and enters the value in one optimistic transaction (`WATCH`), so that quotas are exact with several
 writers. Large values are written in chunks before, and become visible with the transaction. See `records` for the keys,
-`commands` for the commands, `eviction` for the removals and `connection` for the server.
+`commands` for the commands, `eviction` for the removals, `listings` for lists and `connection` for the server.
 
 With `store.blobs`, large values are objects in a bucket, and the transaction refers to them (see `objects`).
 """
 
 import os
 import secrets
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -31,12 +30,13 @@ from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.expiry import ExpirySweeper
 from mcp_mirror.stores.objects import ObjectBlobs, ObjectMissingError
 from mcp_mirror.stores.pieces import cut
-from mcp_mirror.stores.quotas import SpaceUsage, make_tombstone, refuse_oversized
+from mcp_mirror.stores.quotas import make_tombstone, refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.stores.redis.commands import Command, RedisCommands, Removal, sum_fields, traffic_fields
+from mcp_mirror.stores.redis.commands import Command, RedisCommands, Removal, sum_fields
 from mcp_mirror.stores.redis.connection import Read, RedisConnection, WriteRefusedError
 from mcp_mirror.stores.redis.event_log import RedisEventLog
 from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction, read_usage
+from mcp_mirror.stores.redis.listings import RedisListings
 from mcp_mirror.stores.redis.objects import ObjectRegistry
 from mcp_mirror.stores.redis.records import (
     CHUNK,
@@ -55,10 +55,6 @@ from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, Store
 
 _STAGED: Final = 1800
 """Seconds after which the chunks of an unfinished put expire."""
-_PAGE: Final = 256
-"""Records that are read at once."""
-_FEW: Final = 1000
-"""Unexpired values that are read for a list or a sum, if others have expired."""
 OBJECT_BYTES: Final = 64 << 10
 """Bytes above which a value is an object, if there is a bucket."""
 _UPLOAD_PIECE: Final = 1 << 20
@@ -113,6 +109,7 @@ class RedisStore:
         self._commands = RedisCommands(self._keys, policy.lifetime)
         self._evicted = 0
         self._eviction = RedisEviction(self._commands, self._codec, policy, clock)
+        self._listings = RedisListings(self._redis, self._commands, self._codec, clock)
         self._objects = objects
         self._registry = objects and ObjectRegistry(self._redis, self._commands, objects, clock)
         self._sweeper = ExpirySweeper(self._remove_expired)
@@ -356,158 +353,25 @@ class RedisStore:
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
-        owner, listed, at = encode_name(namespace), list[Descriptor](), 0
-        base = encode_name(after or "")
-        made = self._keys.of("made", owner, *([encode_name(label)] if label else []))
-        await self._update_lists(owner)
-        if after is not None:
-            used, rank = await self._redis.run(
-                [("ZSCORE", self._keys.of("order", owner), base), ("ZREVRANK", made, base)]
-            )
-            if used is None or self._is_expired(float(used)) or rank is None:
-                raise LookupError(after)
-            at = rank + 1
-        few = await self._find_few_unexpired(owner)
-        if few:
-            [scores] = await self._redis.run([("ZMSCORE", made, *few)])
-            created = {name: float(score) for name, score in zip(few, scores, strict=True) if score is not None}
-            few = sorted(created, key=lambda name: (created[name], name), reverse=True)
-            at = few.index(base.encode()) + 1 if after is not None and base.encode() in created else 0
-        while limit is None or len(listed) < limit:
-            wanted = _PAGE if limit is None else min(limit - len(listed), _PAGE)
-            if few is None:
-                [bases] = await self._redis.run([("ZRANGE", made, at, at + wanted - 1, "REV")])
-            else:
-                bases = few[at : at + wanted]
-            listed += await self._read_descriptors(owner, [base.decode() for base in bases])
-            at += len(bases)
-            if len(bases) < wanted:
-                break
-        return tuple(listed)
-
-    async def _read_descriptors(self, owner: str, bases: Sequence[str]) -> Sequence[Descriptor]:
-        """The descriptors of those values that have not expired, given their encoded bases."""
-        if not bases:
-            return ()
-        keys = [self._keys.of("card", owner, base) for base in bases]
-        scores, records = await self._redis.run([("ZMSCORE", self._keys.of("order", owner), *bases), ("MGET", *keys)])
-        found: list[Descriptor] = []
-        for base, used, record in zip(bases, scores, records, strict=True):
-            if used is None or self._is_expired(float(used)) or not record:
-                continue
-            value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record)
-            if value_record and not value_record.tombstone:
-                found.append(self._with_expiry(value_record.descriptor, float(used)))
-        return found
+        return await self._listings.list(namespace, after, label, limit)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
-        owner, place = encode_name(namespace), encode_name(text)
-        names = self._keys.of("names", owner)
-        await self._update_lists(owner)
-        if (few := await self._find_few_unexpired(owner)) is not None:
-            bases = sorted(one.decode() for one in few)
-            at = bisect_left(bases, place)
-            return tuple(unquote(one) for one in bases[max(at - limit, 0) : at + limit])
-        below, above = await self._redis.run(
-            [
-                ("ZRANGE", names, f"({place}", "-", "BYLEX", "REV", "LIMIT", 0, limit),
-                ("ZRANGE", names, f"[{place}", "+", "BYLEX", "LIMIT", 0, limit),
-            ]
-        )
-        return await self._select_unexpired(owner, [*reversed(below), *above])
+        return await self._listings.bases_near(namespace, text, limit)
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
-        owner = encode_name(namespace)
-        await self._update_lists(owner)
-        if await self._find_few_unexpired(owner) is not None:
-            return tuple(known.base for known in await self.list(namespace, limit=limit))
-        [bases] = await self._redis.run([("ZRANGE", self._keys.of("made", owner), 0, limit - 1, "REV")])
-        return await self._select_unexpired(owner, bases)
-
-    async def _find_few_unexpired(self, owner: str) -> Sequence[bytes] | None:
-        """The encoded bases of all unexpired values, if values have expired and few have not; else None.
-
-        A search in another order would pass by all the expired ones.
-        """
-        order, last = self._keys.of("order", owner), self._clock() - self._policy.lifetime
-        expired, kept = await self._redis.run([("ZCOUNT", order, "-inf", last), ("ZCOUNT", order, f"({last}", "+inf")])
-        if not expired or kept > _FEW:
-            return None
-        [bases] = await self._redis.run([("ZRANGE", order, f"({last}", "+inf", "BYSCORE")])
-        return list(bases)
-
-    async def _select_unexpired(self, owner: str, bases: Sequence[bytes]) -> tuple[str, ...]:
-        """The decoded bases of those values that have not expired."""
-        if not bases:
-            return ()
-        [scores] = await self._redis.run([("ZMSCORE", self._keys.of("order", owner), *bases)])
-        uses = zip(bases, scores, strict=True)
-        return tuple(
-            unquote(one.decode()) for one, used in uses if used is not None and not self._is_expired(float(used))
-        )
+        return await self._listings.newest(namespace, limit)
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
-        owner = encode_name(namespace)
-        few, last = await self._find_few_unexpired(owner), self._clock() - self._policy.lifetime
-        sums, expired, counted = await self._redis.run(
-            [
-                ("HMGET", self._keys.of("ledger"), *sum_fields(owner)),
-                ("ZRANGE", self._keys.of("order", owner), "-inf", last if few is None else "-inf", "BYSCORE"),
-                ("HMGET", self._keys.of("traffic"), *traffic_fields(owner)),
-            ]
-        )
-        if few is None:
-            [kept] = read_usage(sums)
-            for entry in await self._read_entries(owner, expired):
-                kept = kept.without_value(entry.size)
-        else:
-            entries = await self._read_entries(owner, few)
-            kept = SpaceUsage(len(entries), sum(entry.size for entry in entries))
-        return StoreStats(kept.values, kept.bytes, Traffic(*(int(number or 0) for number in counted)))
+        return await self._listings.stats(namespace)
 
     async def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
         [sums] = await self._redis.run([("HMGET", self._keys.of("ledger"), *sum_fields(""))])
         [kept] = read_usage(sums)
         return StoreTotals(kept.values, kept.bytes, self._evicted)
-
-    async def _read_entries(self, owner: str, bases: Sequence[bytes]) -> Sequence[Entry]:
-        """The entries of values, given their encoded bases."""
-        if not bases:
-            return ()
-        names = [f"{owner}:{base.decode()}" for base in bases]
-        [records] = await self._redis.run([("HMGET", self._keys.of("ledger"), *(f"v:{name}" for name in names))])
-        return [entry for entry in map(read_entry, names, records) if entry]
-
-    async def _update_lists(self, owner: str) -> None:
-        """Update the sorted sets for lists after writes by gateways of earlier versions, which do not have them."""
-        order, names = self._keys.of("order", owner), self._keys.of("names", owner)
-        while True:
-            kept, listed = await self._redis.run([("ZCARD", order), ("ZCARD", names)])
-            if kept == listed:
-                return
-            if await self._redis.transact(self._keys.of("turn"), partial(self._plan_lists, owner)) is None:
-                return
-
-    async def _plan_lists(self, owner: str, read: Read) -> Iterable[Command] | None:
-        """Add a bounded number of missing values to the lists, and remove a bounded number of removed values."""
-        kept = {base.decode() for base in await read("ZRANGE", self._keys.of("order", owner), 0, -1)}
-        listed = {base.decode() for base in await read("ZRANGE", self._keys.of("names", owner), 0, -1)}
-        missing, removed = sorted(kept - listed)[:_PAGE], sorted(listed - kept)[:_PAGE]
-        if not missing and not removed:
-            return None
-        records = await read("MGET", *(self._keys.of("card", owner, base) for base in missing)) if missing else ()
-        commands = list(self._commands.begin_turn())
-        for base, record in zip(missing, records, strict=True):
-            value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record) if record else None
-            created = value_record.descriptor.created if value_record and not value_record.tombstone else 0.0
-            commands += self._commands.add_to_lists(owner, base, created)
-        for base in removed:
-            commands += self._commands.remove_from_lists(owner, base)
-        return commands
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens."""
@@ -520,21 +384,11 @@ class RedisStore:
 
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
         """The tool labels of a namespace's values; those of all values and tombstones, or none during an outage."""
-        if namespace is None:
-            with suppress(StoreError):
-                return await self._read_all_labels()
-            return frozenset()
-        owner = encode_name(namespace)
-        await self._update_lists(owner)
-        labels = sorted(await self._read_all_labels() - {""})
-        exist = await self._redis.run(
-            [("EXISTS", self._keys.of("made", owner, encode_name(label))) for label in labels]
-        )
-        return frozenset(label for label, does_exist in zip(labels, exist, strict=True) if does_exist)
-
-    async def _read_all_labels(self) -> frozenset[str]:
-        [labels] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
-        return frozenset(label.decode() for label in labels)
+        if namespace is not None:
+            return await self._listings.labels(namespace)
+        with suppress(StoreError):
+            return await self._listings.all_labels()
+        return frozenset()
 
     async def _look_up(self, name: str, *more: Command) -> tuple[Entry | None, float | None, Sequence[Any]]:
         """The entry of a value, the time of its last use, and the replies to further commands."""

@@ -1,0 +1,122 @@
+"""Removes values from the index of the disk store: expired ones, and the least recently used ones for a new value.
+
+All methods work within a change of the index, see `index`.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.paths import label_of
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.base import Reason
+from mcp_mirror.stores.expiry import EXPIRED_PER_PUT
+from mcp_mirror.stores.quotas import (
+    MAX_TOMBSTONES,
+    NAMESPACE_TOMBSTONES,
+    TOMBSTONE_LIFETIME,
+    Eviction,
+    SpaceUsage,
+    make_tombstone,
+)
+from mcp_mirror.stores.records import RecordCodec
+from mcp_mirror.types import Descriptor
+
+_ALL: Final = 1 << 30
+"""More values than the index contains."""
+TOTALS: Final = 'SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage'
+"""The number and bytes of all values."""
+_EXPIRED_ROWS: Final = """SELECT entries.rowid, entries.namespace, entries.base, entries.descriptor, entries.size
+    FROM usage CROSS JOIN entries ON entries.namespace = usage.namespace
+    WHERE {owner} expires <= :now LIMIT :limit"""
+_OF_OWNER: Final = "usage.namespace = :owner AND"
+Row = tuple[int, str, str, bytes, int]
+"""Row, namespace, base, encoded descriptor and size of a value to remove."""
+
+
+class DiskEviction:
+    """Makes room in the index."""
+
+    def __init__(self, policy: StorePolicy, clock: Callable[[], float], records: RecordCodec[Descriptor]) -> None:
+        self._policy, self._clock, self._records = policy, clock, records
+
+    def find_expired(self, change: sqlite3.Connection, owner: str | None, limit: int) -> list[Row]:
+        """Expired values of a namespace, or of all for None."""
+        parameters = {"owner": owner, "now": self._clock(), "limit": limit}
+        query = _EXPIRED_ROWS.format(owner="" if owner is None else _OF_OWNER)
+        return change.execute(query, parameters).fetchall()
+
+    def make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> int:
+        """Replace expired values by tombstones, then the least recently used values of crowded namespaces.
+
+        Returns:
+            The number of values that were evicted although they had not expired.
+
+        Raises:
+            StoreError: The value fits only at the cost of another namespace's fair share.
+        """
+        self.replace_by_tombstones(change, "expired", self.find_expired(change, namespace, EXPIRED_PER_PUT))
+        plan = self._plan_eviction(change, namespace, size)
+        while plan.choose_namespace() is not None:
+            rows = self.find_expired(change, namespace if plan.exceeds_share else None, 1)
+            if not rows:
+                break
+            self.replace_by_tombstones(change, "expired", rows)
+            for _, owner, _, _, freed in rows:
+                plan.remove(owner, freed)
+        try:
+            plan.check()
+        except StoreError:  # expired values of others do not count
+            if not (rows := self.find_expired(change, None, _ALL)):
+                raise
+            self.replace_by_tombstones(change, "expired", rows)
+            plan = self._plan_eviction(change, namespace, size)
+            plan.check()
+        evicted = 0
+        while (crowded := plan.choose_namespace()) is not None:
+            oldest = (
+                "SELECT rowid, namespace, base, descriptor, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
+            )
+            rows = change.execute(oldest, (crowded,)).fetchall()
+            self.replace_by_tombstones(change, "evicted", rows)
+            evicted += len(rows)
+            plan.remove(crowded, rows[0][-1])
+        return evicted
+
+    def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
+        total = SpaceUsage(*change.execute(TOTALS).fetchone())
+        is_full = total.values >= self._policy.max_values or total.bytes + size > self._policy.max_bytes
+        where, parameters = ("true", ()) if is_full else ("namespace = ?", (namespace,))
+        rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
+        usage = {name: SpaceUsage(*used) for name, *used in rows}
+        return Eviction(self._policy.for_namespace(namespace), namespace, size, usage, total)
+
+    def replace_by_tombstones(self, change: sqlite3.Connection, reason: Reason, rows: list[Row]) -> None:
+        """Remove values, and add their tombstones."""
+        now = self._clock()
+        for row, namespace, base, record, _ in rows:
+            change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
+            if known := self._records.decode_or_report(namespace, base, record):
+                envelope = self._records.encryptor.new_envelope(namespace, base)
+                left = self._records.encode(make_tombstone(known, reason, now).descriptor, envelope)
+                change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
+                tombstone = (namespace, base, label_of(base), reason, now, left)
+                change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
+        for namespace in {namespace for _, namespace, *_ in rows}:
+            _trim_tombstones(change, namespace, now)
+
+
+def _trim_tombstones(change: sqlite3.Connection, namespace: str, now: float) -> None:
+    """Remove old tombstones, and the oldest ones over the limits of the namespace and of the store."""
+    change.execute("DELETE FROM tombstones WHERE at < ?", (now - TOMBSTONE_LIFETIME,))
+    own = change.execute(
+        "SELECT coalesce(sum(tombstones), 0) FROM graves WHERE namespace = ?", (namespace,)
+    ).fetchone()[0]
+    if own > NAMESPACE_TOMBSTONES:
+        oldest = "SELECT rowid FROM tombstones WHERE namespace = ? ORDER BY at LIMIT ?"
+        change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (namespace, own - NAMESPACE_TOMBSTONES))  # noqa: S608  # ours
+    total = change.execute("SELECT coalesce(sum(tombstones), 0) FROM graves").fetchone()[0]
+    if total > MAX_TOMBSTONES:
+        oldest = "SELECT rowid FROM tombstones ORDER BY at LIMIT ?"
+        change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (total - MAX_TOMBSTONES,))  # noqa: S608  # ours

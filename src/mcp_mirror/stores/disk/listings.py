@@ -1,0 +1,120 @@
+"""Searches the index of the disk store for unexpired values: pages of lists, bases, and sums.
+
+Callers hold the lock of the index, see `index`.
+"""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final
+
+from mcp_mirror.stores.records import RecordCodec
+from mcp_mirror.types import Descriptor
+
+_LIST: Final = """SELECT base, descriptor, expires FROM entries {index}
+    WHERE namespace = :namespace AND expires > :now {label} {after} ORDER BY created DESC, rowid DESC"""
+_OF_LABEL: Final = "AND label = :label"
+_AFTER: Final = "AND (created, rowid) < (:created, :row)"
+_NEWEST: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND expires > :now
+    ORDER BY created DESC, rowid DESC LIMIT :limit"""
+_BELOW: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND base < :text AND expires > :now
+    ORDER BY base DESC LIMIT :limit"""
+_ABOVE: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND base >= :text AND expires > :now
+    ORDER BY base LIMIT :limit"""
+_BY_EXPIRY: Final = "INDEXED BY entries_own_expires"
+_BY_CREATION: Final = "INDEXED BY entries_made"
+_BY_TOOL: Final = "INDEXED BY entries_tool_made"
+_BY_BASE: Final = "INDEXED BY sqlite_autoindex_entries_1"
+_FEW: Final = 1000
+"""Unexpired values that SQLite sorts for a list, if others have expired."""
+_EXPIRED: Final = "SELECT 1 FROM entries WHERE namespace = ? AND expires <= ? LIMIT 1"
+_UNEXPIRED: Final = """SELECT count(*), coalesce(sum(size), 0) FROM (
+    SELECT size FROM entries WHERE namespace = ? AND expires > ? LIMIT ?)"""
+_STATS: Final = """SELECT "values" - gone, bytes - size FROM usage, (
+        SELECT count(*) AS gone, coalesce(sum(size), 0) AS size FROM entries
+        WHERE expires <= :now AND namespace = :namespace) WHERE namespace = :namespace"""
+"""The sums without expired values that are not removed yet."""
+
+
+class DiskListings:
+    """Lists the values of namespaces. All methods take a connection and the time, in seconds since the epoch."""
+
+    def __init__(self, records: RecordCodec[Descriptor], lifetime: float) -> None:
+        self._records, self._lifetime = records, lifetime
+
+    def list(
+        self,
+        connection: sqlite3.Connection,
+        now: float,
+        namespace: str,
+        after: str | None,
+        label: str,
+        limit: int | None,
+    ) -> tuple[Descriptor, ...]:
+        """A page of the stored values, newest first; see `Store.list`.
+
+        Raises:
+            LookupError: `after` does not exist.
+        """
+        parameters: dict[str, Any] = {"namespace": namespace, "now": now, "label": label}
+        if after is not None:
+            place = "SELECT created, rowid FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
+            row = connection.execute(place, (namespace, after, now)).fetchone()
+            if row is None:
+                raise LookupError(after)
+            parameters |= {"created": row[0], "row": row[1]}
+        query = _LIST.format(
+            index=self._choose_index(connection, namespace, now, _BY_TOOL if label else _BY_CREATION),
+            label=_OF_LABEL if label else "",
+            after=_AFTER if after is not None else "",
+        )
+        page: list[Descriptor] = []
+        with closing(connection.execute(query, parameters)) as rows:
+            for base, record, expires in rows:
+                if len(page) == limit:
+                    break
+                if known := self._records.decode_or_report(namespace, base, record):
+                    shown = min(expires, now + self._lifetime)
+                    page.append(known if known.expires == shown else replace(known, expires=shown))
+        return tuple(page)
+
+    def bases_near(
+        self, connection: sqlite3.Connection, now: float, namespace: str, text: str, limit: int
+    ) -> tuple[str, ...]:
+        """The bases next to a text in alphabetical order."""
+        parameters: dict[str, Any] = {"namespace": namespace, "text": text, "limit": limit, "now": now}
+        index = self._choose_index(connection, namespace, now, _BY_BASE)
+        below, above = (
+            connection.execute(query.format(index=index), parameters).fetchall() for query in (_BELOW, _ABOVE)
+        )
+        return tuple(base for (base,) in (*reversed(below), *above))
+
+    def newest(self, connection: sqlite3.Connection, now: float, namespace: str, limit: int) -> tuple[str, ...]:
+        """The bases of the newest values, newest first."""
+        parameters: dict[str, Any] = {"namespace": namespace, "now": now, "limit": limit}
+        query = _NEWEST.format(index=self._choose_index(connection, namespace, now, _BY_CREATION))
+        return tuple(base for (base,) in connection.execute(query, parameters))
+
+    def sum_unexpired(self, connection: sqlite3.Connection, now: float, namespace: str) -> tuple[int, int]:
+        """The values and bytes of a namespace without expired values, counted by the smaller part."""
+        own = connection.execute('SELECT "values", bytes FROM usage WHERE namespace = ?', (namespace,)).fetchone()
+        if not own:
+            return 0, 0
+        if not connection.execute(_EXPIRED, (namespace, now)).fetchone():
+            return own[0], own[1]
+        half = own[0] // 2
+        values, size = connection.execute(_UNEXPIRED, (namespace, now, half + 1)).fetchone()
+        if values > half:
+            values, size = connection.execute(_STATS, {"namespace": namespace, "now": now}).fetchone()
+        return values, size
+
+    def _choose_index(self, connection: sqlite3.Connection, namespace: str, now: float, in_order: str) -> str:
+        """The index for a search of unexpired values in some order.
+
+        The index on expiry, if values have expired and few have not: the one in that order would pass by all the
+        expired ones. Otherwise the one in that order: SQLite would sort all values.
+        """
+        if not connection.execute(_EXPIRED, (namespace, now)).fetchone():
+            return in_order
+        [few, _] = connection.execute(_UNEXPIRED, (namespace, now, _FEW + 1)).fetchone()
+        return _BY_EXPIRY if few <= _FEW else in_order

@@ -1,0 +1,212 @@
+"""Lists and sums of the values in Redis: pages, searches by name, labels. They skip expired values.
+
+Each list has its order in a sorted set. Gateways of earlier versions do not write these sets, so each list is preceded
+by their update.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+from urllib.parse import unquote
+
+from mcp_mirror.stores.quotas import SpaceUsage
+from mcp_mirror.stores.records import RecordCodec
+from mcp_mirror.stores.redis.commands import Command, RedisCommands, sum_fields, traffic_fields
+from mcp_mirror.stores.redis.connection import Read, RedisConnection
+from mcp_mirror.stores.redis.eviction import read_usage
+from mcp_mirror.stores.redis.records import Entry, ValueRecord, encode_name, read_entry
+from mcp_mirror.types import Descriptor, StoreStats, Traffic
+
+_PAGE: Final = 256
+"""Records that are read at once."""
+_FEW: Final = 1000
+"""Unexpired values that are read for a list or a sum, if others have expired."""
+
+
+class RedisListings:
+    """Lists the values of namespaces."""
+
+    def __init__(
+        self,
+        redis: RedisConnection,
+        commands: RedisCommands,
+        codec: RecordCodec[ValueRecord],
+        clock: Callable[[], float],
+    ) -> None:
+        self._redis, self._commands, self._codec, self._clock = redis, commands, codec, clock
+        self._lifetime = commands.lifetime
+
+    async def list(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:
+        """A page of the stored values, newest first; see `Store.list`."""
+        owner, listed, at = encode_name(namespace), list[Descriptor](), 0
+        base = encode_name(after or "")
+        made = self._commands.keys.of("made", owner, *([encode_name(label)] if label else []))
+        await self._update_lists(owner)
+        if after is not None:
+            used, rank = await self._redis.run(
+                [("ZSCORE", self._commands.keys.of("order", owner), base), ("ZREVRANK", made, base)]
+            )
+            if used is None or self._is_expired(float(used)) or rank is None:
+                raise LookupError(after)
+            at = rank + 1
+        few = await self._find_few_unexpired(owner)
+        if few:
+            [scores] = await self._redis.run([("ZMSCORE", made, *few)])
+            created = {name: float(score) for name, score in zip(few, scores, strict=True) if score is not None}
+            few = sorted(created, key=lambda name: (created[name], name), reverse=True)
+            at = few.index(base.encode()) + 1 if after is not None and base.encode() in created else 0
+        while limit is None or len(listed) < limit:
+            wanted = _PAGE if limit is None else min(limit - len(listed), _PAGE)
+            if few is None:
+                [bases] = await self._redis.run([("ZRANGE", made, at, at + wanted - 1, "REV")])
+            else:
+                bases = few[at : at + wanted]
+            listed += await self._read_descriptors(owner, [base.decode() for base in bases])
+            at += len(bases)
+            if len(bases) < wanted:
+                break
+        return tuple(listed)
+
+    async def _read_descriptors(self, owner: str, bases: Sequence[str]) -> Sequence[Descriptor]:
+        """The descriptors of those values that have not expired, given their encoded bases."""
+        if not bases:
+            return ()
+        keys = [self._commands.keys.of("card", owner, base) for base in bases]
+        scores, records = await self._redis.run(
+            [("ZMSCORE", self._commands.keys.of("order", owner), *bases), ("MGET", *keys)]
+        )
+        found: list[Descriptor] = []
+        for base, used, record in zip(bases, scores, records, strict=True):
+            if used is None or self._is_expired(float(used)) or not record:
+                continue
+            value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record)
+            if value_record and not value_record.tombstone:
+                found.append(replace(value_record.descriptor, expires=float(used) + self._lifetime))
+        return found
+
+    async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
+        """The bases next to a text in alphabetical order."""
+        owner, place = encode_name(namespace), encode_name(text)
+        names = self._commands.keys.of("names", owner)
+        await self._update_lists(owner)
+        if (few := await self._find_few_unexpired(owner)) is not None:
+            bases = sorted(one.decode() for one in few)
+            at = bisect_left(bases, place)
+            return tuple(unquote(one) for one in bases[max(at - limit, 0) : at + limit])
+        below, above = await self._redis.run(
+            [
+                ("ZRANGE", names, f"({place}", "-", "BYLEX", "REV", "LIMIT", 0, limit),
+                ("ZRANGE", names, f"[{place}", "+", "BYLEX", "LIMIT", 0, limit),
+            ]
+        )
+        return await self._select_unexpired(owner, [*reversed(below), *above])
+
+    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
+        """The bases of the newest values, newest first."""
+        owner = encode_name(namespace)
+        await self._update_lists(owner)
+        if await self._find_few_unexpired(owner) is not None:
+            return tuple(known.base for known in await self.list(namespace, None, "", limit))
+        [bases] = await self._redis.run([("ZRANGE", self._commands.keys.of("made", owner), 0, limit - 1, "REV")])
+        return await self._select_unexpired(owner, bases)
+
+    async def _find_few_unexpired(self, owner: str) -> Sequence[bytes] | None:
+        """The encoded bases of all unexpired values, if values have expired and few have not; else None.
+
+        A search in another order would pass by all the expired ones.
+        """
+        order, last = self._commands.keys.of("order", owner), self._clock() - self._lifetime
+        expired, kept = await self._redis.run([("ZCOUNT", order, "-inf", last), ("ZCOUNT", order, f"({last}", "+inf")])
+        if not expired or kept > _FEW:
+            return None
+        [bases] = await self._redis.run([("ZRANGE", order, f"({last}", "+inf", "BYSCORE")])
+        return list(bases)
+
+    async def _select_unexpired(self, owner: str, bases: Sequence[bytes]) -> tuple[str, ...]:
+        """The decoded bases of those values that have not expired."""
+        if not bases:
+            return ()
+        [scores] = await self._redis.run([("ZMSCORE", self._commands.keys.of("order", owner), *bases)])
+        uses = zip(bases, scores, strict=True)
+        return tuple(
+            unquote(one.decode()) for one, used in uses if used is not None and not self._is_expired(float(used))
+        )
+
+    async def stats(self, namespace: str) -> StoreStats:
+        """The number and bytes of the stored values, and the counted tokens."""
+        owner = encode_name(namespace)
+        few, last = await self._find_few_unexpired(owner), self._clock() - self._lifetime
+        sums, expired, counted = await self._redis.run(
+            [
+                ("HMGET", self._commands.keys.of("ledger"), *sum_fields(owner)),
+                ("ZRANGE", self._commands.keys.of("order", owner), "-inf", last if few is None else "-inf", "BYSCORE"),
+                ("HMGET", self._commands.keys.of("traffic"), *traffic_fields(owner)),
+            ]
+        )
+        if few is None:
+            [kept] = read_usage(sums)
+            for entry in await self._read_entries(owner, expired):
+                kept = kept.without_value(entry.size)
+        else:
+            entries = await self._read_entries(owner, few)
+            kept = SpaceUsage(len(entries), sum(entry.size for entry in entries))
+        return StoreStats(kept.values, kept.bytes, Traffic(*(int(number or 0) for number in counted)))
+
+    async def labels(self, namespace: str) -> frozenset[str]:
+        """The tool labels of a namespace's values."""
+        owner = encode_name(namespace)
+        await self._update_lists(owner)
+        labels = sorted(await self.all_labels() - {""})
+        exist = await self._redis.run(
+            [("EXISTS", self._commands.keys.of("made", owner, encode_name(label))) for label in labels]
+        )
+        return frozenset(label for label, does_exist in zip(labels, exist, strict=True) if does_exist)
+
+    async def all_labels(self) -> frozenset[str]:
+        """The tool labels of all values and tombstones."""
+        [labels] = await self._redis.run([("SMEMBERS", self._commands.keys.of("labels"))])
+        return frozenset(label.decode() for label in labels)
+
+    async def _read_entries(self, owner: str, bases: Sequence[bytes]) -> Sequence[Entry]:
+        """The entries of values, given their encoded bases."""
+        if not bases:
+            return ()
+        names = [f"{owner}:{base.decode()}" for base in bases]
+        [records] = await self._redis.run(
+            [("HMGET", self._commands.keys.of("ledger"), *(f"v:{name}" for name in names))]
+        )
+        return [entry for entry in map(read_entry, names, records) if entry]
+
+    async def _update_lists(self, owner: str) -> None:
+        """Update the sorted sets for lists after writes by gateways of earlier versions, which do not have them."""
+        order, names = self._commands.keys.of("order", owner), self._commands.keys.of("names", owner)
+        while True:
+            kept, listed = await self._redis.run([("ZCARD", order), ("ZCARD", names)])
+            if kept == listed:
+                return
+            if await self._redis.transact(self._commands.keys.of("turn"), partial(self._plan_lists, owner)) is None:
+                return
+
+    async def _plan_lists(self, owner: str, read: Read) -> Iterable[Command] | None:
+        """Add a bounded number of missing values to the lists, and remove a bounded number of removed values."""
+        kept = {base.decode() for base in await read("ZRANGE", self._commands.keys.of("order", owner), 0, -1)}
+        listed = {base.decode() for base in await read("ZRANGE", self._commands.keys.of("names", owner), 0, -1)}
+        missing, removed = sorted(kept - listed)[:_PAGE], sorted(listed - kept)[:_PAGE]
+        if not missing and not removed:
+            return None
+        records = (
+            await read("MGET", *(self._commands.keys.of("card", owner, base) for base in missing)) if missing else ()
+        )
+        commands = list(self._commands.begin_turn())
+        for base, record in zip(missing, records, strict=True):
+            value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record) if record else None
+            created = value_record.descriptor.created if value_record and not value_record.tombstone else 0.0
+            commands += self._commands.add_to_lists(owner, base, created)
+        for base in removed:
+            commands += self._commands.remove_from_lists(owner, base)
+        return commands
+
+    def _is_expired(self, used: float) -> bool:
+        return used + self._lifetime <= self._clock()
