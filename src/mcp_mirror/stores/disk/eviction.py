@@ -23,7 +23,7 @@ from mcp_mirror.stores.quotas import (
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.types import Descriptor
 
-_ALL: Final = 1 << 30
+_ALL_ROWS: Final = 1 << 30
 """More values than the index contains."""
 TOTALS: Final = 'SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage'
 """The number and bytes of all values."""
@@ -68,7 +68,7 @@ class DiskEviction:
         try:
             plan.check()
         except StoreError:  # expired values of others do not count
-            if not (rows := self.find_expired(change, None, _ALL)):
+            if not (rows := self.find_expired(change, None, _ALL_ROWS)):
                 raise
             self.replace_by_tombstones(change, "expired", rows)
             plan = self._plan_eviction(change, namespace, size)
