@@ -392,7 +392,7 @@ async def test_an_index_found_damaged_in_use_is_set_aside_at_restart(folder: Pat
 async def test_tombstones_are_bounded_in_number_and_time(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.stores.disk.index.MAX_TOMBSTONES", 5)
+    monkeypatch.setattr("mcp_mirror.stores.disk.eviction.MAX_TOMBSTONES", 5)
     async with opened(folder, clock, max_values=1) as store:
         for number in range(12):
             clock.now += 1
