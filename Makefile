@@ -282,7 +282,7 @@ $(CLIENTS)/.installed: tests/clients/package-lock.json
 comma := ,
 # The pure modules: tests/core covers every branch of them. Modules with I/O are tested with real processes.
 PURE  := errors types paths callers $(addprefix observability/,audit argument_shapes) \
-         $(addprefix settings/,policies labels access limits declarations) \
+         $(addprefix settings/,policies upstreams store labels access limits declarations) \
          $(addprefix payload/,json_rpc framing json_spans scans canonical_json) \
          $(addprefix security/,flows pins path_hash sanitize) \
          $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice parsed_result preview \

@@ -44,7 +44,8 @@ from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.settings.limits import CallQuota, TrafficPolicy, find_limits
-from mcp_mirror.settings.policies import Config, StorePolicy
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import LISTINGS
 from mcp_mirror.stores.opening import open_store

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from mcp_mirror.cli.run import COLLECTOR_THRESHOLDS
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import EncryptionPolicy, StoreKind, StorePolicy
+from mcp_mirror.settings.store import EncryptionPolicy, StoreKind, StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore

@@ -9,7 +9,7 @@ import pytest
 from mcp_mirror.core.capture import Captured, CaptureRules, capture
 from mcp_mirror.core.notice import ErrorExcerpt
 from mcp_mirror.core.parsed_result import PARTS, find_unwrapped_key
-from mcp_mirror.settings.policies import CaptureMode
+from mcp_mirror.settings.upstreams import CaptureMode
 from mcp_mirror.types import Buffer
 
 SMALL, LARGE = "short", "long " * 100

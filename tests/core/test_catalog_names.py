@@ -14,7 +14,8 @@ from mcp_mirror.core.schema import fit_name
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.security.pins import Lock, Pins, pin_upstream
-from mcp_mirror.settings.policies import LockMode, MirrorPolicy, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.settings.upstreams import LockMode, StdioEndpoint, UpstreamPolicy
 
 UPSTREAMS = ("a", "A", "b", "a_b", "mem\u00f6ry", "b.c")
 PLAIN = (

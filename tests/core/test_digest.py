@@ -19,7 +19,7 @@ from mcp_mirror.core.result_processing import (
 )
 from mcp_mirror.errors import WireError
 from mcp_mirror.paths import FixedBases
-from mcp_mirror.settings.policies import CaptureMode
+from mcp_mirror.settings.upstreams import CaptureMode
 from mcp_mirror.tokens import estimate_tokens
 
 BASE, BESIDE = "grid-0b8f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11", "grid-1c9f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11"

@@ -34,7 +34,8 @@ from mcp_mirror.settings.labels import (
     Lowering,
     PlacePolicy,
 )
-from mcp_mirror.settings.policies import Config, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.types import Descriptor, Provenance
 
 INTEGRITIES: tuple[Integrity, ...] = get_args(Integrity)

@@ -21,7 +21,7 @@ from mcp_mirror.security.pins import (
     read_lock,
     write_lock,
 )
-from mcp_mirror.settings.policies import LockMode, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import LockMode, StdioEndpoint, UpstreamPolicy
 
 TOOL: Mapping[str, Any] = {
     "name": "add",

@@ -19,7 +19,8 @@ from mcp_mirror.paths import FixedBases, MemoryPath, parse_path, position_token
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import sanitize_ends, sanitize_lines
-from mcp_mirror.settings.policies import MirrorPolicy, NoticeStyle, StdioEndpoint, ToolPolicy, UpstreamPolicy
+from mcp_mirror.settings.policies import MirrorPolicy, NoticeStyle
+from mcp_mirror.settings.upstreams import StdioEndpoint, ToolPolicy, UpstreamPolicy
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.types import Span
 

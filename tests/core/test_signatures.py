@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.signatures import Function, ToolOptions, read_function, read_policy
-from mcp_mirror.settings.policies import ToolPolicy
+from mcp_mirror.settings.upstreams import ToolPolicy
 
 
 class Order(BaseModel):

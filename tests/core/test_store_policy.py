@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.limits import PrincipalLimits, TrafficPolicy, find_limits
-from mcp_mirror.settings.policies import Config, StorePolicy, WirePolicy
+from mcp_mirror.settings.policies import Config, WirePolicy
+from mcp_mirror.settings.store import StorePolicy
 
 
 def test_one_principal_of_several_gets_a_quarter_by_default() -> None:

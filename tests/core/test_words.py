@@ -3,16 +3,9 @@
 import pytest
 
 from mcp_mirror import errors
-from mcp_mirror.settings.policies import (
-    Config,
-    HttpEndpoint,
-    LocalEndpoint,
-    MirrorPolicy,
-    StdioEndpoint,
-    StorePolicy,
-    ToolPolicy,
-    UpstreamPolicy,
-)
+from mcp_mirror.settings.policies import Config, MirrorPolicy
+from mcp_mirror.settings.store import StorePolicy
+from mcp_mirror.settings.upstreams import HttpEndpoint, LocalEndpoint, StdioEndpoint, ToolPolicy, UpstreamPolicy
 from mcp_mirror.types import Kind, Span, media_type_of
 
 ENDPOINT = StdioEndpoint("server", ("--token", "canary"), {"KEY": "canary"})

@@ -19,7 +19,8 @@ from mcp_mirror.dashboard.viewers import KEY, Viewer
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.dashboard import DashboardPolicy
-from mcp_mirror.settings.policies import MirrorPolicy, StorePolicy
+from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.frames import FrameScanner

@@ -13,7 +13,7 @@ import msgspec
 
 from mcp_mirror.observability.events import CallEvent
 from mcp_mirror.payload.json_spans import kind_at, members, trim
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.event_log import SumKey, Sums

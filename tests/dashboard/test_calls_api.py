@@ -12,7 +12,7 @@ from mcp_mirror.dashboard import api
 from mcp_mirror.dashboard.savings import MAX_ROWS, Assumptions, build_savings, find_price, merge_prices
 from mcp_mirror.settings.dashboard import DashboardPolicy, PricePolicy
 from mcp_mirror.settings.limits import PrincipalLimits
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.event_log import Sums
 
 ALICE, BOB = '["token", "alice"]', '["token", "bob"]'

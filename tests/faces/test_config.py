@@ -18,18 +18,14 @@ from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import (
     Config,
     ContextPolicy,
-    EncryptionPolicy,
-    HttpEndpoint,
     LockPolicy,
     MemoryToolsPolicy,
     MirrorPolicy,
     ServerPolicy,
-    StdioEndpoint,
-    StorePolicy,
-    ToolPolicy,
-    UpstreamPolicy,
     WirePolicy,
 )
+from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, ToolPolicy, UpstreamPolicy
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NO_VARIABLES: Mapping[str, str] = {}

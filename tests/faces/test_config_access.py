@@ -8,7 +8,7 @@ from tests.faces.conftest import Load
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.access import AuthPolicy, IssuerPolicy, OAuthPolicy, TokenPolicy
-from mcp_mirror.settings.policies import HttpEndpoint
+from mcp_mirror.settings.upstreams import HttpEndpoint
 
 HASH = "ab" * 32
 OTHER = "cd" * 32

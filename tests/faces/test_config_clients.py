@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.settings.policies import (
-    Config,
-    HttpEndpoint,
-    StdioEndpoint,
-    ToolPolicy,
-    UpstreamPolicy,
-)
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, ToolPolicy, UpstreamPolicy
 
 NO_VARIABLES: Mapping[str, str] = {}
 

@@ -19,7 +19,7 @@ from mcp_mirror.cli.install.merge_clients import find_client, known_clients
 from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
 
 FILES = {"command": "npx", "args": ["-y", "server-files", "/home/you"], "env": {"KEY": "a: b # c"}}
 SEARCH = {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "k"}}

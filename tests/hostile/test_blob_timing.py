@@ -10,7 +10,7 @@ import pytest
 from statistical_tests import mann_whitney
 from tests.hostile.conftest import full_size
 
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.types import Descriptor, Provenance
 

@@ -15,7 +15,7 @@ from tests.shells.conftest import memory_over
 
 from mcp_mirror.memory.resources import list_values
 from mcp_mirror.memory.value_lookup import unknown_path_error
-from mcp_mirror.settings.policies import StoreKind, StorePolicy
+from mcp_mirror.settings.store import StoreKind, StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore

@@ -18,7 +18,8 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.pins import NO_LOCK
 from mcp_mirror.settings.limits import TrafficPolicy
-from mcp_mirror.settings.policies import StorePolicy, WirePolicy
+from mcp_mirror.settings.policies import WirePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.system.private_files import UnsafePathError
 

@@ -27,7 +27,7 @@ from redis_process import free_port
 from tests.shells.conftest import audit
 from tests.walk.conftest import Configured, configured, raw
 
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.quotas import NAMESPACE_TOMBSTONES

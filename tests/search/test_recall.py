@@ -12,7 +12,8 @@ from tests.search.collect import HERE, read_definitions
 from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, choose_listing
 from mcp_mirror.payload.floods import finish
-from mcp_mirror.settings.policies import MirrorPolicy, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.tokens import expected_estimator
 
 SEARCHES: Final[list[list[str]]] = yaml.safe_load((HERE / "queries.yaml").read_text())

@@ -15,7 +15,8 @@ from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, StorePolicy, WirePolicy
+from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.encryption import MAGIC, sealed_size
 from mcp_mirror.system.child_watchdog import ChildWatchdog

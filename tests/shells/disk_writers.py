@@ -22,7 +22,7 @@ from pathlib import Path
 
 import anyio
 
-from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 

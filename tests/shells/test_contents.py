@@ -17,7 +17,8 @@ from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.payload.json_rpc import array_of, join, open_array
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
-from mcp_mirror.settings.policies import MirrorPolicy, StorePolicy, WirePolicy
+from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.types import Buffer, Descriptor, Provenance, Segments
 

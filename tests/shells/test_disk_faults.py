@@ -21,7 +21,7 @@ import pytest
 from samples import sample
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.disk.blobs import SYSTEM, SystemCalls
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM
 from mcp_mirror.stores.disk.formats import STEPS

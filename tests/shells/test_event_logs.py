@@ -15,7 +15,7 @@ from redis_process import RedisProcess
 from samples import sample
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.event_log import EventLog, Sums, fair_share

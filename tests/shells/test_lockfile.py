@@ -7,7 +7,8 @@ import pytest
 from mcp_mirror.config.lock_file import read_file, read_pins, write_file
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.pins import NO_PINS, Lock, Pinned, Pins
-from mcp_mirror.settings.policies import LockMode, LockPolicy
+from mcp_mirror.settings.policies import LockPolicy
+from mcp_mirror.settings.upstreams import LockMode
 
 LOCK = Lock(1, {"up": Pinned("Hi.", {})})
 

@@ -14,7 +14,8 @@ from mcp_mirror.memory.resources import PAGE, TEMPLATE, list_values, read_value
 from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS, Memory
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.json_rpc import join, object_of
-from mcp_mirror.settings.policies import MirrorPolicy, StorePolicy
+from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.types import Descriptor, Kind, Provenance
 

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.observability.metrics import OTHER, Metrics
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.measured import MeasuredStore
 from mcp_mirror.stores.memory import MemoryStore
 

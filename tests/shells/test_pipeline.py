@@ -23,7 +23,8 @@ from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.rate_limits import Limit, PrincipalLimiter, Queue
 from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
-from mcp_mirror.settings.policies import Config, ContextPolicy, EventsPolicy, MirrorPolicy, StorePolicy
+from mcp_mirror.settings.policies import Config, ContextPolicy, EventsPolicy, MirrorPolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.event_log import MemoryEventLog
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.types import Traffic

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.server.probes import ProbeMiddleware, Readiness
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 
 if TYPE_CHECKING:

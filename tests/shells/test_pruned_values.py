@@ -11,7 +11,7 @@ import pytest
 from mcp_mirror.errors import StoreError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.prune import Pruned, prune_messages, pruned_paths, restore_messages
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.tokens import estimate_tokens

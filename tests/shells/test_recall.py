@@ -17,7 +17,7 @@ from mcp_mirror.memory.value_lookup import find_nearest, look_up, sort_by_simila
 from mcp_mirror.paths import MemoryPath, new_base
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.payload.scans import scan_array
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span

@@ -19,7 +19,8 @@ from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.settings.policies import StdioEndpoint, UpstreamPolicy, WirePolicy
+from mcp_mirror.settings.policies import WirePolicy
+from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection

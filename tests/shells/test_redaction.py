@@ -7,7 +7,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 SECRET = 'gräße "quoted"\\&=/+ end'

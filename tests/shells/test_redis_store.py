@@ -22,7 +22,7 @@ from samples import sample
 from tests.load import slowness
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.redis.connection import Read
 from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction

@@ -20,7 +20,7 @@ from s3_process import BUCKET, IS_INSTALLED, MISSING, CheckingS3Process, S3Proce
 from tests.load import slowness
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores import s3
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.redis.store import OBJECT_BYTES, RedisStore

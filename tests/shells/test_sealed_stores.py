@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.stores.disk.store import INLINE_BYTES, DiskStore
 from mcp_mirror.stores.encryption import SEALED_CHUNK

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import EncryptionPolicy
+from mcp_mirror.settings.store import EncryptionPolicy
 from mcp_mirror.stores.encryption import (
     CHUNK,
     HEAD,

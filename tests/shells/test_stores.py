@@ -17,7 +17,7 @@ from samples import sample
 from mcp_mirror.errors import StoreError
 from mcp_mirror.payload.spool import map_file
 from mcp_mirror.settings.limits import PrincipalLimits
-from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore

@@ -7,7 +7,7 @@ import pytest
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.memory.usage import UsageCounter
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.types import Traffic
 

@@ -11,7 +11,7 @@ import pytest
 from tests.walk.conftest import BOUND, until
 
 from mcp_mirror.security.pins import Lock, pin_upstream, write_lock
-from mcp_mirror.settings.policies import StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path

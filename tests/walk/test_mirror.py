@@ -27,7 +27,9 @@ from mcp_mirror.app import open_application
 from mcp_mirror.errors import ConfigError, MirrorError, StoreError, ToolError
 from mcp_mirror.functions.signatures import read_function
 from mcp_mirror.security.pins import Pins
-from mcp_mirror.settings.policies import Config, MirrorPolicy, StorePolicy, ToolPolicy
+from mcp_mirror.settings.policies import Config, MirrorPolicy
+from mcp_mirror.settings.store import StorePolicy
+from mcp_mirror.settings.upstreams import ToolPolicy
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.upstreams.local import LocalFunctions
 

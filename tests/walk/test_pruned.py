@@ -12,7 +12,7 @@ from mcp_mirror import Mirror
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.prune import prune_messages
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.types import Provenance

@@ -26,7 +26,8 @@ from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_un
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
-from mcp_mirror.settings.policies import Config, HttpEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, BrowserSignIn
 
 _PATH: Final = "/callback"

@@ -17,7 +17,8 @@ from mcp_mirror.config import read_config
 from mcp_mirror.errors import ConfigError, MirrorError
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.observability.logging import configure_logging, print_status
-from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
 from mcp_mirror.system.file_handles import raise_handle_limit
 from mcp_mirror.system.heap import keep_freed_memory
 

@@ -10,7 +10,8 @@ lists (`reader`), and would need code that maps its errors to lines and keys, an
 
 from mcp_mirror.config.editors import config_json_schema
 from mcp_mirror.config.loading import CONFIG_NAME, find_config, list_configs, load_config, parse_config, read_config
-from mcp_mirror.settings.policies import Config, HttpEndpoint, NoticeStyle, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import Config, NoticeStyle
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
 __all__ = [
     "CONFIG_NAME",

@@ -11,7 +11,8 @@ from mcp_mirror.security.flows import DEFAULT_ZONE
 from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_confidential
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.labels import WORDS, ZONE, PlacePolicy
-from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
 
 STDIO_KEYS, HTTP_KEYS = (
     tuple(one.path[0] for one in list_keys(endpoint) if not one.is_required)

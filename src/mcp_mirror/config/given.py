@@ -9,7 +9,8 @@ from typing import Any
 from mcp_mirror.config.clients import CLIENT_BLOCKS
 from mcp_mirror.config.loading import load_config, read_config
 from mcp_mirror.config.shape import list_keys
-from mcp_mirror.settings.policies import Config, StorePolicy
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.store import StorePolicy
 
 GivenUpstreams = str | os.PathLike[str] | Mapping[str, Any] | Config | None
 """A configuration file, its content, only its upstreams, or settings; None: no upstreams."""

@@ -32,7 +32,8 @@ from mcp_mirror.config.scalars import expand_home, kind_name, read_boolean
 from mcp_mirror.config.source import Findings, Node, Scalar, Table, YamlLocation, expand, read_yaml
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.access import AuthPolicy
-from mcp_mirror.settings.policies import Config, HttpEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 
 CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
 CONFIG_NAME: Final = "mcp-mirror.yaml"

@@ -8,7 +8,8 @@ from typing import Final, get_origin
 from mcp_mirror.config.scalars import describe_expected, find_scalar_kind, write_default, write_value
 from mcp_mirror.config.shape import Field, Value, list_alternatives, list_fields, list_keys, unwrap
 from mcp_mirror.settings.declarations import Example, Text, Without
-from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
 _WIDTH: Final = 116
 _PAGE_HEAD: Final = """\

@@ -17,7 +17,7 @@ from mcp_mirror.core.preview import describe_media
 from mcp_mirror.payload.json_rpc import array_of, join, open_object
 from mcp_mirror.payload.json_spans import kind_at, text_end, text_pieces, text_start, trim
 from mcp_mirror.payload.scans import Scans
-from mcp_mirror.settings.policies import CaptureMode
+from mcp_mirror.settings.upstreams import CaptureMode
 from mcp_mirror.types import Buffer, Draft, Kind, Segments
 
 PASS_THROUGH_TOKENS: Final = 300

@@ -20,7 +20,8 @@ from mcp_mirror.core.validation import Check, Cost
 from mcp_mirror.paths import tool_label
 from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.pins import NO_PINS, Finding, Pins
-from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider, ToolPolicy, UpstreamPolicy
+from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider
+from mcp_mirror.settings.upstreams import ToolPolicy, UpstreamPolicy
 from mcp_mirror.tokens import expected_estimator
 
 _MAX_NAME: Final = 100

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from mcp_mirror.observability.audit import NO_AUDIT, Audit
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.dashboard import DashboardPolicy
-from mcp_mirror.settings.policies import MirrorPolicy, StorePolicy
+from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner

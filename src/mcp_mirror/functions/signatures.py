@@ -16,7 +16,7 @@ from pydantic_core import core_schema
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.result_types import find_unencodable_result
-from mcp_mirror.settings.policies import CaptureMode, ToolPolicy
+from mcp_mirror.settings.upstreams import CaptureMode, ToolPolicy
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """Tool names that the protocol allows."""

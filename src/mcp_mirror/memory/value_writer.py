@@ -10,7 +10,7 @@ import anyio.to_thread
 from mcp_mirror.core.capture import Captured, CaptureRules, Estimate, capture
 from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.types import Descriptor, Draft, Provenance
 

@@ -19,7 +19,8 @@ from mcp_mirror.errors import summarize_traceback
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.redaction import HIDDEN, find_secrets, list_secret_forms
 from mcp_mirror.security.sanitize import cut, sanitize
-from mcp_mirror.settings.policies import Config, HttpEndpoint, LogFormat
+from mcp_mirror.settings.policies import Config, LogFormat
+from mcp_mirror.settings.upstreams import HttpEndpoint
 
 OWN_LOGGER: Final = "mcp_mirror"
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}

@@ -16,7 +16,7 @@ import msgspec
 
 from mcp_mirror.payload.canonical_json import hash_json, write_canonical
 from mcp_mirror.security.sanitize import as_json_string
-from mcp_mirror.settings.policies import LockMode, UpstreamPolicy
+from mcp_mirror.settings.upstreams import LockMode, UpstreamPolicy
 
 Definition = Mapping[str, Any]
 

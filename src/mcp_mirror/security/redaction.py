@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
-from mcp_mirror.settings.policies import HttpEndpoint, LocalEndpoint, StdioEndpoint
+from mcp_mirror.settings.upstreams import HttpEndpoint, LocalEndpoint, StdioEndpoint
 
 HIDDEN: Final = "***"
 """The replacement of a secret."""

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import EncryptionPolicy
+from mcp_mirror.settings.store import EncryptionPolicy
 from mcp_mirror.stores.pieces import cut
 from mcp_mirror.types import Buffer, Segments, Span
 

@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.disk.failures import as_store_errors
 from mcp_mirror.stores.event_log import EventLog, MemoryEventLog

@@ -12,7 +12,8 @@ from platformdirs import user_data_path
 
 from mcp_mirror.errors import MirrorError, StoreError
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.settings.policies import Config, StorePolicy, WirePolicy
+from mcp_mirror.settings.policies import Config, WirePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.measured import MeasuredStore, Observe

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.types import Descriptor
 

@@ -8,7 +8,7 @@ from mcp_types.version import is_version_at_least
 
 from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.settings.policies import StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.file_handles import explain_shortage
 from mcp_mirror.upstreams.session import is_closed
 from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, read_marked

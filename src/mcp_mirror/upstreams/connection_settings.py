@@ -15,7 +15,7 @@ from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, Queue, TokenBucket
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.limits import UpstreamBounds
-from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.listing_cache import ListingCache

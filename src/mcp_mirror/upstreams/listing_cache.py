@@ -15,7 +15,7 @@ import msgspec
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.atomic_write import DRAFT_NAMES, atomic_write
 from mcp_mirror.system.private_files import open_folder, open_secret
 from mcp_mirror.upstreams.listing import Listing

@@ -19,7 +19,7 @@ from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, convert_failure,
 from mcp_mirror.functions.signatures import Function
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.settings.labels import FUNCTIONS
-from mcp_mirror.settings.policies import LocalEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import LocalEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.connection import ReconnectingConnection, Status
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.listing import Listing

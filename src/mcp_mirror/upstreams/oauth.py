@@ -29,7 +29,7 @@ from mcp_mirror.payload.content_encodings import read_beginning
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.access import is_confidential
-from mcp_mirror.settings.policies import HttpEndpoint
+from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.token_file import TokenFile
 
 _logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import anyio
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import UpstreamError
-from mcp_mirror.settings.policies import UpstreamPolicy
+from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
 from mcp_mirror.upstreams.upstream import ClientIdentity, ServerUpstream, Upstream, UpstreamDependencies
 

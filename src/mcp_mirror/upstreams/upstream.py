@@ -17,7 +17,7 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.settings.policies import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.upstreams.channel_proxy import require_scopes
 from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection, Status

@@ -20,7 +20,7 @@ from mcp_mirror.core.schema import Schema
 from mcp_mirror.core.tool_inspection import InspectedTool, compile_if_cheap, inspect_definition, reject_schema
 from mcp_mirror.core.validation import MAX_WORK, Check, compile_check
 from mcp_mirror.settings.limits import UpstreamBounds
-from mcp_mirror.settings.policies import UpstreamPolicy
+from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool

@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Any, Final
 
 from mcp_mirror.paths import label_of
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import Blobs, Draft, name_of
 from mcp_mirror.stores.disk.eviction import TOTALS, DiskEviction

@@ -21,7 +21,7 @@ import anyio.to_thread
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.payload.spool import map_file
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
 from mcp_mirror.stores.disk.event_log import DiskEventLog

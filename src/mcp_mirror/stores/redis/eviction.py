@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason
 from mcp_mirror.stores.expiry import EXPIRED_PER_PUT
 from mcp_mirror.stores.quotas import MAX_TOMBSTONES, NAMESPACE_TOMBSTONES, Eviction, SpaceUsage, make_tombstone

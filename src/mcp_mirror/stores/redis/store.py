@@ -21,7 +21,7 @@ import anyio.to_thread
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.payload.spool import map_file, write_all
-from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.encrypted_event_log import EncryptedEventLog
 from mcp_mirror.stores.encryption import CHANGED, HEAD, SEALED_CHUNK, Encryptor, Envelope, clamp_span, sealed_span

@@ -20,7 +20,7 @@ from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_mirror.payload.pipes import MessageStream
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
-from mcp_mirror.settings.policies import HttpEndpoint
+from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.oauth import Authorizer, AuthorizingTransport
 from mcp_mirror.upstreams.transports.http_messages import DELETE_TIMEOUT, LiftingTransport
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass, PendingRequest, RequestSink

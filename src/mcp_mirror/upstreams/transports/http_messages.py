@@ -22,7 +22,7 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.payload.content_encodings import read_beginning
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.settings.policies import HttpEndpoint
+from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.transports.http_bodies import ENDED, EVENTS, BodyReader, Read, encode_error, explain_failure
 from mcp_mirror.upstreams.transports.network_errors import explain_response

@@ -25,7 +25,7 @@ from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, frame_id
-from mcp_mirror.settings.policies import StdioEndpoint
+from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.early_program import take_early
 from mcp_mirror.system.file_handles import explain_shortage, restore_handle_limit

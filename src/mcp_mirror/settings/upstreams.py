@@ -1,0 +1,215 @@
+"""The settings of upstreams: what to start or connect to, which tools to serve, and how."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import chain
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from mcp_mirror.settings.access import OAuthPolicy
+from mcp_mirror.settings.declarations import (
+    FILE_ONLY,
+    INLINE,
+    INTERNAL,
+    NAME,
+    Address,
+    Bytes,
+    Command,
+    Environment,
+    Example,
+    FilePath,
+    Globs,
+    Group,
+    Headers,
+    Line,
+    Scopes,
+    Seconds,
+    Whole,
+    Words,
+)
+from mcp_mirror.settings.labels import PlacePolicy
+from mcp_mirror.settings.limits import UpstreamBounds
+
+CaptureMode = Literal["auto", "large", "always", "never"]
+ProtocolVersion = Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
+"""The published versions in their order."""
+Scope = Literal["shared", "principal", "session"]
+Transport = Literal["stdio", "streamable-http", "sse"]
+LockMode = Literal["off", "warn", "block"]
+
+_HTTP_LIMIT = 4 << 20
+_NODE_LIMIT = 10 << 20
+_NODE_RUNNERS = frozenset({"node", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "tsx", "ts-node"})
+_NONE: Mapping[str, str] = MappingProxyType({})
+_TOOLS = Group("tools", "The tools of this upstream that the gateway serves.")
+_AUTH = Group(
+    "auth", "How the gateway authenticates to this upstream; it never uses a client's token.", is_required=True
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StdioEndpoint:
+    """A program to start. Arguments and environment may contain secrets, so `repr` omits them."""
+
+    command: Annotated[Command, Example("npx")]
+    """The program to start; it speaks MCP on its stdin and stdout. `${PYTHON}` is the gateway's own Python."""
+    args: Annotated[Words, Example(("-y", "@modelcontextprotocol/server-filesystem", "${HOME:-.}"))] = field(
+        default=(), repr=False
+    )
+    """Arguments of the program."""
+    env: Annotated[Environment, Example({"NODE_ENV": "production"})] = field(default_factory=lambda: _NONE, repr=False)
+    """Environment variables of the program. Keep secrets out of the file with `${VAR}`."""
+    cwd: Annotated[FilePath | None, Example("~")] = None
+    """Folder to start the program in, relative to this file's folder. Default: the gateway's own."""
+    is_wrapped: Annotated[bool, INTERNAL] = False
+    """The gateway replaces the program in the client: `env` is the program's whole environment, and its standard error
+    is passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpEndpoint:
+    """An address to connect to. Address and headers may contain secrets, so `repr` omits them."""
+
+    url: Annotated[Address, Example("https://api.githubcopilot.com/mcp/")] = field(repr=False)
+    """Address of a remote MCP server."""
+    headers: Annotated[Headers, Example({"Authorization": "Bearer ${GITHUB_TOKEN}"})] = field(
+        default_factory=lambda: _NONE, repr=False
+    )
+    """HTTP headers to send with every request."""
+    legacy_sse: Annotated[bool, INTERNAL] = False
+    """Use the HTTP+SSE transport of 2024-11-05 instead of Streamable HTTP."""
+    is_wrapped: Annotated[bool, INTERNAL] = False
+    """The gateway replaces the server in the client, and no configuration names the server."""
+    oauth: Annotated[OAuthPolicy | None, _AUTH] = None
+    """Tokens by OAuth 2.1."""
+    allow_private: bool = False
+    """Allow names of this upstream, and of servers that it refers to, to resolve to private addresses: this machine, a
+    local network, cloud metadata. An address that `url` itself contains is always allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEndpoint:
+    """Functions of the program that the gateway runs in: nothing to start, nowhere to connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicy:
+    """Settings of the tools that match a glob. If several globs match, later ones win key by key, and scopes add up."""
+
+    capture: Annotated[CaptureMode | None, Example("always")] = None
+    """As `mirror.capture`, for these tools."""
+    inline_budget: Annotated[Whole | None, Example(200)] = None
+    """As `mirror.inline_budget`, for these tools, in tokens."""
+    timeout: Annotated[Seconds | None, Example(10)] = None
+    """Seconds that one call of these tools may take. Default: the upstream's `timeout`."""
+    description: Annotated[Line | None, Example("Read one text file whole.")] = None
+    """Replaces the upstream's description of these tools."""
+    listed: Annotated[bool | None, Example(value=True)] = None
+    """True: clients see these tools in `tools/list` also where `mirror.listing` makes them search for the others."""
+    required_scopes: Annotated[Scopes | None, Example(("files.write",))] = None
+    """Scopes that a principal's token needs to see and call these tools, in addition to the upstream's. Needs
+    `auth`."""
+
+
+_TOOL_FIELDS = tuple(ToolPolicy.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamPolicy:
+    """One MCP server: a program to start (`command`) or an address to connect to (`url`)."""
+
+    name: Annotated[str, NAME]
+    endpoint: Annotated[StdioEndpoint | HttpEndpoint | LocalEndpoint, INLINE]
+    timeout: Annotated[Seconds, Example(120)] = 60.0
+    """Seconds that one request may take. There is always a limit."""
+    startup_timeout: Seconds = 60.0
+    """Seconds that connecting and listing the tools may take."""
+    required: bool = False
+    """True: the gateway is ready (`/readyz`) only while this upstream is connected."""
+    allow: Annotated[Globs, _TOOLS, Example(("read_*", "list_*"))] = ("*",)
+    """Globs (`*`, `?`, `[...]`) of the tools that the gateway serves. Case matters."""
+    deny: Annotated[Globs, _TOOLS, Example(("write_*",))] = ()
+    """Globs of the tools that the gateway does not serve, even if allowed."""
+    overrides: Annotated[tuple[tuple[str, ToolPolicy], ...], Example("read_*")] = ()
+    """Settings of single tools, by globs of their names."""
+    oldest_protocol: Annotated[ProtocolVersion | None, Example("2025-06-18")] = None
+    """The oldest protocol version to accept. Default: any."""
+    required_scopes: Annotated[Scopes, Example(("crm.read",))] = ()
+    """Scopes that a principal's token needs to see and use this upstream; to other principals it does not exist.
+    Needs `auth`."""
+    scope: Annotated[Scope | None, Example("session")] = None
+    """Who shares a connection to this upstream: all clients (shared), the clients of one principal, or one client
+    session. Default: shared for protocol version 2026-07-28, else session, because requests and log messages of older
+    servers do not name the call that caused them."""
+    repeat_read_only: bool = False
+    """Repeat a call once if its connection was lost and the server marks the tool read-only. Other calls are never
+    repeated."""
+    progress_resets_timeout: bool = False
+    """Restart a request's timeout at each progress notification."""
+    max_request_bytes: Annotated[Bytes | None, Example("32MiB")] = None
+    """Bytes of the largest arguments to send. Default: the known limit of its kind: 4 MiB over HTTP, 10 MiB for a
+    program that Node runs, none for other programs."""
+    lock: Annotated[LockMode | None, Example("block")] = None
+    """As `lock.mode`, for this upstream."""
+    preview: bool = True
+    """As `mirror.preview`, for this upstream, which is also the default."""
+    place: Annotated[PlacePolicy, INLINE] = field(default_factory=PlacePolicy)
+    bounds: Annotated[UpstreamBounds, INTERNAL] = field(default_factory=UpstreamBounds)
+    """The limits of its requests and lists: `limits`."""
+    transport: Annotated[Transport | None, FILE_ONLY, Example("stdio")] = None
+    """Transport. Default: stdio for `command`, streamable-http for `url`."""
+    enabled: Annotated[bool, FILE_ONLY] = True
+    """False leaves this upstream out; its variables may then be unset."""
+
+    @property
+    def request_limit(self) -> int | None:
+        """The largest arguments that the upstream accepts, in bytes, as configured or known; None: no limit.
+
+        The MCP SDKs' HTTP servers accept bodies up to 4 MiB. The TypeScript SDK's stdio servers end at messages over
+        10 MiB; the program that runs them identifies them.
+        """
+        if self.max_request_bytes is not None:
+            return self.max_request_bytes
+        if isinstance(self.endpoint, HttpEndpoint):
+            return _HTTP_LIMIT
+        command = self.endpoint.command if isinstance(self.endpoint, StdioEndpoint) else ""
+        return _NODE_LIMIT if PurePath(command).stem.lower() in _NODE_RUNNERS else None
+
+    def admits(self, tool: str) -> bool:
+        """Return whether a tool of this name is served: a glob allows it and none denies it (case matters)."""
+        return is_admitted(tool, self.allow, self.deny)
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether the gateway replaces this upstream in the client, and no configuration names the upstream."""
+        return not isinstance(self.endpoint, LocalEndpoint) and self.endpoint.is_wrapped
+
+    @property
+    def is_scoped(self) -> bool:
+        """Whether some principals may see what others do not."""
+        return bool(self.required_scopes) or any(policy.required_scopes for _, policy in self.overrides)
+
+    def scopes_of(self, tool: str) -> frozenset[str]:
+        """Return the scopes that a tool requires: the upstream's and those of every matching glob."""
+        each = (policy.required_scopes or () for glob, policy in self.overrides if fnmatchcase(tool, glob))
+        return frozenset((*self.required_scopes, *chain.from_iterable(each)))
+
+    @property
+    def may_capture(self) -> bool:
+        """Whether results may be stored regardless of `mirror.capture`: by an override, or without previews."""
+        return not self.preview or any(policy.capture not in (None, "never") for _, policy in self.overrides)
+
+    def tool_policy(self, tool: str) -> ToolPolicy:
+        """Return the joined overrides whose globs match `tool`."""
+        joined: dict[str, object] = {}
+        for glob, policy in self.overrides:
+            if fnmatchcase(tool, glob):
+                joined |= {name: value for name in _TOOL_FIELDS if (value := getattr(policy, name)) is not None}
+        return ToolPolicy(**joined)  # type: ignore[arg-type]  # names and values are ToolPolicy's own
+
+
+def is_admitted(tool: str, allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:
+    """Return whether a tool is served: a glob allows it and none denies it (case matters)."""
+    return any(fnmatchcase(tool, glob) for glob in allow) and not any(fnmatchcase(tool, glob) for glob in deny)
