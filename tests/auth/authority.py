@@ -80,15 +80,15 @@ class Authority:
         return JSONResponse({**await request.json(), "client_id": "registered", "token_endpoint_auth_method": "none"})
 
     async def authorize(self, request: Request) -> Response:
-        asked = dict(request.query_params)
-        self.scopes = asked.get("scope", "")
+        query = dict(request.query_params)
+        self.scopes = query.get("scope", "")
         if self.status != 200:
-            parameters = {"error": "access_denied", "state": asked["state"]}
+            parameters = {"error": "access_denied", "state": query["state"]}
         else:
             code = secrets.token_urlsafe(8)
-            self.codes[code] = asked["code_challenge"]
-            parameters = {"code": code, "state": asked["state"]}
-        return RedirectResponse(f"{asked['redirect_uri']}?{urlencode(parameters)}")
+            self.codes[code] = query["code_challenge"]
+            parameters = {"code": code, "state": query["state"]}
+        return RedirectResponse(f"{query['redirect_uri']}?{urlencode(parameters)}")
 
     async def token(self, request: Request) -> Response:
         form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
@@ -99,8 +99,8 @@ class Authority:
         access, refresh = f"acc3ss-{secrets.token_urlsafe(24)}", f"r3fresh-{secrets.token_urlsafe(24)}"
         self.good.add(access)
         self.refresh.add(refresh)
-        given: dict[str, Any] = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in}
-        return JSONResponse(given if grant == "client_credentials" else given | {"refresh_token": refresh})
+        granted: dict[str, Any] = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in}
+        return JSONResponse(granted if grant == "client_credentials" else granted | {"refresh_token": refresh})
 
     def _is_allowed(self, grant: str, form: dict[str, str], request: Request) -> bool:
         if grant == "client_credentials":

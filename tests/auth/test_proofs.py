@@ -194,9 +194,9 @@ async def test_the_challenge_names_all_accepted_schemes(configured: Configured, 
     config = configured({}, auth={"issuers": issuers, "resource": origin, "tokens": HASHES})
     async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
         nothing = await client.post(served.url, headers=HEADERS, content=HELLO)
-        asked = nothing.headers["www-authenticate"]
-        assert asked.startswith("Bearer resource_metadata=")
-        assert ", DPoP resource_metadata=" in asked
+        challenge = nothing.headers["www-authenticate"]
+        assert challenge.startswith("Bearer resource_metadata=")
+        assert ", DPoP resource_metadata=" in challenge
         token = bound_token(aud=origin)
         for htu in (RESOURCE, origin):  # the endpoint, of which the configuration has no more than the origin
             answer = await client.post(served.url, headers=shown(token, proof(token, htu=htu)), content=HELLO)
@@ -219,8 +219,8 @@ def test_a_proof_is_remembered_while_its_time_is_valid(monkeypatch: pytest.Monke
     verifier, thumbprint = ProofVerifier(lambda: now[0]), compute_thumbprint(OWN["ES256"].public)
 
     def comes(name: str, made: float, who: str = "alice") -> bool:
-        given = [(b"dpop", proof(TOKEN, jti=name, iat=made).encode())]
-        scope = {"type": "http", "method": "POST", "headers": given, "path": "/mcp", "query_string": b""}
+        headers = [(b"dpop", proof(TOKEN, jti=name, iat=made).encode())]
+        scope = {"type": "http", "method": "POST", "headers": headers, "path": "/mcp", "query_string": b""}
         return verifier.verify(Request(scope), TOKEN, Principal(ISSUER, who, key=thumbprint), RESOURCE)
 
     assert [comes("a", now[0] + 80), comes("a", now[0] + 80)] == [True, False]
@@ -251,8 +251,8 @@ def test_the_thumbprint_matches_the_example_of_the_rfc() -> None:
 def test_proofs_with_oversized_keys_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     key = OWN["RS256"]
     token = bound_token(key)
-    given = [(b"dpop", proof(token, key).encode())]
-    request = Request({"type": "http", "method": "POST", "headers": given, "path": "/mcp", "query_string": b""})
+    headers = [(b"dpop", proof(token, key).encode())]
+    request = Request({"type": "http", "method": "POST", "headers": headers, "path": "/mcp", "query_string": b""})
     principal = Principal(ISSUER, "alice", key=compute_thumbprint(key.public))
     with monkeypatch.context() as patched:
         patched.setattr(proofs, "_MAX_MODULUS_LENGTH", 300)

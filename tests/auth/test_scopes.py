@@ -359,8 +359,8 @@ async def test_a_session_without_its_scope_can_unsubscribe(scoped: Path) -> None
 
 
 def test_answers_to_an_input_request_go_to_no_other_upstream() -> None:
-    asked = InputRequired({"q": {"method": "roots/list", "params": {}}}, {"state": "x"})
-    reply = json.loads(join(object_of(build_input_required_reply(asked, b"{}", "crm"))))
+    required = InputRequired({"q": {"method": "roots/list", "params": {}}}, {"state": "x"})
+    reply = json.loads(join(object_of(build_input_required_reply(required, b"{}", "crm"))))
     again = read_round(b"{}", reply["requestState"])
     assert check_round(again, b"{}", "crm") is again
     with pytest.raises(RefusedError):

@@ -83,10 +83,10 @@ class Provider:
         })  # fmt: skip
 
     async def authorize(self, request: Request) -> Response:
-        asked = request.query_params
+        query = request.query_params
         code = secrets.token_urlsafe(8)
-        self.nonces[code] = asked["nonce"]
-        return RedirectResponse(f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}")
+        self.nonces[code] = query["nonce"]
+        return RedirectResponse(f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}")
 
     async def token(self, request: Request) -> Response:
         [code] = parse_qs((await request.body()).decode())["code"]

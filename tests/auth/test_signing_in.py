@@ -149,13 +149,13 @@ async def test_a_user_signs_in_once_and_tokens_are_refreshed(
         async with asyncio.timeout(BOUND):
             while RECEIVED not in await text(application, "hear_mirrored"):  # noqa: ASYNC110  # the gateway connects
                 await asyncio.sleep(0.1)
-    asked = dict(authority.asked)["authorization_code"]
-    assert asked["resource"] == f"{authority.url}/mcp"
-    assert asked["client_id"] == "registered"
+    request = dict(authority.asked)["authorization_code"]
+    assert request["resource"] == f"{authority.url}/mcp"
+    assert request["client_id"] == "registered"
     assert authority.scopes == "extra more"
-    kept = tmp_path / "kept" / "tokens.json"
-    token = json.loads(kept.read_text())
-    kept.write_text(json.dumps({**token, "ends": 1.0}))  # long ago
+    token_file = tmp_path / "kept" / "tokens.json"
+    token = json.loads(token_file.read_text())
+    token_file.write_text(json.dumps({**token, "ends": 1.0}))  # long ago
     asked_before = len(authority.asked)
     authority.expires_in = 3600
     async with open_application(load_config(config, {})) as application:
@@ -282,9 +282,9 @@ async def test_a_redirect_to_another_origin_gets_neither_headers_nor_tokens(
         await asyncio.start_server(redirect, "127.0.0.1", 0) as here,
     ):
         url = f"http://127.0.0.1:{here.sockets[0].getsockname()[1]}/mcp"
-        kept = {"url": url, "tokens": {"access_token": "acc3ss-c4nary", "token_type": "Bearer"}}
+        stored = {"url": url, "tokens": {"access_token": "acc3ss-c4nary", "token_type": "Bearer"}}
         (tmp_path / "tokens.json").touch(0o600)
-        (tmp_path / "tokens.json").write_text(json.dumps(kept))
+        (tmp_path / "tokens.json").write_text(json.dumps(stored))
         by_header = {"url": url, "headers": {"Authorization": "Bearer h3ader-c4nary"}}
         by_token = {"url": url, "auth": {"oauth": {"token_file": "tokens.json"}}}
         state = [await state_of(configured({"one": one})) for one in (by_header, by_token)]

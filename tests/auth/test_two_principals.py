@@ -76,9 +76,9 @@ async def test_by_default_principals_do_not_evict_values_of_others(guarded: Path
         url = (await stack.enter_async_context(serving_gateway(guarded))).url
         alice = await stack.enter_async_context(visiting(url, "alice"))
         bob = await stack.enter_async_context(visiting(url, "bob"))
-        kept = [path_in(await alice.call("memory_put", value=f"mine {number}")) for number in range(10)]
+        paths = [path_in(await alice.call("memory_put", value=f"mine {number}")) for number in range(10)]
         stored = [path_in(await bob.call("memory_put", value=f"value {number}")) for number in range(60)]
-        for number, path in enumerate(kept):
+        for number, path in enumerate(paths):
             assert f"mine {number}" in await alice.call("memory_read", memory_path=path)
         assert "was evicted to make room" in await bob.call("memory_read", memory_path=stored[49])
         assert "value 50" in await bob.call("memory_read", memory_path=stored[50])  # a quarter of the store is its own
@@ -144,11 +144,11 @@ async def test_an_elicitation_of_another_principal_cannot_be_answered(configured
         url = (await stack.enter_async_context(serving_gateway(config))).url
         alice = await stack.enter_async_context(visiting(url, "alice"))
         bob = await stack.enter_async_context(visiting(url, "bob"))
-        asked = json.loads(await alice.ask("tools/call", asking, modern=True))["result"]
-        assert asked["resultType"] == "input_required"
-        (key,) = asked["inputRequests"]
+        required = json.loads(await alice.ask("tools/call", asking, modern=True))["result"]
+        assert required["resultType"] == "input_required"
+        (key,) = required["inputRequests"]
         answer = {key: {"action": "accept", "content": {"name": "Ada"}}}
-        answered = {**asking, "inputResponses": answer, "requestState": asked["requestState"]}
+        answered = {**asking, "inputResponses": answer, "requestState": required["requestState"]}
         stolen = json.loads(await bob.ask("tools/call", answered, modern=True))
         forged = json.loads(await bob.ask("tools/call", {**answered, "requestState": "v1.AAAA"}, modern=True))
         assert stolen["error"] == forged["error"]
@@ -206,12 +206,12 @@ async def test_store_times_do_not_reveal_the_memory_of_others(guarded: Path) -> 
         url = (await stack.enter_async_context(serving_gateway(guarded))).url
         alice = await stack.enter_async_context(visiting(url, "alice"))
         bob = await stack.enter_async_context(visiting(url, "bob"))
-        kept = rng.randbytes(size // 2).hex()
-        await alice.call("memory_put", value=kept)
+        text = rng.randbytes(size // 2).hex()
+        await alice.call("memory_put", value=text)
         times: dict[str, tuple[list[float], list[float]]] = {"put": ([], []), "forget": ([], [])}
         for _ in range(PAIRS):
             for which in rng.sample((0, 1), 2):
-                value = rng.randbytes(size // 2).hex() if which else kept
+                value = rng.randbytes(size // 2).hex() if which else text
                 began = time.perf_counter()
                 answer = await bob.call("memory_put", value=value)
                 times["put"][which].append(time.perf_counter() - began)

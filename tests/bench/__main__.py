@@ -50,13 +50,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="interleaved runs of which the median is shown")
     parser.add_argument("--large", action="store_true", help="1 GiB, grids twice as text, a million values")
     parser.add_argument("--write-docs", action="store_true", help="write the tables into the documentation")
-    given = parser.parse_args()
+    options = parser.parse_args()
 
     async def run() -> None:
-        for name in given.measures or MEASURES:
+        for name in options.measures or MEASURES:
             console = Recorder()
-            await MEASURES[name](console, given.runs, given.large)
-            if given.write_docs:
+            await MEASURES[name](console, options.runs, options.large)
+            if options.write_docs:
                 write_tables(name, console.tables)
 
     anyio.run(run)

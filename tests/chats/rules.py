@@ -28,8 +28,8 @@ def check_openai(messages: list[Message]) -> None:
             assert call["id"] not in seen
             seen.add(call["id"])
             owed.append(call["id"])
-            given = call["function"]["arguments"] if call["type"] == "function" else call["custom"]["input"]
-            assert isinstance(given, str)
+            arguments = call["function"]["arguments"] if call["type"] == "function" else call["custom"]["input"]
+            assert isinstance(arguments, str)
         if message["content"] is None:
             assert calls
         else:

@@ -205,8 +205,8 @@ def test_a_real_client_uses_wrapped_servers(name: str, tmp_path: Path) -> None:
         listed = run(str(program), *setup.list_servers)
         assert setup.is_ready(listed), listed
         assert "problem" not in run(*GATEWAY, "doctor", name)
-        said = run(str(program), *setup.prompt)
-        assert DONE in said
+        answer = run(str(program), *setup.prompt)
+        assert DONE in answer
         run(*GATEWAY, "uninstall", name)
         after = file.read_bytes()
     first = script.tools[0]

@@ -36,8 +36,8 @@ def test_numbers_are_written_by_rfc_8785(number: float, text: str) -> None:
 
 
 def test_keys_are_sorted_by_utf_16() -> None:
-    given = {"\u20ac": 1, "\r": 2, "\ufb33": 3, "1": 4, "\U0001f600": 5, "\u0080": 6, "\u00f6": 7}  # RFC 8785, 3.2.3
-    assert list(json.loads(write_canonical(given)).values()) == [2, 4, 6, 7, 1, 5, 3]
+    members = {"\u20ac": 1, "\r": 2, "\ufb33": 3, "1": 4, "\U0001f600": 5, "\u0080": 6, "\u00f6": 7}  # RFC 8785, 3.2.3
+    assert list(json.loads(write_canonical(members)).values()) == [2, 4, 6, 7, 1, 5, 3]
     assert write_canonical({"b": [1, {"d": '\u00e9\u2028\n"\x01', "c": None}], "a": False}) == (
         '{"a":false,"b":[1,{"c":null,"d":"\u00e9\u2028\\n\\"\\u0001"}]}'
     )  # fmt: skip

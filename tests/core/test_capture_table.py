@@ -427,8 +427,8 @@ def test_a_declared_wrapper_is_unwrapped_beside_additional_text() -> None:
     captured = taken(result([text("Two rows.")], {"result": [1, 2]}), rules("always", wrapped=True))
     assert blob(captured) == [1, 2]
     assert captured.companion is not None
-    kept = taken(result([text('{"result": [1, 2]}')], {"result": [1, 2]}), rules("always", wrapped=True))
-    assert blob(kept) == {"result": [1, 2]}
+    result_of_text = taken(result([text('{"result": [1, 2]}')], {"result": [1, 2]}), rules("always", wrapped=True))
+    assert blob(result_of_text) == {"result": [1, 2]}
 
 
 def test_a_large_wrapped_text_is_unwrapped_however_it_is_escaped() -> None:

@@ -154,7 +154,7 @@ def test_tools_without_a_pin_do_not_change_names_of_pinned_tools(
 def test_a_name_that_was_one_tools_is_never_anothers(mirror: MirrorPolicy, worlds: list[World]) -> None:
     given_names: dict[str, Origin] = {}
     for world in worlds:
-        given = build(world, mirror, owned_names=given_names).origins
-        assert all(given_names.get(name, origin) == origin for name, origin in given.items())
-        assert set(given.values()) == origins(world)
-        given_names |= given
+        all_origins = build(world, mirror, owned_names=given_names).origins
+        assert all(given_names.get(name, origin) == origin for name, origin in all_origins.items())
+        assert set(all_origins.values()) == origins(world)
+        given_names |= all_origins

@@ -26,11 +26,11 @@ BASE, BESIDE = "grid-0b8f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11", "grid-1c9f8d2e-6a55-
 
 
 def order(**changes: Any) -> ProcessingOptions:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "rules": CaptureRules("auto", inline_budget=20, error_budget=20, is_wrapped=False), "style": "compact",
         "tool": "grid", "arguments": b"{}", "bases": FixedBases(BASE, BESIDE), "max_key_bytes": 10,
     }  # fmt: skip
-    return ProcessingOptions(**(given | changes))
+    return ProcessingOptions(**(options | changes))
 
 
 def members(**result: Any) -> dict[str, bytes]:
@@ -123,9 +123,9 @@ def test_of_many_keys_the_first_are_indexed_and_all_are_counted() -> None:
 def test_a_whole_response_is_read_as_its_result_is() -> None:
     result = {"content": [], "structuredContent": {"a": 1.0}}
     frame = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
-    whole = process_frame(frame, order(), estimate_tokens)
-    assert isinstance(whole, ProcessedResult)
-    assert whole.notice == process_result(members(**result), order(), estimate_tokens).notice
+    processed = process_frame(frame, order(), estimate_tokens)
+    assert isinstance(processed, ProcessedResult)
+    assert processed.notice == process_result(members(**result), order(), estimate_tokens).notice
 
 
 def test_a_protocol_error_is_reported_as_one() -> None:

@@ -35,9 +35,9 @@ def test_lines_have_no_newline_and_empty_ones_are_skipped() -> None:
 
 @given(st.binary(max_size=200).map(lambda data: data.replace(b"\x00", b"\n")), st.lists(st.integers(0, 300)))
 def test_lines_are_the_same_for_any_chunks(data: bytes, places: list[int]) -> None:
-    whole = read_lines([data], max_bytes=7)
-    assert read_lines(cut(data, places), max_bytes=7) == whole
-    assert read_lines([data[at : at + 1] for at in range(len(data))], max_bytes=7) == whole
+    lines = read_lines([data], max_bytes=7)
+    assert read_lines(cut(data, places), max_bytes=7) == lines
+    assert read_lines([data[at : at + 1] for at in range(len(data))], max_bytes=7) == lines
 
 
 def test_an_overlong_line_keeps_its_head_and_the_next_is_whole() -> None:
@@ -82,9 +82,9 @@ PARTS = st.sampled_from([b"data: ", b"data", b":", b"\n", b"\r", b"\r\n", b"{}",
 
 @given(st.lists(PARTS, max_size=30).map(b"".join), st.lists(st.integers(0, 300)))
 def test_events_are_the_same_for_any_chunks(data: bytes, places: list[int]) -> None:
-    whole = read_events([data], max_bytes=9)
-    assert read_events(cut(data, places), max_bytes=9) == whole
-    assert read_events([data[at : at + 1] for at in range(len(data))], max_bytes=9) == whole
+    events = read_events([data], max_bytes=9)
+    assert read_events(cut(data, places), max_bytes=9) == events
+    assert read_events([data[at : at + 1] for at in range(len(data))], max_bytes=9) == events
 
 
 def test_overlong_data_is_marked_and_the_next_event_is_whole() -> None:

@@ -63,12 +63,12 @@ def test_lifted_and_spliced_params_are_the_same_bytes(
     assert marked is not None
     assert (marked.token, marked.id, marked.is_request) == (TOKEN, identity, True)
     past = {key: (raw,) for key, raw in lifted.members.items() if key != "_meta"}
-    whole = open_message(join(splice(marked, past)))
-    assert isinstance(whole.params, dict)
-    spliced = {key: bytes(raw) for key, raw in whole.params.items()}
+    message = open_message(join(splice(marked, past)))
+    assert isinstance(message.params, dict)
+    spliced = {key: bytes(raw) for key, raw in message.params.items()}
     assert open_object(spliced.pop("_meta", b"{}")) == open_object(own)
     assert spliced == {key: raw for key, raw in given_params.items() if key != "_meta"}
-    assert (whole.id, whole.method) == (identity, method)
+    assert (message.id, message.method) == (identity, method)
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_a_marked_message_without_a_usable_id_has_none(identity: bytes) -> None:
 def test_a_spliced_result_has_the_members_of_its_payload(members: dict[str, bytes]) -> None:
     marked = find_mark(join(object_of({"id": b"3", "result": b'{"_meta":{"%s":"t"}}' % MARK.encode()})))
     assert marked is not None
-    whole = open_message(join(splice(marked, {key: (raw,) for key, raw in members.items()})))
-    assert isinstance(whole.result, dict)
-    assert {key: bytes(raw) for key, raw in whole.result.items()} == {k: v.strip() for k, v in members.items()}
+    spliced = open_message(join(splice(marked, {key: (raw,) for key, raw in members.items()})))
+    assert isinstance(spliced.result, dict)
+    assert {key: bytes(raw) for key, raw in spliced.result.items()} == {k: v.strip() for k, v in members.items()}
 
 
 def test_segments_are_joined_to_json() -> None:

@@ -24,10 +24,10 @@ def read(chunks: Iterator[bytes], max_bytes: int) -> list[bytes | Overlong]:
 
 @given(STREAMS, st.lists(st.integers(0, 100), max_size=10), st.sampled_from([0, 1, 5, 29, 30, 1000]))
 def test_lines_are_the_same_for_any_chunks_of_a_stream(stream: bytes, cuts: list[int], bound: int) -> None:
-    whole = read(iter([stream]), bound)
+    lines = read(iter([stream]), bound)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    assert read((stream[a:b] for a, b in pairwise(edges)), bound) == whole
-    assert read((stream[at : at + 1] for at in range(len(stream))), bound) == whole
+    assert read((stream[a:b] for a, b in pairwise(edges)), bound) == lines
+    assert read((stream[at : at + 1] for at in range(len(stream))), bound) == lines
 
 
 @given(STREAMS)

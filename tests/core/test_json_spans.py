@@ -91,10 +91,10 @@ def walk(blob: Any, span: Span, value: Any) -> None:
 @example(b'{"a":1,"a":[2],"b":0,"\\u0061":{"a":3}}', memoryview)
 def test_spans_agree_with_a_parser(text: bytes, form: Any) -> None:
     blob, value = form(text), parse(text)
-    whole = trim(blob)
-    assert bytes(blob[whole.start : whole.stop]) == text.strip()
-    assert kind_at(blob, whole.start) == KINDS[type(json.loads(text))]
-    walk(blob, whole, value)
+    span = trim(blob)
+    assert bytes(blob[span.start : span.stop]) == text.strip()
+    assert kind_at(blob, span.start) == KINDS[type(json.loads(text))]
+    walk(blob, span, value)
 
 
 @pytest.mark.parametrize("fast", [1, 1 << 30])
@@ -112,9 +112,9 @@ def pointers(value: Any, at: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...]
 
 @given(TEXTS)
 def test_every_pointer_finds_the_same_value_as_a_parser(text: bytes) -> None:
-    whole = trim(text)
+    trimmed = trim(text)
     for tokens, value in pointers(parse(text)):
-        for span in (None, whole):
+        for span in (None, trimmed):
             found = locate(text, tokens, span)
             assert isinstance(found, Span)
             assert parse(text[found.start : found.stop]) == value
@@ -167,21 +167,21 @@ def test_long_runs_of_scalars_are_skipped_to_the_right_item(
 ) -> None:
     parts = [*(run * repeat), last, *run, b"{}"]
     blob = b"[" + (gap + b",").join(parts) + b"]"
-    whole = Span(0, len(blob))
-    assert count_items(blob, whole) == item(blob, whole, 10**6) == len(parts)
+    span = Span(0, len(blob))
+    assert count_items(blob, span) == item(blob, span, 10**6) == len(parts)
     for index in {0, len(run) * repeat - 1, len(run) * repeat, len(parts) - 1}:
-        found = item(blob, whole, index)
+        found = item(blob, span, index)
         assert isinstance(found, Span)
         assert blob[found.start : found.stop] == parts[index]
 
 
 @given(TEXTS.filter(lambda text: text.strip()[:1] == b"["), st.data())
 def test_items_at_offsets_contain_the_offsets(text: bytes, data: st.DataObject) -> None:
-    whole = trim(text)
-    every = list(enumerate(items(text, whole)))
+    trimmed = trim(text)
+    every = list(enumerate(items(text, trimmed)))
     chosen = [pair for pair in every if data.draw(st.booleans())]
     offsets = [data.draw(st.integers(span.start, span.stop - 1)) for _, span in chosen for _ in range(2)]
-    assert list(items_at(text, whole, sorted(offsets))) == chosen
+    assert list(items_at(text, trimmed, sorted(offsets))) == chosen
 
 
 def test_items_are_found_by_offset_among_very_many() -> None:
@@ -195,14 +195,14 @@ def test_items_are_found_by_offset_among_very_many() -> None:
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_nesting_of_any_depth_is_measured_without_recursion(depth: int, opening: bytes, closing: bytes) -> None:
     blob = opening * depth + b"1" + closing * depth
-    whole = Span(0, len(blob))
+    span = Span(0, len(blob))
     assert value_stop(blob, 0, len(blob)) == len(blob)
     inner = Span(len(opening), len(blob) - len(opening) - 1)
     if opening == b"[":
-        assert count_items(blob, whole) == 1
-        assert list(items(blob, whole)) == [inner]
+        assert count_items(blob, span) == 1
+        assert list(items(blob, span)) == [inner]
     else:
-        assert members(blob, whole) == (Member("a", inner),)
+        assert members(blob, span) == (Member("a", inner),)
 
 
 def test_a_repeated_key_of_a_large_object_has_its_last_value() -> None:

@@ -31,9 +31,9 @@ HIDDEN = (
 
 def stored(value: Any, **changes: Any) -> NoticeInput:
     blob = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
-    whole = trim(blob)
-    kind = kind_at(blob, whole.start)
-    given_members = members(blob, whole) if kind == "object" else ()
+    span = trim(blob)
+    kind = kind_at(blob, span.start)
+    given_members = members(blob, span) if kind == "object" else ()
     if "head" in changes:
         changes["error"] = ErrorExcerpt(changes.pop("head"))
     fields = {
@@ -319,8 +319,8 @@ def test_a_long_key_does_not_hide_the_other_keys() -> None:
 def test_a_quoted_text_is_json_of_at_most_so_many_bytes(text: str, limit: int) -> None:
     quoted = as_json_string(text, limit)
     assert len(quoted.encode("utf-8", "surrogatepass")) <= limit + 2
-    whole = json.loads(quoted)
-    assert whole == text or whole.endswith("...")
+    decoded = json.loads(quoted)
+    assert decoded == text or decoded.endswith("...")
     assert all(unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in quoted)
 
 

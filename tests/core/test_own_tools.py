@@ -115,8 +115,8 @@ def test_descriptions_of_storing_tools_state_the_lifetime(seconds: float, expect
     ],
 )
 def test_texts_with_a_number_are_accepted_as_numbers(tool: str, arguments: bytes, read: dict[str, int]) -> None:
-    given = TOOLS[tool].read_arguments(arguments)
-    assert {name: given.flag(name) if name == "all" else given.number(name) for name in read} == read
+    parsed = TOOLS[tool].read_arguments(arguments)
+    assert {name: parsed.flag(name) if name == "all" else parsed.number(name) for name in read} == read
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_texts_with_a_number_are_accepted_as_numbers(tool: str, arguments: bytes
     ],
 )
 def test_json_is_kept_as_it_is_written(tool: str, argument: str, written: bytes, kept: bytes) -> None:
-    given = TOOLS[tool].read_arguments(b'{"memory_path":"p","%b":%b}' % (argument.encode(), written))
-    assert given.json(argument) == kept
+    parsed = TOOLS[tool].read_arguments(b'{"memory_path":"p","%b":%b}' % (argument.encode(), written))
+    assert parsed.json(argument) == kept
 
 
 @pytest.mark.parametrize(

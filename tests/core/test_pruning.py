@@ -69,7 +69,7 @@ def test_pruning_stops_as_soon_as_the_budget_is_met() -> None:
     while (pruned := prune(CHAT, budget - 1)).fits:
         budget = pruned.tokens
         places.append([(cut.phase, cut.message) for cut in pruned.cuts])
-    whole = [
+    all_cuts = [
         ("tool results", 3),
         ("tool inputs", 2),
         ("tool inputs", 6),
@@ -78,8 +78,8 @@ def test_pruning_stops_as_soon_as_the_budget_is_met() -> None:
         ("assistant text", 4),
         ("user text", 5),
     ]
-    assert [cut for cut in places if cut == whole[: len(cut)]] == [whole[: n + 1] for n in range(len(whole))]
-    assert [(cut.phase, cut.message) for cut in pruned.cuts] == whole
+    assert [cut for cut in places if cut == all_cuts[: len(cut)]] == [all_cuts[: n + 1] for n in range(len(all_cuts))]
+    assert [(cut.phase, cut.message) for cut in pruned.cuts] == all_cuts
 
 
 def test_inputs_of_the_latest_assistant_message_are_never_pruned() -> None:
@@ -95,13 +95,13 @@ def test_all_items_of_the_latest_model_turn_of_responses_are_kept() -> None:
     message = {"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": [text]}
     thought = {"type": "reasoning", "id": "r", "summary": []}
     done = [{"type": "function_call_output", "call_id": name, "output": "ok"} for name in ("b", "c")]
-    early = [call("a"), {"type": "function_call_output", "call_id": "a", "output": "ok"}]
+    first_turn = [call("a"), {"type": "function_call_output", "call_id": "a", "output": "ok"}]
     for latest in (
         [thought, message, call("b"), call("c")],
         [call("b"), message, call("c")],
         [call("b"), call("c"), message],
     ):
-        pruned = prune([user("x"), *early, *latest, *done], 0, "openai-responses")
+        pruned = prune([user("x"), *first_turn, *latest, *done], 0, "openai-responses")
         assert [cut.message for cut in pruned.cuts] == [1]
     assert prune([call("a"), call("b")], 0, "openai-responses").cuts == ()
 
@@ -173,8 +173,8 @@ def test_a_budget_is_met_with_an_estimate_that_is_not_additive() -> None:
         parts = message["content"] if isinstance(message["content"], list) else [message["content"]]
         return sum(len(json.dumps(part)) for part in parts) + len(parts) ** 3
 
-    whole = sum(map(estimate, messages))
-    for budget in range(whole, 0, -97):
+    total = sum(map(estimate, messages))
+    for budget in range(total, 0, -97):
         pruned = prune_messages(messages, budget, "anthropic", estimate=estimate)
         assert pruned.tokens == sum(map(estimate, pruned.messages))
         assert pruned.fits == (pruned.tokens <= budget)

@@ -136,9 +136,9 @@ def test_at_the_time_limit_the_count_of_further_hits_is_a_minimum() -> None:
 @given(st.lists(st.text("ab\u00e9x", max_size=5), max_size=40), st.sampled_from(["a", "b$", "^", "x|\u00e9", "^a?$"]))
 def test_a_search_equals_a_search_line_by_line(lines: list[str], pattern: str) -> None:
     text = "\n".join(lines)
-    whole = text.split("\n") if text else []
-    whole = whole[:-1] if whole and not whole[-1] else whole
-    wanted = [f"{number}: {line}" for number, line in enumerate(whole) if re.search(pattern, line)]
+    all_lines = text.split("\n") if text else []
+    all_lines = all_lines[:-1] if all_lines and not all_lines[-1] else all_lines
+    wanted = [f"{number}: {line}" for number, line in enumerate(all_lines) if re.search(pattern, line)]
     shown = grep(text, pattern, limit=1000)
     assert (shown.splitlines() if shown != "No match." else []) == wanted
 

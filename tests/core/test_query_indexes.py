@@ -138,7 +138,7 @@ def test_windows_of_small_texts_by_line(blob: bytes, shown: str) -> None:
     assert window("lines", -1)(blob, never) == shown
 
 
-def test_the_time_limit_ends_the_building_of_an_index_which_later_queries_continue() -> None:
+def test_later_queries_continue_an_index_that_the_time_limit_cut_off() -> None:
     blob = json.dumps(TEXT * 3).encode()
     calls = iter(range(1000))
     with keep_indexes(kept("late", len(blob))):

@@ -164,11 +164,11 @@ def test_pieces_of_any_size_contain_the_same_text(size: int, dump: Callable[[Any
     pieces = list(split_text(blob, trim(blob), never, size))
     assert b"".join(piece.data for piece in pieces).decode() == text
     raw = dump([text]).encode()
-    whole = list(split_text(raw, trim(raw), never, size))
-    assert b"".join(piece.data for piece in whole) == raw
-    assert all(piece.data.decode() is not None for piece in whole)
-    assert whole[0] == Piece(0, whole[0].data, len(whole[0].data))
-    assert [piece.start for piece in whole[1:]] == [piece.stop for piece in whole[:-1]]
+    all_pieces = list(split_text(raw, trim(raw), never, size))
+    assert b"".join(piece.data for piece in all_pieces) == raw
+    assert all(piece.data.decode() is not None for piece in all_pieces)
+    assert all_pieces[0] == Piece(0, all_pieces[0].data, len(all_pieces[0].data))
+    assert [piece.start for piece in all_pieces[1:]] == [piece.stop for piece in all_pieces[:-1]]
 
 
 def test_lone_surrogates_are_replaced_at_any_piece_size() -> None:
@@ -181,10 +181,10 @@ def test_lone_surrogates_are_replaced_at_any_piece_size() -> None:
 @given(st.text(max_size=60), st.text(min_size=1, max_size=3), st.booleans())
 def test_a_text_is_found_in_any_position_and_encoding(text: str, wanted: str, ascii_: bool) -> None:  # noqa: FBT001
     text, wanted = (part.encode("utf-8", "replace").decode() for part in (text, wanted))
-    whole = wanted.join((text, text[::-1], "")) + text
-    blob = json.dumps(whole, ensure_ascii=ascii_).encode()
+    text_with_matches = wanted.join((text, text[::-1], "")) + text
+    blob = json.dumps(text_with_matches, ensure_ascii=ascii_).encode()
     found = find_text(blob, trim(blob), wanted.encode(), 1000, never)
-    assert len(found) == whole.count(wanted)
+    assert len(found) == text_with_matches.count(wanted)
     assert all(json.loads(b'"%b"' % blob[one.start : one.stop]) == wanted for one in found)
 
 

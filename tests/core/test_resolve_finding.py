@@ -96,7 +96,7 @@ def test_the_escape_sends_what_would_have_been_a_pointer(text: str, sent: str | 
 
 def stored(**changes: Any) -> NoticeInput:
     blob = b'{"raw_grid":[[1,2],[3,4]],"shape":[2,2]}'
-    given = {
+    values = {
         "path": BASE,
         "tool": "make_grid",
         "arguments": b'{"molecule":"water"}',
@@ -105,7 +105,7 @@ def stored(**changes: Any) -> NoticeInput:
         "estimate": len,
         "members": members(blob, trim(blob)),
     }
-    return NoticeInput(**{**given, **changes})
+    return NoticeInput(**{**values, **changes})
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -277,8 +277,8 @@ def test_a_text_that_spells_what_is_wanted_where_no_text_is_goes_as_that(
     wanted: dict[Location, frozenset[str]] = {("number",): frozenset(types.split()), ("text",): frozenset({"string"})}
     found = find_typed_texts(arguments, (), wanted.__getitem__)
     assert [str(join(item.value), "utf-8") for item in found] == ([] if sent is None else [sent])
-    whole = join(substitute_pointers(arguments, found, {}, wanted.__getitem__))
-    assert whole == arguments.replace(json.dumps(text).encode(), (sent or json.dumps(text)).encode(), 1)
+    substituted = join(substitute_pointers(arguments, found, {}, wanted.__getitem__))
+    assert substituted == arguments.replace(json.dumps(text).encode(), (sent or json.dumps(text)).encode(), 1)
 
 
 def test_typed_texts_are_found_at_any_depth_and_pointers_are_not() -> None:

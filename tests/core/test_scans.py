@@ -82,11 +82,11 @@ def test_a_scan_asks_before_each_piece_whether_it_may_continue() -> None:
     class StoppedError(Exception):
         pass
 
-    asked: list[int] = []
+    checks: list[int] = []
 
     def check() -> None:
-        asked.append(1)
-        if len(asked) == 3:
+        checks.append(1)
+        if len(checks) == 3:
             raise StoppedError
 
     with pytest.raises(StoppedError):

@@ -338,7 +338,7 @@ def objects(draw: st.DrawFn, inner: st.SearchStrategy[tuple[Any, Any]]) -> tuple
 def arrays(draw: st.DrawFn, inner: st.SearchStrategy[tuple[Any, Any]]) -> tuple[Any, Any]:
     prefix, (rest, value) = draw(st.lists(inner, max_size=2)), draw(inner)
     head = {"prefixItems": [part for part, _ in prefix]} if prefix else {}
-    return {"type": "array", **head, "items": rest}, [*(given for _, given in prefix), value]
+    return {"type": "array", **head, "items": rest}, [*(item for _, item in prefix), value]
 
 
 @st.composite
@@ -361,9 +361,9 @@ def roots(draw: st.DrawFn) -> tuple[Schema, Any]:
         return {"type": "object", "allOf": [schema], "$defs": DEFS}, value
     if form == "plain":
         return {**schema, "$defs": DEFS}, value
-    kept = {key: part for key, part in other["properties"].items() if key not in schema["properties"]}
-    other = {**other, "properties": kept, "required": list(kept)}
-    more = {key: part for key, part in more.items() if key in kept}
+    added = {key: part for key, part in other["properties"].items() if key not in schema["properties"]}
+    other = {**other, "properties": added, "required": list(added)}
+    more = {key: part for key, part in more.items() if key in added}
     return {"type": "object", form: [schema, other], "$defs": DEFS}, draw(st.sampled_from([value, more]))
 
 

@@ -17,7 +17,7 @@ def tool(name: str, own: str | None = None, **schema: Any) -> ScriptTool:
     return ScriptTool(name, own or name.removesuffix("_mirrored"), schema, is_read_only=True)
 
 
-def test_a_tool_has_the_name_of_its_twin_and_its_own_name_if_that_is_unique() -> None:
+def test_a_tool_has_its_twins_name_and_its_own_if_that_is_unique() -> None:
     named = name_tools([tool("a-b_mirrored"), tool("x_say_mirrored", "say"), tool("y_say_mirrored", "say")])
     assert set(named) == {"a_b_mirrored", "a_b", "x_say_mirrored", "y_say_mirrored"}
     assert set(name_tools([tool("3d"), tool("class")])) == {"_3d", "_class"}

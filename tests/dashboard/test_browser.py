@@ -322,6 +322,6 @@ async def test_a_token_is_asked_for_once_and_kept_in_the_tab(configured: Configu
         await browser("wait", selector="tbody tr", text="mine")
         await browser("reload")
         await browser("wait", selector="tbody tr", text="mine")
-        kept = await browser("evaluate", code="[document.cookie, localStorage.length, location.href]")
-        assert kept == ["", 0, f"{opened.address}#/values"]
+        traces = await browser("evaluate", code="[document.cookie, localStorage.length, location.href]")
+        assert traces == ["", 0, f"{opened.address}#/values"]
         assert (await browser("text", selector="#scope"))[0] == "alice"

@@ -119,8 +119,8 @@ async def test_the_view_works_in_a_host_with_the_official_bridge(host: Path, the
     async with open_browser() as browser:
         await browser("open", url="about:blank")
         await browser("script", path=str(host))
-        given = [read_view(), overview_of(), overview_of(values=7), theme]
-        started = await browser("evaluate", code=f"startHost(...{json.dumps(given)})")
+        script_arguments = [read_view(), overview_of(), overview_of(values=7), theme]
+        started = await browser("evaluate", code=f"startHost(...{json.dumps(script_arguments)})")
         assert started["name"] == "mcp-mirror"
         await browser("frameWait", selector="svg g", text="list_orders_mirrored")
         [text] = await browser("frameText", selector="#content")
@@ -147,8 +147,8 @@ async def test_the_view_shows_hostile_names_as_text(host: Path) -> None:
     async with open_browser() as browser:
         await browser("open", url="about:blank")
         await browser("script", path=str(host))
-        given = [read_view(), hostile, {"content": []}, "light"]
-        await browser("evaluate", code=f"startHost(...{json.dumps(given)})")
+        script_arguments = [read_view(), hostile, {"content": []}, "light"]
+        await browser("evaluate", code=f"startHost(...{json.dumps(script_arguments)})")
         await browser("frameWait", selector="td", text="<img")
         assert await browser("frameText", selector="main img, main script, main iframe") == []
         await browser("frameClick", selector="button")

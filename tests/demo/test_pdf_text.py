@@ -55,9 +55,9 @@ def save_pdf(path: Path, password: str = "") -> Path:
 
 def test_an_unusable_file_error_names_the_cause(tmp_path: Path) -> None:
     (tmp_path / "text.pdf").write_text("hello")
-    whole = SHEET.read_bytes()
+    data = SHEET.read_bytes()
     (tmp_path / "damaged.pdf").write_bytes(b"%PDF-1.4\n" + b"\x00garbage" * 20)
-    (tmp_path / "cut.pdf").write_bytes(whole[: len(whole) // 3])
+    (tmp_path / "cut.pdf").write_bytes(data[: len(data) // 3])
     cases = {
         str(tmp_path / "absent.pdf"): "No file at",
         str(tmp_path): "No file at",

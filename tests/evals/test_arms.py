@@ -57,12 +57,12 @@ async def test_each_case_succeeds_in_each_arm(
         async with servers_of(arm, tmp_path / arm) as servers:
             for name, case in LOADED.items():
                 direct: dict[str, Any] = {"gateway": False, "style": PLAIN} if arm == "direct" else {}
-                asked = len(servers.user.requests)
+                request_count = len(servers.user.requests)
                 record = await run_script(servers, server, case, arm, **direct)
                 assert [check for check in record["checks"] if not check["passed"]] == [], (name, arm)
                 assert record["success"], (name, arm)
                 questions = QUESTIONS.get(arm, 0) if name == "asked_call" else 0
-                assert len(servers.user.requests) - asked == questions, (name, arm)
+                assert len(servers.user.requests) - request_count == questions, (name, arm)
                 records[name][arm] = {**record, "variant": arm}
     table = as_markdown(rows_of([record for arms in records.values() for record in arms.values()], "case"))
     sys.stdout.write(f"{table}\n")  # pytest -s shows it

@@ -33,8 +33,8 @@ def registry(tmp_path: Path) -> Path:
 
 def weights_of(registry: Path, count: int) -> Weights:
     pins = tuple(build_wheel(registry, number, data) for number, data in enumerate(PARTS[:count], start=1))
-    whole = b"".join(PARTS[:count])
-    return Weights("tiny", len(whole), hashlib.sha256(whole).hexdigest(), pins)
+    content = b"".join(PARTS[:count])
+    return Weights("tiny", len(content), hashlib.sha256(content).hexdigest(), pins)
 
 
 def from_folder(registry: Path) -> tuple[str, ...]:

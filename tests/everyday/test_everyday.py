@@ -155,9 +155,11 @@ def _compare(
         row.stored += not is_shown
         assert is_object(value_of(plain)) or direct > UNTOUCHED or _has_media(plain)
         structured = json.dumps(plain.structured_content, separators=(",", ":"), ensure_ascii=False)
-        whole = max(direct, count_tokens(structured) if plain.structured_content else 0)  # clients show one of them
-        most = (whole if is_shown else MAX_PREVIEW_TOKENS) + count_tokens(path) + (BESIDE_PATH if is_shown else CLOSING)
-        assert through <= most + _media_lines(mirrored, count_tokens), f"{whole} became {through} tokens:\n{read}"
+        tokens = max(direct, count_tokens(structured) if plain.structured_content else 0)  # clients show one of them
+        most = (
+            (tokens if is_shown else MAX_PREVIEW_TOKENS) + count_tokens(path) + (BESIDE_PATH if is_shown else CLOSING)
+        )
+        assert through <= most + _media_lines(mirrored, count_tokens), f"{tokens} became {through} tokens:\n{read}"
         check_stored(gateway, path, value_of(plain), places)
 
 

@@ -20,9 +20,9 @@ BESIDE = ("mcp_mirror.evals", "mcp_mirror.demo", "mcp_mirror.prune", "mcp_mirror
 
 def modules_after(program: str, *arguments: str) -> set[str]:
     """The modules that are loaded when a program has ended."""
-    whole = f"import json, sys\n{program}\nprint(json.dumps(sorted(sys.modules)))"
+    script = f"import json, sys\n{program}\nprint(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run(
-        [sys.executable, "-c", whole, *arguments],
+        [sys.executable, "-c", script, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

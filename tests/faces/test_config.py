@@ -242,12 +242,14 @@ def test_the_default_lock_file_is_beside_the_configuration(load: Load, tmp_path:
 
 
 def test_encryption_keys_are_read_and_not_shown(load: Load) -> None:
-    given = {"NEW": "n" * 32, "OLD": "o" * 44}
-    config = load("store: {encryption: {keys: ['${NEW}', '${OLD}'], enabled: no, clear: refuse}}", given)
+    environment = {"NEW": "n" * 32, "OLD": "o" * 44}
+    config = load("store: {encryption: {keys: ['${NEW}', '${OLD}'], enabled: no, clear: refuse}}", environment)
     assert config.store.encryption == EncryptionPolicy(("n" * 32, "o" * 44), enabled=False, clear="refuse")
     assert "nnn" not in repr(config)
-    assert load("store: {encryption: {keys: ['${NEW}']}}", given).store.encryption == EncryptionPolicy(("n" * 32,))
-    (message,) = load("store: {kind: memory, encryption: {keys: ['${NEW}']}}", given).warnings
+    assert load("store: {encryption: {keys: ['${NEW}']}}", environment).store.encryption == EncryptionPolicy(
+        ("n" * 32,)
+    )
+    (message,) = load("store: {kind: memory, encryption: {keys: ['${NEW}']}}", environment).warnings
     assert message.endswith("encryption: values in memory are not encrypted; this applies to the kinds disk and redis")
 
 

@@ -160,8 +160,8 @@ REMOTE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", REMOTE)
-def test_a_remote_server_becomes_a_wrapped_one_without_secrets_in_arguments(name: str, write: Write) -> None:
-    entry, kept = REMOTE[name]
+def test_a_remote_server_is_wrapped_without_secrets_in_arguments(name: str, write: Write) -> None:
+    entry, arguments = REMOTE[name]
     path, block, _ = FILES[name]
     file = write(path, render(name, block, entry))
     before = parse(file)
@@ -177,7 +177,7 @@ def test_a_remote_server_becomes_a_wrapped_one_without_secrets_in_arguments(name
     ]  # fmt: skip
     assert env == {"MCP_MIRROR_HEADER_1": headers["Authorization"]}
     wrapped.pop("name", None)
-    assert wrapped == kept
+    assert wrapped == arguments
     file.write_text(file.read_text() + "\n")  # the file changed, so that the entry is restored on its own
     Path(f"{file}{BACKUP_SUFFIX}").unlink()
     assert run("uninstall", name).exit_code == 0
@@ -345,9 +345,9 @@ def test_status_reports_a_changed_entry_and_a_missing_program(write: Write) -> N
     now = parse(file)
     now["mcpServers"]["files"]["env"] = {"A": "b"}
     file.write_text(json.dumps(now))
-    said = run("status").stdout
-    assert "changed since the installation: files\n" in said
-    assert f"problem: {PROGRAM} does not exist" in said
+    output = run("status").stdout
+    assert "changed since the installation: files\n" in output
+    assert f"problem: {PROGRAM} does not exist" in output
     assert run("uninstall", "cursor").exit_code == 0
     assert parse(file)["mcpServers"]["files"] == {"command": "x", "args": [], "env": {"A": "b"}}
 

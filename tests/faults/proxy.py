@@ -178,10 +178,10 @@ class FaultProxy:
                     link.client.write(data)
                     await link.client.drain()
                     continue
-                whole = await _whole(data, reader)
+                message = await _whole(data, reader)
                 self.struck(time.monotonic())
                 fault, link.fault, link.spoilt = link.fault, None, True
-                await fault(link.client, whole)
+                await fault(link.client, message)
 
 
 async def _whole(data: bytes, reader: asyncio.StreamReader) -> bytes:

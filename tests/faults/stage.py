@@ -88,8 +88,8 @@ class Stage:
         return f"key{next(self._numbers)}"
 
     async def call(self, tool: str, **arguments: Any) -> Answer:
-        given = arguments if "key" in arguments else {"key": self.key(), **arguments}
-        result = await asyncio.wait_for(self.client.call_tool(f"{tool}_mirrored", given), 3 * BOUND)
+        with_key = arguments if "key" in arguments else {"key": self.key(), **arguments}
+        result = await asyncio.wait_for(self.client.call_tool(f"{tool}_mirrored", with_key), 3 * BOUND)
         block = result.content[0]
         assert isinstance(block, TextContent)
         return Answer(block.text, bool(result.is_error), time.monotonic())

@@ -92,10 +92,10 @@ async def test_an_upstream_that_ends_at_each_start_is_reported_until_it_starts(
     (tmp_path / "down").touch()
     async with staging("stdio", tmp_path) as on:
         for _ in range(REFUSALS):
-            asked = time.monotonic()
+            began = time.monotonic()
             refused = await on.call("echo")
             assert refused.failed
-            assert refused.at - asked < (BACK + SLACK) * slowness()
+            assert refused.at - began < (BACK + SLACK) * slowness()
             assert "Upstreams that are not connected now: bad." in refused.text
         await on.witness.see("ended", times=6)  # the pauses between two attempts have grown
         on.down.unlink()
@@ -103,7 +103,7 @@ async def test_an_upstream_that_ends_at_each_start_is_reported_until_it_starts(
         while (answer := await on.call("echo")).failed and answer.at - returned < GIVE_UP_AFTER:
             pass
         row = ("stdio", "ends at each start, from the first on", refused.text, "calls until it can start",
-               milliseconds(refused.at - asked), milliseconds(answer.at - returned), "")  # fmt: skip
+               milliseconds(refused.at - began), milliseconds(answer.at - returned), "")  # fmt: skip
         record_property("row", row)
         assert not answer.failed
         assert answer.at - returned < BACK * slowness()
@@ -115,17 +115,17 @@ async def test_a_server_that_stops_reading_costs_one_call_and_restarts(
     async with staging("stdio", tmp_path) as on:
         before = len(on.witness.all("started"))
         assert not (await on.call("deaf")).failed
-        asked = time.monotonic()
+        began = time.monotonic()
         lost = await on.call("brief", pad="x" * 1_900_000)
-        while (answer := await on.call("echo")).failed and answer.at - asked < GIVE_UP_AFTER:
+        while (answer := await on.call("echo")).failed and answer.at - began < GIVE_UP_AFTER:
             pass
         returned = (await on.witness.see("started", times=before + 1))["at"]
-        row = ("stdio", "reads no more", lost.text, "the call", milliseconds(lost.at - asked),
+        row = ("stdio", "reads no more", lost.text, "the call", milliseconds(lost.at - began),
                milliseconds(answer.at - returned), "")  # fmt: skip
         record_property("row", row)
         assert "'bad' does not read its input" in lost.text
         slow = slowness()
-        assert lost.at - asked < HANG + STUCK + SLACK * slow
+        assert lost.at - began < HANG + STUCK + SLACK * slow
         assert not answer.failed
         assert answer.at - returned < BACK * slow
         assert answer.at - lost.at < STOPPED + BACK * slow

@@ -39,17 +39,17 @@ async def test_a_storm_of_announcements_costs_a_listing_a_second_and_no_memory(
         on.witness.words.clear()
         Path(f"/proc/{on.gateway}/clear_refs").write_text("5")  # resets the peak
         before, taken = memory(on.gateway), []
-        asked = time.monotonic()
+        call_began = time.monotonic()
         storm = asyncio.create_task(on.call("storm", times=TIMES, adds="after"))
         while "after_mirrored" not in {tool.name for tool in (await on.client.list_tools()).tools}:
             began = time.monotonic()
             answers = await asyncio.gather(on.call("echo"), on.call("ping"))
             assert not any(answer.failed for answer in answers)
             taken.append(max(answer.at for answer in answers) - began)
-            assert began - asked < BOUND
+            assert began - call_began < BOUND
         assert not (await storm).failed
         most = memory(on.gateway, "VmHWM")
-        lasted = time.monotonic() - asked
+        lasted = time.monotonic() - call_began
         listed = [word["at"] for word in on.witness.all("tools/list")]
         what = f"{TIMES:,} announcements of changes over {transport} in {lasted:.1f} s"
         cost = (

@@ -134,9 +134,9 @@ class Stage:
 
     async def try_upstream(self, upstream: str, data: bytes) -> str:
         """These bytes are what an upstream answers with."""
-        given = {"bytes": base64.b64encode(data).decode(), "nonce": "true"}
+        arguments = {"bytes": base64.b64encode(data).decode(), "nonce": "true"}
         async with asyncio.timeout(BOUND):
-            answer = await self._call(f"{upstream}_parrot_mirrored", given)
+            answer = await self._call(f"{upstream}_parrot_mirrored", arguments)
         await self.steady(upstream)
         await self.steady("calm")
         return answer
@@ -184,9 +184,9 @@ class Stage:
 
         async def attempt(data: bytes) -> str:
             identity = f"true-{next(self._numbers)}"
-            asked = {"name": "calm_steady_mirrored", "arguments": {"nonce": identity}}
+            params = {"name": "calm_steady_mirrored", "arguments": {"nonce": identity}}
             meta = {"_meta": {f"io.modelcontextprotocol/{key}": value for key, value in MODERN.items()}}
-            call = {"jsonrpc": "2.0", "id": identity, "method": "tools/call", "params": {**asked, **meta}}
+            call = {"jsonrpc": "2.0", "id": identity, "method": "tools/call", "params": {**params, **meta}}
             writer.write(data + b"\n" + json.dumps(call).encode() + b"\n")
             await writer.drain()
             output = ""

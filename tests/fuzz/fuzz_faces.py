@@ -29,10 +29,10 @@ async def fuzz(side: str, seconds: float) -> int:
                 try:
                     await attempt(data)
                 except BaseException as error:
-                    kept = KEPT / f"{side}-{seed}-{count}"
+                    file = KEPT / f"{side}-{seed}-{count}"
                     KEPT.mkdir(exist_ok=True)
-                    kept.write_bytes(data)
-                    error.add_note(f"The input is in {kept}.")
+                    file.write_bytes(data)
+                    error.add_note(f"The input is in {file}.")
                     raise
                 count += 1
     return count

@@ -53,9 +53,9 @@ def check_framing(data: bytes) -> None:
     """Fed whole, fed byte by byte."""
     readers: tuple[Any, ...] = (LineReader, EventReader)
     for reader in readers:
-        whole, bitwise = reader(MemoryCollector(BOUND)), reader(MemoryCollector(BOUND))
+        by_chunks, bitwise = reader(MemoryCollector(BOUND)), reader(MemoryCollector(BOUND))
         messages: list[Any] = [message for at in range(len(data)) for message in bitwise.feed(data[at : at + 1])]
-        assert whole.feed(data) == messages
+        assert by_chunks.feed(data) == messages
 
 
 def check_message(data: bytes) -> None:

@@ -91,11 +91,11 @@ async def open_desk(
     **sections: Any,
 ) -> AsyncIterator[Desk]:
     """Open a gateway, with keys for each upstream and sections of the configuration."""
-    given = {name: upstream(name, folder, **(upstreams or {}).get(name, {})) for name in ("crm", "web", "mail")}
+    servers = {name: upstream(name, folder, **(upstreams or {}).get(name, {})) for name in ("crm", "web", "mail")}
     (folder / "exchange").mkdir(exist_ok=True)
     tools = {"roots": [str(folder / "exchange")], **sections.pop("memory_tools", {})}
     store = sections.pop("store", {"kind": "memory", "path": None})
-    path = configured(given, memory_tools=tools, store=store, **sections)
+    path = configured(servers, memory_tools=tools, store=store, **sections)
     async with open_application(load_config(path, {})) as application:
         await application.upstreams.settle(BOUND)
         yield Desk(application, folder)

@@ -33,14 +33,14 @@ async def put(store: DiskStore, owner: str, base: str, blob: bytes) -> None:
 @pytest.mark.timeout(600)
 async def test_the_time_to_put_or_delete_tells_nothing_of_another(tmp_path: Path) -> None:
     rng = random.Random(14)  # noqa: S311  # no secret
-    kept = rng.randbytes(SIZE)
+    stored = rng.randbytes(SIZE)
     times: dict[str, tuple[list[float], list[float]]] = {"put": ([], []), "delete": ([], [])}
     async with DiskStore(StorePolicy(fsync=False), time.time, tmp_path / "store") as store:
-        await put(store, "alice", "t-1", kept + b".")
+        await put(store, "alice", "t-1", stored + b".")
         for _ in range(PAIRS):
             for which in rng.sample((0, 1), 2):
                 new = rng.randbytes(SIZE)  # the same work before each put
-                blob = b"".join((new if which else kept, b"."))  # and each blob just written to memory
+                blob = b"".join((new if which else stored, b"."))  # and each blob just written to memory
                 began = time.perf_counter()
                 await put(store, "bob", "t-2", blob)
                 put_at = time.perf_counter()

@@ -81,11 +81,11 @@ class Client:
         answer = await self.request("tools/call", params)
         result = answer.get("result", {})
         if result.get("resultType") == "input_required":
-            asked = result["inputRequests"].items()
+            requests = result["inputRequests"].items()
             accepted: dict[str, Any] = {"action": "accept", "content": {"a": "b"}}
-            given = {key: {"roots": []} if one["method"] == "roots/list" else accepted for key, one in asked}
+            answers = {key: {"roots": []} if one["method"] == "roots/list" else accepted for key, one in requests}
             state = {"requestState": result["requestState"]} if "requestState" in result else {}
-            answer = await self.request("tools/call", {**params, "inputResponses": given, **state})
+            answer = await self.request("tools/call", {**params, "inputResponses": answers, **state})
         return answer
 
 
@@ -99,14 +99,14 @@ async def run_through(client: Client, suffix: str) -> dict[str, Any]:
     await client.call(f"work{suffix}")
     for code in (-32000, -32021, -32042, 1 << 40):
         await client.call(f"refuse{suffix}", code=code)
-    asked = await client.call(f"ask{suffix}")
+    reply = await client.call(f"ask{suffix}")
     await client.request("resources/read", {"uri": URI})
     await client.request("prompts/get", {"name": "p", "arguments": {}})
     reference = {"type": "ref/prompt", "name": "p"}
     await client.request("completion/complete", {"ref": reference, "argument": {"name": "a", "value": ""}})
     await client.request("resources/read", {"uri": "mcp-mirror://upstreams"})
     await client.request("tools/list")
-    return asked
+    return reply
 
 
 def upstream(version: str) -> dict[str, Any]:
@@ -122,14 +122,14 @@ async def test_no_canary_arrives_where_values_are_hidden(
     config = configured({"canary": upstream(server), "honest": raw()}, **HIDING[hiding])
     async with asyncio.timeout(100), speak(config) as lines:
         client = Client(lines, version)
-        asked = await run_through(client, "_mirrored")
+        reply = await run_through(client, "_mirrored")
     received = "\n".join(client.received)
     arrived = [one for one in FIELDS if one.rule_if_hidden not in ALLOWED and mark(one.message, one.name) in received]
     allowed = {"initialize, server/discover": "instructions"} if hiding == "flows.model" else {}
     assert [(one.message, one.name) for one in arrived if allowed.get(one.message) != one.name] == []
     assert mark("notifications/resources/updated", "uri") not in received
-    assert mark("elicitation/create", "message") in received, asked
-    assert "isError" not in asked.get("result", {}) or not asked["result"]["isError"] or server == OLD, asked
+    assert mark("elicitation/create", "message") in received, reply
+    assert "isError" not in reply.get("result", {}) or not reply["result"]["isError"] or server == OLD, reply
 
 
 @pytest.mark.parametrize("version", [OLD, NEW])
@@ -174,8 +174,8 @@ def test_the_table_has_every_field_of_the_protocol() -> None:
         where = "empty results" if is_result and method in EMPTY else ALIASES.get(method, method)
         assert where in known, (method, version)
         schema = model.model_json_schema() if isinstance(model, type) else {}
-        whole = schema if is_result else schema.get("properties", {}).get("params", {})
-        for part in (whole, *whole.get("anyOf", ())):
+        described = schema if is_result else schema.get("properties", {}).get("params", {})
+        for part in (described, *described.get("anyOf", ())):
             found = schema.get("$defs", {}).get(str(part.get("$ref", "")).rpartition("/")[2], part)
             names = set(found.get("properties", {}))
             counted += len(names)

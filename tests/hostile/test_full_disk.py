@@ -63,7 +63,7 @@ def text_of(word: str, size: int) -> str:
 async def test_a_full_disk_costs_only_the_values_that_find_no_room(
     configured: Configured, raw: Any, serve: Serve, tmp_path: Path, budget: Budget
 ) -> None:
-    kept: dict[str, str] = {}
+    values: dict[str, str] = {}
     errors: set[str] = set()
 
     async def store(client: Client, word: str, size: int) -> bool:
@@ -71,7 +71,7 @@ async def test_a_full_disk_costs_only_the_values_that_find_no_room(
         if is_error:
             errors.add(answer)
         else:
-            kept[answer.split('"')[1]] = word
+            values[answer.split('"')[1]] = word
         return not is_error
 
     async def fill(client: Client, who: int) -> None:
@@ -81,7 +81,7 @@ async def test_a_full_disk_costs_only_the_values_that_find_no_room(
             number += 1
 
     async def check(client: Client) -> None:
-        for path, word in kept.items():
+        for path, word in values.items():
             is_error, answer = await call(client, "memory_read", memory_path=path, limit=60)
             assert not is_error, answer
             assert word in answer
@@ -93,14 +93,14 @@ async def test_a_full_disk_costs_only_the_values_that_find_no_room(
         async with serve(config) as served, connect_http(served.url) as reader:
             async with budget(served, "full disk", f"{CLIENTS} clients until ENOSPC, 30 MB") as row:
                 await asyncio.gather(*(one_client(served.url, fill, who) for who in range(CLIENTS)))
-                row.outcome = f"{len(kept)} values kept, the others refused"
-            assert len(kept) > 30
+                row.outcome = f"{len(values)} values kept, the others refused"
+            assert len(values) > 30
             assert errors == {FULL}
             await check(reader)
             fill_up(folder / "rest")
-            for path in (list(kept)[-1], next(iter(kept))):
+            for path in (list(values)[-1], next(iter(values))):
                 assert (await call(reader, "memory_forget", memory_path=path))[0] is False
-                kept.pop(path)
+                values.pop(path)
             other.unlink()
             assert await store(reader, "afterwards", SMALL)
             assert await store(reader, "afterwards", VALUE // 2)

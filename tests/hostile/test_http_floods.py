@@ -138,12 +138,12 @@ async def test_half_sent_headers_are_closed_and_do_not_block_others(
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 10_000:
         pytest.skip("too few file handles for the whole flood")
     config = write_config(configured, header_timeout=6, **limits)
-    async with serve(config) as served, holding(served.url) as holder, client_of("bob") as kept:
-        await call(kept, served.url)
+    async with serve(config) as served, holding(served.url) as holder, client_of("bob") as client:
+        await call(client, served.url)
         flood = asyncio.create_task(holder.hold_many(4200, HALF))
         times = []
         while not flood.done():
-            times += [await call_on_new_connection(served.url), await call(kept, served.url)]
+            times += [await call_on_new_connection(served.url), await call(client, served.url)]
         times += [await call_on_new_connection(served.url) for _ in range(5)]
         assert max(times) < PROMPT * slowness(), times
         assert 0 < holder.count_open() <= (4096 if limits else 256)
@@ -237,11 +237,11 @@ async def test_a_principal_is_served_while_others_hold_what_they_may(configured:
     config = write_config(configured, max_connections=20, pending_connections_per_address=5)
     async with serve(config) as served, AsyncExitStack() as stack:
         holder = await stack.enter_async_context(holding(served.url))
-        kept = await stack.enter_async_context(client_of("bob"))
-        await call(kept, served.url)
+        client = await stack.enter_async_context(client_of("bob"))
+        await call(client, served.url)
         for head in (b"", HALF):
             await holder.hold_many(30, head)
-            assert await call(kept, served.url) < PROMPT * slowness()
+            assert await call(client, served.url) < PROMPT * slowness()
             assert await call_on_new_connection(served.url) < PROMPT * slowness()
         await until(lambda: holder.count_open() <= 5)
 

@@ -48,10 +48,10 @@ async def test_labels_of_one_gateway_bind_the_other_for_derived_values_too(
         ]
         path = await one.say("crm")
         assert "may not go to" in await two.refused("mail_hear_mirrored", x=path)
-        for tool, given in DERIVED:
-            made = await derive(two, tool, given, path)
+        for tool, arguments in DERIVED:
+            made = await derive(two, tool, arguments, path)
             assert (await one.labels(made))["confidentiality"] == "private"
-            again = await derive(one, tool, given, made) if tool != "memory_query" else made
+            again = await derive(one, tool, arguments, made) if tool != "memory_query" else made
             for user in (one, two):
                 assert "may not go to" in await user.refused("mail_hear_mirrored", x=again)
         assert one.calls("mail") == 0

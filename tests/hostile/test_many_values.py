@@ -81,10 +81,10 @@ async def test_four_askers_of_many_values_wait_for_none_of_them(
         await fill(store, "me", VALUES)
         await fill(store, "you", VALUES)
         memory = memory_over(store)
-        asked = f"{based(VALUES // 2)[:-1]}0"
+        text = f"{based(VALUES // 2)[:-1]}0"
 
         async def mistyped() -> None:
-            assert based(VALUES // 2) in str(await unknown_path_error(store, "me", asked))
+            assert based(VALUES // 2) in str(await unknown_path_error(store, "me", text))
 
         async def page() -> None:
             assert len((await list_values(memory, "me", based(VALUES // 2)))[0]) == 100

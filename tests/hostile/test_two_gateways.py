@@ -303,15 +303,15 @@ def check_lost(value: Value, tombstones: list[float]) -> None:
 def check_evicted(run: Run, value: Value, at: float, found: Found) -> None:
     """A bound was reached, its owner kept a fair share at least, and nothing older of the owner stayed."""
     ends = {id(one): tombstone.at for one, tombstone in found.gone} | {id(one): one.used_until for one in found.lost}
-    kept = [one for one in run.values if one.began <= at + SLACK and ends.get(id(one), at) >= at - SLACK]
-    own = [one for one in kept if one.owner == value.owner]
+    present = [one for one in run.values if one.began <= at + SLACK and ends.get(id(one), at) >= at - SLACK]
+    own = [one for one in present if one.owner == value.owner]
     older = [one for one in own if one.path and one.used_until + SLACK < value.began and not one.forgetting]
     stayed = [one.path for one in older if ends.get(id(one), at + BOUND) > at + SLACK]
     assert stayed == [], f"{value.path} went before {stayed}"
-    size, total, largest = sum(one.size for one in own), sum(one.size for one in kept), max(SIZES) + 100
+    size, total, largest = sum(one.size for one in own), sum(one.size for one in present), max(SIZES) + 100
     share = POLICY["max_bytes"] / len(NAMES)
     is_over_own = len(own) >= POLICY["namespace_values"] or size + largest > share
-    is_over_all = len(kept) >= POLICY["max_values"] or total + largest > POLICY["max_bytes"]
-    assert is_over_own or is_over_all, (value.path, len(own), size, len(kept), total)
+    is_over_all = len(present) >= POLICY["max_values"] or total + largest > POLICY["max_bytes"]
+    assert is_over_own or is_over_all, (value.path, len(own), size, len(present), total)
     if not is_over_own:  # then it was the largest holder
         assert len(own) >= POLICY["max_values"] / len(NAMES), (value.path, len(own), size)

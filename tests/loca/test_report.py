@@ -67,13 +67,13 @@ def test_only_a_stored_result_is_read_again(text: str, calls: int) -> None:
     def reading() -> Script:
         read.append((yield from read_whole(text)))
 
-    asked = 0
+    count = 0
     steps = reading()
     for _ in steps:
-        asked += 1
+        count += 1
         with pytest.raises(StopIteration):
             steps.send(["all"])
-    assert asked == calls
+    assert count == calls
     assert read == ["all" if calls else text]
 
 

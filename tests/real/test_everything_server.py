@@ -42,8 +42,8 @@ def test_a_small_result_passes_through_as_the_server_sends_it(
 
 
 def test_a_file_is_named_by_its_path_and_not_shown_as_base64(gateway: "Connection") -> None:
-    given = {"data": "data:text/plain,hello", "outputType": "resource"}
-    (block,) = gateway.content("gzip-file-as-resource_mirrored", **given)
+    arguments = {"data": "data:text/plain,hello", "outputType": "resource"}
+    (block,) = gateway.content("gzip-file-as-resource_mirrored", **arguments)
     assert isinstance(block, TextContent)
     assert "application/gzip" in block.text
     assert f'"{path_in(block.text)}/resource/blob"' in block.text

@@ -22,9 +22,9 @@ def test_the_lock_file_names_no_place_to_download_from() -> None:
 
 
 def test_the_lock_file_locks_what_the_package_file_asks_for() -> None:
-    asked = json.loads((NODE / "package.json").read_text(encoding="utf-8"))["devDependencies"]
+    wanted_versions = json.loads((NODE / "package.json").read_text(encoding="utf-8"))["devDependencies"]
     packages = json.loads((NODE / "package-lock.json").read_text(encoding="utf-8"))["packages"]
-    assert {name: packages[f"node_modules/{name}"]["version"] for name in asked} == asked
+    assert {name: packages[f"node_modules/{name}"]["version"] for name in wanted_versions} == wanted_versions
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])

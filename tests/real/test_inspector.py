@@ -77,8 +77,10 @@ def test_the_inspector_lists_every_twin_with_a_valid_schema(
 @pytest.mark.parametrize(("way", "version"), sample(WAYS if ALL else WAYS[2:], WAYS[2].__eq__))
 def test_the_inspector_calls_a_twin(way: str, version: str, request: pytest.FixtureRequest, inspect: Inspect) -> None:
     target = request.getfixturevalue(way)
-    given = ("--tool-name", "get-sum_mirrored", "--tool-args-json", '{"a": 2, "b": 40}', "--protocol-era", version)
-    assert inspect(target, "tools/call", *given)["content"] == [{"type": "text", "text": "The sum of 2 and 40 is 42."}]
+    arguments = ("--tool-name", "get-sum_mirrored", "--tool-args-json", '{"a": 2, "b": 40}', "--protocol-era", version)
+    assert inspect(target, "tools/call", *arguments)["content"] == [
+        {"type": "text", "text": "The sum of 2 and 40 is 42."}
+    ]
 
 
 def test_a_result_stored_in_one_run_is_an_argument_of_the_next(
@@ -86,17 +88,17 @@ def test_a_result_stored_in_one_run_is_an_argument_of_the_next(
 ) -> None:
     source, target = place.notes / "inspected.txt", place.notes / "copied.txt"
     source.write_bytes("".join(f"{number} \u2028 \U0001f600\r\n" for number in range(100_000)).encode())
-    given = json.dumps({"path": str(source)})
-    stored = inspect(over_http, "tools/call", "--tool-name", "read_text_file_mirrored", "--tool-args-json", given)
+    arguments = json.dumps({"path": str(source)})
+    stored = inspect(over_http, "tools/call", "--tool-name", "read_text_file_mirrored", "--tool-args-json", arguments)
     assert len(json.dumps(stored)) < 2048
     path = path_in(stored["content"][0]["text"])
-    given = json.dumps({"path": str(target), "content": f"{path}/content"})
-    inspect(over_http, "tools/call", "--tool-name", "write_file_mirrored", "--tool-args-json", given)
+    arguments = json.dumps({"path": str(target), "content": f"{path}/content"})
+    inspect(over_http, "tools/call", "--tool-name", "write_file_mirrored", "--tool-args-json", arguments)
     assert target.read_bytes() == source.read_bytes()
 
 
 def test_a_value_is_brought_back_in_a_later_run(over_http: list[str], inspect: Inspect) -> None:
-    given = ("--tool-name", "get-structured-content_mirrored", "--tool-arg", "location=Chicago")
-    path = path_in(inspect(over_http, "tools/call", *given)["content"][0]["text"])
-    given = ("--tool-name", "retrieve_final_answer_from_memory", "--tool-arg", f"memory_path={path}/temperature")
-    assert inspect(over_http, "tools/call", *given)["content"][0]["text"].lstrip("-").isdecimal()
+    arguments = ("--tool-name", "get-structured-content_mirrored", "--tool-arg", "location=Chicago")
+    path = path_in(inspect(over_http, "tools/call", *arguments)["content"][0]["text"])
+    arguments = ("--tool-name", "retrieve_final_answer_from_memory", "--tool-arg", f"memory_path={path}/temperature")
+    assert inspect(over_http, "tools/call", *arguments)["content"][0]["text"].lstrip("-").isdecimal()

@@ -86,9 +86,9 @@ async def request_input(interview: Interview) -> str | InputRequiredResult:
             answers.answers |= await _request_live(interview.ctx, requests)
         return answers.as_json()
     await interview.ctx.session.report_progress(len(answers.digests) - 1, len(rounds))
-    given = {key: answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+    by_key = {key: answer.model_dump(by_alias=True, mode="json", exclude_none=True)
              for key, answer in (interview.answers or {}).items()} if interview.state else {}  # fmt: skip
-    answers.answers |= given
+    answers.answers |= by_key
     for requests in rounds:
         if not requests.keys() <= answers.answers.keys():
             return InputRequiredResult(input_requests=dict(requests), request_state=answers.as_json())

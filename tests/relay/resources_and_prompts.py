@@ -71,11 +71,13 @@ async def list_prompts(more_of: int) -> ListPromptsResult:
 
 
 async def get_prompt(ctx: Ctx, params: GetPromptRequestParams) -> GetPromptResult | InputRequiredResult:
-    given = params.arguments or {}
+    arguments = params.arguments or {}
     if params.name == "interview":
-        text = await request_input(Interview(ctx, given["rounds"], None, params.input_responses, params.request_state))
+        text = await request_input(
+            Interview(ctx, arguments["rounds"], None, params.input_responses, params.request_state)
+        )
     elif params.name == "greet":
-        text = f"Greet {given['who']}, {given.get('tone', 'kindly')}."
+        text = f"Greet {arguments['who']}, {arguments.get('tone', 'kindly')}."
     else:
         raise MCPError(INVALID_PARAMS, f"Unknown prompt: {params.name}")
     if isinstance(text, InputRequiredResult):

@@ -53,8 +53,8 @@ SDK_STAMPS = {"io.modelcontextprotocol/serverInfo"}
 def without_envelope(result: dict[str, Any]) -> dict[str, Any]:
     """A result without what is between the gateway and its client: whose it is, and that it is one."""
     meta = {key: value for key, value in result.get("_meta", {}).items() if key not in SDK_STAMPS}
-    kept = {key: value for key, value in result.items() if key not in ("resultType", "_meta")}
-    return {**kept, "_meta": meta} if meta else kept
+    rest = {key: value for key, value in result.items() if key not in ("resultType", "_meta")}
+    return {**rest, "_meta": meta} if meta else rest
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -65,10 +65,10 @@ async def lines(setup: RelaySetup, level: LoggingLevel | None) -> tuple[list[Any
 
 @pytest.mark.parametrize("level", ["warning", "debug"])
 async def test_log_lines_arrive_from_the_requested_level_on(setup: RelaySetup, level: LoggingLevel) -> None:
-    messages, asked = await lines(setup, level)
+    messages, request_level = await lines(setup, level)
     wanted = LEVELS[LEVELS.index(level) :]
     assert messages == [{"level": one, "logger": "upstream", "data": {"line": one}} for one in wanted]
-    assert asked == (level if setup.combination.upstream == OLD else "")
+    assert request_level == (level if setup.combination.upstream == OLD else "")
 
 
 async def test_a_2026_client_without_a_log_level_gets_no_log_lines(setup: RelaySetup) -> None:

@@ -58,8 +58,8 @@ class RedisProcess:
 
     def launch(self) -> None:
         assert COMMAND is not None, MISSING
-        given = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", "")
-        self._process = subprocess.Popen([COMMAND, *given, *self._options], stdout=subprocess.DEVNULL)
+        options = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", "")
+        self._process = subprocess.Popen([COMMAND, *options, *self._options], stdout=subprocess.DEVNULL)
 
     def start(self) -> None:
         self.launch()

@@ -63,34 +63,34 @@ def _audit(folder: Path) -> set[tuple[str, str]]:
     blobs = folder / "blobs"
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
         assert index.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        kept = index.execute(
+        rows = index.execute(
             "SELECT namespace, base, substr(descriptor, 1, 1), size, content, entries.digest, start, held FROM entries "
             "LEFT JOIN blobs ON blobs.digest = entries.digest"
         ).fetchall()
         usage = {row[0]: row[1:] for row in index.execute("SELECT * FROM usage")}
         assert index.execute("SELECT * FROM doomed").fetchall() == []
         known = {(digest, start) for digest, start in index.execute("SELECT digest, start FROM blobs")}
-    for namespace, _, mark, size, content, digest, start, stored_size in kept:
+    for namespace, _, mark, size, content, digest, start, stored_size in rows:
         is_sealed = mark == MAGIC
         if digest is None:
             assert len(content) == (sealed_size(size) if is_sealed else size)
             continue
-        whole = (blobs / _name_of(digest, start)).read_bytes()
-        assert (len(whole), content) == (stored_size, None)
+        data = (blobs / _name_of(digest, start)).read_bytes()
+        assert (len(data), content) == (stored_size, None)
         if is_sealed:
             assert (stored_size, start) == (sealed_size(size), 0)
             continue
-        blob = whole[start : start + size]
+        blob = data[start : start + size]
         known_as = (hmac.digest(namespace.encode(), blob, "sha256"), hashlib.sha256(blob).digest())
         assert bytes.fromhex(digest) in known_as  # the second is how earlier versions named it
-    names = {namespace for namespace, *_ in kept}
-    sizes = {name: [size for namespace, _, _, size, *_ in kept if namespace == name] for name in names}
+    names = {namespace for namespace, *_ in rows}
+    sizes = {name: [size for namespace, _, _, size, *_ in rows if namespace == name] for name in names}
     assert usage == {name: (len(of), sum(of)) for name, of in sizes.items()}
-    assert known == {(digest, start) for *_, digest, start, _ in kept if digest}
+    assert known == {(digest, start) for *_, digest, start, _ in rows if digest}
     assert {path.name for path in blobs.iterdir()} == {_name_of(*place) for place in known}
     log = {"events.sqlite", "events.sqlite-shm", "events.sqlite-wal"}  # the last two after a kill
     assert {path.name for path in folder.iterdir()} <= {"blobs", "index.sqlite", "listings", "lock", "reserve", *log}
-    return {(namespace, base) for namespace, base, *_ in kept}
+    return {(namespace, base) for namespace, base, *_ in rows}
 
 
 def _name_of(digest: str, start: int) -> str:

@@ -67,7 +67,7 @@ async def write_on(folder: Path, policy: StorePolicy, name: str, acknowledge: Ca
 
 async def hammer(folder: Path, name: str) -> None:
     """Every value that is read is complete, even if another process evicts it during the read."""
-    dice, whole, gone = random.Random(name), 0, 0  # noqa: S311  # no secret
+    dice, found_count, gone = random.Random(name), 0, 0  # noqa: S311  # no secret
     async with DiskStore(TIGHT, time.time, folder) as store:
         for number in range(ROUNDS):
             await put(store, f"{name}-{number}")
@@ -76,10 +76,10 @@ async def hammer(folder: Path, name: str) -> None:
                     gone += 1
                     continue
                 assert bytes(read) == content_of(base), base
-                whole += 1
+                found_count += 1
                 if dice.random() < 0.1:
                     await store.delete("me", base)
-    print(json.dumps({"whole": whole, "gone": gone}))  # noqa: T201  # the output
+    print(json.dumps({"whole": found_count, "gone": gone}))  # noqa: T201  # the output
 
 
 def crash(folder: Path, cycles: int) -> None:

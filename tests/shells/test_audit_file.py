@@ -100,8 +100,8 @@ async def test_a_truncated_line_ends_before_the_next(
         assert not await file.write(RECORD)
         monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", write)
         assert await file.write(AuditRecord("call", "local", "then", "ok"))
-    torn, whole = path.read_text().splitlines()
-    assert (len(torn), json.loads(whole)["tool"]) == (20, "then")
+    torn, complete = path.read_text().splitlines()
+    assert (len(torn), json.loads(complete)["tool"]) == (20, "then")
     assert (file.lost, file.written) == (1, 1)
     assert "is written again; 1 records are lost" in caplog.text
 

@@ -101,7 +101,7 @@ async def test_calls_over_the_quota_of_the_day_are_refused_until_the_next_day(lo
     assert await gateway.calls(4) == [True, True, True, False]
 
 
-async def test_calls_over_the_quota_of_the_month_are_refused_until_the_next_month(log: FickleLog, clock: Clock) -> None:
+async def test_calls_over_the_monthly_quota_are_refused_until_the_next_month(log: FickleLog, clock: Clock) -> None:
     gateway = Gateway(log, clock, calls_per_month=3)
     assert await gateway.calls(2) == [True, True]
     await gateway.quotas.refresh()

@@ -43,8 +43,8 @@ async def asked_in_2026() -> dict[str, Any]:
 
 
 async def test_the_question_is_a_form_of_one_yes_or_no() -> None:
-    asked = await asked_in_2026()
-    (question,) = asked["inputRequests"].values()
+    reply = await asked_in_2026()
+    (question,) = reply["inputRequests"].values()
     assert question["method"] == "elicitation/create"
     assert question["params"]["message"] == "May it?"
     assert question["params"]["requestedSchema"]["required"] == ["allow"]
@@ -66,9 +66,9 @@ async def test_the_question_is_a_form_of_one_yes_or_no() -> None:
     ],
 )
 async def test_only_a_clear_yes_allows_a_flow(answer: Any, allowed: bool) -> None:  # noqa: FBT001  # a table
-    asked = await asked_in_2026()
-    answers = {} if answer is None else dict.fromkeys(asked["inputRequests"], answer)
-    again = read_round(json.dumps(answers).encode(), asked["requestState"])
+    reply = await asked_in_2026()
+    answers = {} if answer is None else dict.fromkeys(reply["inputRequests"], answer)
+    again = read_round(json.dumps(answers).encode(), reply["requestState"])
     call = Call(modern(FORMS), "t", ARGUMENTS, input_round=again)
     if allowed:
         assert await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_once) == {"content": b"[]"}
@@ -85,8 +85,8 @@ def test_unreadable_answers_do_not_allow_a_flow(answers: bytes) -> None:
 
 
 async def test_a_yes_is_for_the_call_that_was_asked_about() -> None:
-    asked = await asked_in_2026()
-    again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
+    reply = await asked_in_2026()
+    again = read_round(json.dumps(dict.fromkeys(reply["inputRequests"], YES)).encode(), reply["requestState"])
     other = Call(modern(FORMS), "t", b'{"x": 2}', input_round=again)
     with pytest.raises(RefusedError):
         await ConsentStage(UsedConsents(), may_ask=True)(other, refuse_once)
@@ -115,8 +115,8 @@ def test_consent_lasts_through_input_requests_and_is_not_forwarded() -> None:
 
 
 async def test_one_answer_lets_one_call_pass() -> None:
-    asked, spent = await asked_in_2026(), UsedConsents()
-    again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
+    reply, spent = await asked_in_2026(), UsedConsents()
+    again = read_round(json.dumps(dict.fromkeys(reply["inputRequests"], YES)).encode(), reply["requestState"])
     call = Call(modern(FORMS), "t", ARGUMENTS, input_round=again)
     assert await ConsentStage(spent, may_ask=True)(call, refuse_once) == {"content": b"[]"}
     asked_again = await ConsentStage(spent, may_ask=True)(call, refuse_once)

@@ -210,8 +210,8 @@ async def test_resources_and_prompts_show_no_byte_without_previews() -> None:
     )
     captured.append(await hidden.capture_resource({"contents": b'"c4nary"'}, "me", PLACE))
     messages = [b'{"role":"c4nary","content":{"type":"text","text":"c4nary"}}', b'{"role":"assistant"}']
-    asked: Mapping[str, Buffer | Segments] = {"messages": array_of(messages), "description": b'"c4nary"'}
-    captured.append(await hidden.capture_prompt(asked, "me", ResourceOrigin("docs", "greet")))
+    result: Mapping[str, Buffer | Segments] = {"messages": array_of(messages), "description": b'"c4nary"'}
+    captured.append(await hidden.capture_prompt(result, "me", ResourceOrigin("docs", "greet")))
     shown = [json.loads(join(part)) for one in captured for part in one.values() if isinstance(part, tuple)]
     assert "c4nary" not in str(
         [bytes(join(p)) if isinstance(p, tuple) else p for one in captured for p in one.values()]

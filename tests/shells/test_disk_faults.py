@@ -182,7 +182,7 @@ def few_handles(spare: int) -> Iterator[None]:
 
 
 async def test_without_file_handles_nothing_is_lost_and_the_next_value_is_kept(tmp_path: Path, audit: Audit) -> None:
-    kept: dict[str, bytes] = {}
+    values: dict[str, bytes] = {}
     refused: list[str] = []
     unread: list[str] = []
     for spare in range(12):
@@ -191,7 +191,7 @@ async def test_without_file_handles_nothing_is_lost_and_the_next_value_is_kept(t
             with few_handles(spare):
                 try:
                     await put(store, base, blob)
-                    kept[base] = blob
+                    values[base] = blob
                 except StoreError as error:
                     refused.append(str(error))
                 try:
@@ -199,9 +199,9 @@ async def test_without_file_handles_nothing_is_lost_and_the_next_value_is_kept(t
                 except StoreError as error:
                     unread.append(str(error))
             await put(store, "after", small_of("after"))
-            kept = {one.base: kept.get(one.base, small_of("after")) for one in await store.list("me")}
-            for one, whole in kept.items():
-                assert bytes((await store.read("me", one)) or b"") == whole
+            values = {one.base: values.get(one.base, small_of("after")) for one in await store.list("me")}
+            for one, value in values.items():
+                assert bytes((await store.read("me", one)) or b"") == value
     assert 0 < len(refused) < 12
     assert all("ulimit -n" in message for message in (*refused, *unread))
     audit(tmp_path)

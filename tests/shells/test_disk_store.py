@@ -153,10 +153,10 @@ async def test_a_spooled_message_is_linked_and_not_copied(folder: Path, clock: C
     frame.write_bytes(b"head" + LARGE + b"tail")
     async with opened(folder, clock) as store:
         await put(store, clock, BASE, LARGE, FileSpan(str(frame), Span(4, len(LARGE))))
-        kept = await store.file_of("me", BASE)
-        assert kept is not None
-        assert Path(kept.path).samefile(frame)
-        assert kept.span == Span(4, len(LARGE))
+        location = await store.file_of("me", BASE)
+        assert location is not None
+        assert Path(location.path).samefile(frame)
+        assert location.span == Span(4, len(LARGE))
 
 
 async def test_uses_are_written_once_a_minute_and_extend_the_expiry(folder: Path, clock: Clock) -> None:
@@ -335,8 +335,8 @@ async def test_a_damaged_index_is_set_aside_and_a_new_one_begins(
             await put(store, clock, f"t-{number}", SMALL * 1000)
         await put(store, clock, BASE, LARGE)
     index = folder / "index.sqlite"
-    whole = index.read_bytes()
-    hurt = {"no database": b"x" * 9000, "cut": whole[:9000]}
+    data = index.read_bytes()
+    hurt = {"no database": b"x" * 9000, "cut": data[:9000]}
     index.write_bytes(hurt[damage])
     async with opened(folder, clock) as store:
         assert "is damaged. The index was renamed to index.sqlite.damaged-" in caplog.text
@@ -377,9 +377,9 @@ async def test_an_index_found_damaged_in_use_is_set_aside_at_restart(folder: Pat
     with closing(sqlite3.connect(index)) as raw:
         (page,) = raw.execute("PRAGMA page_size").fetchone()
         (root,) = raw.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'entries'").fetchone()
-    whole = bytearray(index.read_bytes())
-    whole[(root - 1) * page : root * page] = b"\xff" * page
-    index.write_bytes(whole)
+    data = bytearray(index.read_bytes())
+    data[(root - 1) * page : root * page] = b"\xff" * page
+    index.write_bytes(data)
     async with opened(folder, clock) as store:
         with pytest.raises(StoreError, match="restart the gateway"):
             await store.list("me")

@@ -83,8 +83,8 @@ def elicitation(message: str, method: str = "elicitation/create") -> dict[str, A
 
 def input_required(requests: Any = None, state: Any = None) -> Mapping[str, Buffer]:
     """Return a result that requires input."""
-    given = {"inputRequests": requests, "requestState": state}
-    members = {key: json.dumps(value).encode() for key, value in given.items() if value is not None}
+    result = {"inputRequests": requests, "requestState": state}
+    members = {key: json.dumps(value).encode() for key, value in result.items() if value is not None}
     return {"resultType": b'"input_required"', **members}
 
 

@@ -96,15 +96,15 @@ async def serving(
 
     with anyio.fail_after(BOUND):
         async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
-            kept = HttpConnections(open_recorded, most, seconds)
+            connections = HttpConnections(open_recorded, most, seconds)
             site = Site(
                 f"{'https' if context else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}/",
-                kept,
+                connections,
                 list(responses),
             )
             yield site
             site.go_on.set()
-            await kept.aclose()
+            await connections.aclose()
             await site.until(lambda: site.closed == site.connections)
 
 

@@ -47,8 +47,8 @@ async def put(store: RedisStore, base: str, blob: bytes = b'"x"', namespace: str
 
 @asynccontextmanager
 async def opened(server: RedisProcess, tmp_path: Path, **keys: Any) -> AsyncIterator[RedisStore]:
-    given: Any = {"kind": "redis", "url": server.url, "prefix": f"{tmp_path}:", "ttl": 60.0} | keys
-    policy = StorePolicy(**given)
+    settings: Any = {"kind": "redis", "url": server.url, "prefix": f"{tmp_path}:", "ttl": 60.0} | keys
+    policy = StorePolicy(**settings)
     async with RedisStore(policy, time.time, lambda: tmp_path) as store:
         yield store
 
@@ -74,12 +74,12 @@ def check_accounts(server: RedisProcess, tmp_path: Path) -> tuple[int, int]:
         keys = [f"{tmp_path}:1:blob:{name}:{mark.decode()}:{n}" for n in range(-(-int(size) // int(chunk)))]
         assert sum(server.run("STRLEN", key) for key in keys) == int(size)
         by_namespace[name.partition(":")[0]] = by_namespace.get(name.partition(":")[0], 0) + int(size)
-    kept = sum(int(size) for _, size, _ in records.values())
-    assert (int(ledger.get(b"bytes", 0)), int(ledger.get(b"values", 0))) == (kept, len(records))
+    total = sum(int(size) for _, size, _ in records.values())
+    assert (int(ledger.get(b"bytes", 0)), int(ledger.get(b"values", 0))) == (total, len(records))
     for namespace, size in by_namespace.items():
         assert int(ledger[f"bytes:{namespace}".encode()]) == size
         assert server.run("ZCARD", f"{tmp_path}:1:order:{namespace}") == int(ledger[f"values:{namespace}".encode()])
-    return kept, len(records)
+    return total, len(records)
 
 
 @pytest.mark.parametrize("segments", [1, 3, 5000])
@@ -265,10 +265,10 @@ async def test_quotas_are_exact_with_concurrent_writers(redis_server: RedisProce
         ):
             writing = asyncio.gather(*(write(store, at) for at, store in enumerate((one, two, three) * 4)))
             await asyncio.gather(writing, watch(writing))
-            kept, values = check_accounts(redis_server, tmp_path)
+            total, values = check_accounts(redis_server, tmp_path)
             stats = [await two.stats(namespace) for namespace in "abc"]
-            assert (sum(one.size for one in stats), sum(one.values for one in stats)) == (kept, values)
-            assert 1000 < kept <= 2000
+            assert (sum(one.size for one in stats), sum(one.values for one in stats)) == (total, values)
+            assert 1000 < total <= 2000
 
 
 async def test_a_change_by_another_gateway_while_room_is_made_does_no_damage(

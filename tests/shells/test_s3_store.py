@@ -53,9 +53,9 @@ def clock() -> Clock:
 async def opened(
     redis: RedisProcess, bucket: S3Process | None, tmp_path: Path, clock: Callable[[], float] = time.time, **keys: Any
 ) -> AsyncIterator[RedisStore]:
-    given: Any = {"kind": "redis", "url": redis.url, "prefix": f"{tmp_path}:", "ttl": 60.0} | keys
+    settings: Any = {"kind": "redis", "url": redis.url, "prefix": f"{tmp_path}:", "ttl": 60.0} | keys
     async with RedisStore(
-        StorePolicy(**given), clock, lambda: tmp_path, S3Blobs(bucket.url) if bucket else None
+        StorePolicy(**settings), clock, lambda: tmp_path, S3Blobs(bucket.url) if bucket else None
     ) as store:
         yield store
 
@@ -218,16 +218,16 @@ async def test_a_gateway_killed_during_a_put_loses_nothing_and_leaves_no_object(
     async with opened(redis_server, bucket, tmp_path, clock) as store:
         for number in acknowledged:
             assert await read(store, f"t-{number}") == number.to_bytes(4, "big") * (3 * MIB)
-        kept = await store.list("me")
+        values = await store.list("me")
         clock.ahead = 50
-        for known in kept:
+        for known in values:
             assert await read(store, known.base) is not None
         for ahead in (100, 150):  # uses keep the values
             clock.ahead = ahead
-            for known in kept:
+            for known in values:
                 assert isinstance(await store.describe("me", known.base), Descriptor)
         redis_server.run("ZADD", f"{tmp_path}:1:uploads", "XX", 1, *uploads(redis_server, tmp_path))
-        await wait_for_objects(bucket, len(kept))
+        await wait_for_objects(bucket, len(values))
 
 
 def uploads(redis: RedisProcess, tmp_path: Path) -> list[bytes]:

@@ -277,17 +277,17 @@ async def test_keys_of_redis_that_were_exchanged_give_nothing(redis_server: Redi
         blobs = [
             f"{prefix}blob:{name}:t-1:{record.split()[0].decode()}:0" for name, record in (("me", mine), ("you", yours))
         ]
-        kept = redis_server.run("GET", blobs[0])
+        chunk = redis_server.run("GET", blobs[0])
         redis_server.run("COPY", blobs[1], blobs[0], "REPLACE")
         with pytest.raises(StoreError, match=CHANGED):
             await store.read(*MINE)
-        turned = kept[SEALED_CHUNK : 2 * SEALED_CHUNK] + kept[:SEALED_CHUNK] + kept[2 * SEALED_CHUNK :]
+        turned = chunk[SEALED_CHUNK : 2 * SEALED_CHUNK] + chunk[:SEALED_CHUNK] + chunk[2 * SEALED_CHUNK :]
         redis_server.run("SET", blobs[0], turned)
         with pytest.raises(StoreError, match=CHANGED):
             await store.read(*MINE)
-        redis_server.run("SET", blobs[0], kept[:-1])
+        redis_server.run("SET", blobs[0], chunk[:-1])
         assert await store.read(*MINE) is None
-        redis_server.run("SET", blobs[0], kept)
+        redis_server.run("SET", blobs[0], chunk)
         assert await read(store, *MINE) == LARGE
         redis_server.run("HSET", ledger, "v:me:t-1", b"%b 0 %b" % (mine.split()[0], mine.split()[2]))
         with pytest.raises(StoreError, match=CHANGED):

@@ -53,8 +53,8 @@ def test_a_growing_message_is_written_in_small_parts(tmp_path: Path, size: int) 
         message = collector.take()
         assert isinstance(message, SpooledFrame) is (size > 100)
         assert not isinstance(message, Overlong)
-        whole = bytes(message.view if isinstance(message, SpooledFrame) else message)
-        assert whole == b"".join(b"%d" % (at % 10) for at in range(size))
+        data = bytes(message.view if isinstance(message, SpooledFrame) else message)
+        assert data == b"".join(b"%d" % (at % 10) for at in range(size))
         assert len(list(spool.directory.iterdir())) == (size > 100)
 
 

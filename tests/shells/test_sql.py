@@ -150,8 +150,8 @@ def test_values_come_back_as_they_were_sent(value: list[dict[str, Any]], kind: t
 
 
 def test_types_are_found_in_all_rows_so_that_no_late_value_changes() -> None:
-    late = [{"a": number} for number in range(30_000)] + [{"a": 1.5}, {"a": "007"}, {"b": True}]
-    assert rows("FROM t OFFSET 30000", t=late) == [
+    late_rows = [{"a": number} for number in range(30_000)] + [{"a": 1.5}, {"a": "007"}, {"b": True}]
+    assert rows("FROM t OFFSET 30000", t=late_rows) == [
         {"a": 1.5, "b": None},
         {"a": "007", "b": None},
         {"a": None, "b": True},

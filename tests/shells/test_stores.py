@@ -272,10 +272,10 @@ async def test_a_small_part_of_a_message_does_not_keep_the_message(tmp_path: Pat
     store = MemoryStore(StorePolicy(max_bytes=ROOM, ttl=TTL), clock, lambda: tmp_path)
     for base, size in (("small", 100), ("large", 450)):
         await store.put("me", descriptor(base, message[:size], clock), (memoryview(message)[:size],))
-    kept = {base: await store.read("me", base) for base in ("small", "large")}
-    assert isinstance(kept["small"], bytes)
-    assert isinstance(kept["large"], memoryview)
-    assert kept["large"].obj is message
+    blobs = {base: await store.read("me", base) for base in ("small", "large")}
+    assert isinstance(blobs["small"], bytes)
+    assert isinstance(blobs["large"], memoryview)
+    assert blobs["large"].obj is message
 
 
 SIZES = (0, 1, 9, 65_536, 65_537, 3_000_000)
@@ -621,8 +621,8 @@ async def test_a_value_in_a_file_survives_the_removal_of_that_file(
         frame.unlink()
     assert bytes((await roomy.read("me", "t-2")) or b"") == blob
     assert bytes((await roomy.read("me", "t-1", Span(99_990, 10))) or b"") == blob[-10:]
-    if kept := await roomy.file_of("me", "t-1"):
-        assert bytes(map_file(kept.path)[kept.span.start : kept.span.stop]) == blob
+    if file := await roomy.file_of("me", "t-1"):
+        assert bytes(map_file(file.path)[file.span.start : file.span.stop]) == blob
     assert await roomy.file_of("you", "t-1") is None
 
 
@@ -672,8 +672,8 @@ async def count_kept(store: Store) -> int:
     if isinstance(store, DiskStore):
         return int(store._index._read_rows("SELECT count(*) FROM entries", ())[0][0])  # noqa: SLF001  # not visible
     assert isinstance(store, RedisStore)
-    [kept] = await store._redis.run([("ZCARD", store._keys.of("order"))])  # noqa: SLF001  # not visible
-    return int(kept)
+    [count] = await store._redis.run([("ZCARD", store._keys.of("order"))])  # noqa: SLF001  # not visible
+    return int(count)
 
 
 async def fill_and_expire(store: Store, clock: Clock, namespace: str = "me") -> None:

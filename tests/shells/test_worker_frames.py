@@ -24,11 +24,11 @@ RULES = CaptureRules("auto", inline_budget=20, error_budget=50, is_wrapped=False
 
 
 def order(**changes: Any) -> ProcessingOptions:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "rules": RULES, "style": "compact", "tool": "grid", "arguments": b"{}",
         "bases": FixedBases("grid-1", "grid-2"), "max_key_bytes": 100,
     }  # fmt: skip
-    return ProcessingOptions(**(given | changes))
+    return ProcessingOptions(**(options | changes))
 
 
 @pytest.fixture

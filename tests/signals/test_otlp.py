@@ -39,12 +39,12 @@ async def test_a_shutdown_exports_the_metrics_by_the_conventions(
     calls = metrics["mcp.server.operation.duration"]
     assert calls.unit == "s"
     points = {point_key(point): point for point in calls.histogram.data_points}
-    said = points["say_mirrored", ""]
-    assert "error.type" not in read_attributes(said)
-    assert read_attributes(said)["mcp.method.name"] == "tools/call"
-    assert (said.count, sum(said.bucket_counts)) == (3, 3)
-    assert len(said.bucket_counts) == len(said.explicit_bounds) + 1
-    assert 0 < said.sum < BOUND
+    call_point = points["say_mirrored", ""]
+    assert "error.type" not in read_attributes(call_point)
+    assert read_attributes(call_point)["mcp.method.name"] == "tools/call"
+    assert (call_point.count, sum(call_point.bucket_counts)) == (3, 3)
+    assert len(call_point.bucket_counts) == len(call_point.explicit_bounds) + 1
+    assert 0 < call_point.sum < BOUND
     assert {name for name, error in points if error} == {"refuse_mirrored"}
     tokens = metrics["mcp_mirror_result_tokens"].sum
     [kept_out] = [

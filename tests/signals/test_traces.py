@@ -22,7 +22,7 @@ ROWS = json.dumps({"structuredContent": {"rows": [{"id": at, "name": f"{SECRET} 
 SCRIPT = "answer = await tools.hear(x='{path}')\nlen(rows)"
 
 
-async def test_one_trace_has_the_client_the_gateway_and_the_upstream_with_links_of_values(
+async def test_one_trace_spans_client_gateway_and_upstream_with_links_of_values(
     configured: Configured, raw: Any, receiver: Receiver
 ) -> None:
     async with (
@@ -37,16 +37,16 @@ async def test_one_trace_has_the_client_the_gateway_and_the_upstream_with_links_
         await client.call_tool("hear_mirrored", {"x": path})
         await client.call_tool("refuse_mirrored", {"message": SECRET})
     spans = {(span.name, span.kind): span for span in receiver.spans}
-    said, sent = spans["tools/call say_mirrored", SERVER], spans["tools/call say", CLIENT]
-    assert f"00-{said.trace_id.hex()}-{said.parent_span_id.hex()}-01" == CALLER
-    assert (sent.trace_id, sent.parent_span_id) == (said.trace_id, said.span_id)
-    heard, forwarded = spans["tools/call hear_mirrored", SERVER], spans["tools/call hear", CLIENT]
-    assert [(link.trace_id, link.span_id) for link in heard.links] == [(said.trace_id, said.span_id)]
+    call, sent = spans["tools/call say_mirrored", SERVER], spans["tools/call say", CLIENT]
+    assert f"00-{call.trace_id.hex()}-{call.parent_span_id.hex()}-01" == CALLER
+    assert (sent.trace_id, sent.parent_span_id) == (call.trace_id, call.span_id)
+    second_call, forwarded = spans["tools/call hear_mirrored", SERVER], spans["tools/call hear", CLIENT]
+    assert [(link.trace_id, link.span_id) for link in second_call.links] == [(call.trace_id, call.span_id)]
     contexts = [f"00-{one.trace_id.hex()}-{one.span_id.hex()}-" for one in receiver.spans if one.kind == CLIENT]
-    assert forwarded.trace_id == heard.trace_id
+    assert forwarded.trace_id == second_call.trace_id
     assert any(one in received for one in contexts)
     assert spans["tools/call refuse", CLIENT].status.code == ERROR
-    attributes = read_attributes(said)
+    attributes = read_attributes(call)
     assert (attributes["mcp.protocol.version"], attributes["network.transport"]) == ("2026-07-28", "tcp")
     assert attributes["mcp.method.name"] == "tools/call"
     assert attributes["gen_ai.tool.name"] == "say_mirrored"
@@ -56,7 +56,7 @@ async def test_one_trace_has_the_client_the_gateway_and_the_upstream_with_links_
     assert b"mcp-mirror" in everything
 
 
-async def test_scripts_queries_and_memory_tools_link_to_the_producers_of_their_values(
+async def test_scripts_queries_and_tools_link_to_producers_of_their_values(
     configured: Configured, raw: Any, receiver: Receiver
 ) -> None:
     config = configured({"raw": raw()}, code={"tools": "all"})

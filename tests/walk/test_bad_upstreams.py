@@ -119,14 +119,14 @@ async def test_a_server_below_the_oldest_protocol_version_is_not_used(
 async def test_one_that_dies_during_a_call_fails_it_at_once_and_comes_back(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
-    asked = tmp_path / "asked"
-    async with speak(configured({"mortal": raw("ok", "--log", str(asked)), "other": raw()})) as client:
+    marker = tmp_path / "asked"
+    async with speak(configured({"mortal": raw("ok", "--log", str(marker)), "other": raw()})) as client:
         await client.greet()
         answer = await client.text("mortal_die_mirrored")
         assert "'mortal' closed the connection during 'die'" in answer
         assert "hello" in await client.text("other_hear_mirrored", {"text": "hello"})
         assert '"text": "again"' in await client.text("mortal_hear_mirrored", {"text": "again"})
-        assert asked.read_text().count("initialize\n") == 2
+        assert marker.read_text().count("initialize\n") == 2
 
 
 async def test_an_invalid_message_fails_at_most_the_call_it_should_answer(

@@ -37,8 +37,8 @@ ENVELOPE = {
 @pytest.fixture(params=[{}, {"limits": {"spool_bytes": 1024}}], ids=["in memory", "in files"])
 def sections(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The configuration for messages of more than a kilobyte: buffered in memory, or in files."""
-    given: dict[str, Any] = request.param
-    return given
+    sections_of_case: dict[str, Any] = request.param
+    return sections_of_case
 
 
 def upstreams(raw: Any, capture: str = "auto") -> dict[str, Any]:

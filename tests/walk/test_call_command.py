@@ -52,8 +52,8 @@ def config(configured: Configured, raw: Any, tmp_path: Path) -> str:
 
 
 async def test_a_value_is_read_as_the_tool_declares_it(config: str, run: Run) -> None:
-    given = [f"--arg={name}{at}={text}" for at, (name, text, _) in enumerate(READ)]
-    ended = await run("call", "--config", config, "hear_mirrored", *given)
+    options = [f"--arg={name}{at}={text}" for at, (name, text, _) in enumerate(READ)]
+    ended = await run("call", "--config", config, "hear_mirrored", *options)
     assert ended.code == 0, ended.out + ended.err
     for at, (name, text, wanted) in enumerate(READ):
         assert f'"{name}{at}":{wanted}' in ended.out, text

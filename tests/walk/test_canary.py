@@ -98,9 +98,9 @@ async def use(ask: Any) -> dict[str, str]:
     await call("one_say_mirrored", result=json.dumps({"content": [{"type": "text", "text": CANARIES["value"]}]}))
     for tool in ("one_hear_mirrored", "web_hear_mirrored", "web_nothing_mirrored", "refuse_mirrored"):
         await call(tool, text=f"{path}/{CANARIES['key']}", more=CANARIES["argument"])
-    for given in (f"{path}/{CANARIES['argument']}", UNKNOWN, f"{path}/{CANARIES['key']}"):
+    for bad_path in (f"{path}/{CANARIES['argument']}", UNKNOWN, f"{path}/{CANARIES['key']}"):
         for tool in ("memory_read", "memory_describe", "retrieve_final_answer_from_memory", "one_hear_mirrored"):
-            await call(tool, memory_path=given)
+            await call(tool, memory_path=bad_path)
     await call("memory_grep", memory_path=path, pattern=CANARIES["argument"] + "(")
     await call("memory_query", memory_path=path, expression=f"[{CANARIES['argument']}")
     await call("memory_put", value=CANARIES["value"])
@@ -178,8 +178,8 @@ async def test_no_secret_is_logged_kept_counted_or_answered(
     assert {("call", "stored"), ("call", "error"), ("read", "ok"), ("refusal", "unknown tool")} <= set(events)
     assert ("refusal", "unknown path") in events
     assert (("refusal", "no good token") in events) is (client_transport == "http")
-    kept = found(files(tmp_path / "store"))
-    assert kept == (set() if sealed else {"value", "key", "argument"})
+    stored = found(files(tmp_path / "store"))
+    assert stored == (set() if sealed else {"value", "key", "argument"})
     ended = [await run(command, "-vv", "--config", str(path)) for command in ("check", "stats", "lock")]
     assert [one.code for one in ended] == [1, 0, 1]
     assert not found("".join(one.out + one.err for one in ended))

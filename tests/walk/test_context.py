@@ -106,28 +106,28 @@ async def test_many_results_do_not_overflow_a_conversation_and_are_retrievable( 
     ) as client:
         chat = Chat(client, name)
         chat.read.append(await definitions(client))
-        given, answers = dict[int, str](), dict[int, str]()
+        arguments, answers = dict[int, str](), dict[int, str]()
         while (
             not all("context is full" in answer or not answer for answer in list(answers.values())[-6:]) or not answers
         ):
-            batch = range(len(given), len(given) + 6)
-            assert len(given) < MOST
-            given |= {number: line(number, LENGTHS[number % len(LENGTHS)]) for number in batch}
-            texts = await asyncio.gather(*(chat.say(given[number]) for number in batch))
+            batch = range(len(arguments), len(arguments) + 6)
+            assert len(arguments) < MOST
+            arguments |= {number: line(number, LENGTHS[number % len(LENGTHS)]) for number in batch}
+            texts = await asyncio.gather(*(chat.say(arguments[number]) for number in batch))
             answers |= dict(zip(batch, texts, strict=True))
             if client_transport == "http":
                 await chat.text("make_grid_mirrored", {"size": 3, "name": "grid"})
             await chat.text("memory_list", {})
-        assert sum(map(count_tokens, given.values())) > 5 * OURS
+        assert sum(map(count_tokens, arguments.values())) > 5 * OURS
         assert sum(map(count_tokens, chat.read)) <= OURS
-        shown = [number for number, answer in answers.items() if answer == given[number]]
+        shown = [number for number, answer in answers.items() if answer == arguments[number]]
         refused = [number for number, answer in answers.items() if "context is full" in answer or not answer]
         stored = {number: answer for number, answer in answers.items() if number not in (*shown, *refused)}
         assert min(len(shown), len(refused), len(stored)) > 4
         for number, answer in list(stored.items())[:: len(stored) // 3]:
             found = PATH.search(answer)
             assert found, answer
-            assert await whole(chat, found[0]) == given[number]
+            assert await whole(chat, found[0]) == arguments[number]
 
 
 async def test_each_conversation_has_its_own_window_and_upstreams_do_not_see_it(

@@ -106,8 +106,8 @@ async def test_errors_of_calls_name_the_next_step(
         answer_text = '{"content":[],"structuredContent":{"data":[1,2,3]}}'
         path = path_in(await client.text("say_mirrored", {"result": answer_text}))
         for tool, arguments, wanted in BAD_CALLS:
-            given = json.loads(json.dumps(arguments).replace("{path}", path).replace("{cut}", path[:-3]))
-            result = json.loads(await client.call(tool, json.dumps(given)))["result"]
+            filled = json.loads(json.dumps(arguments).replace("{path}", path).replace("{cut}", path[:-3]))
+            result = json.loads(await client.call(tool, json.dumps(filled)))["result"]
             assert result["isError"] is True
             assert wanted.replace("{path}", path) in result["content"][0]["text"], tool
         foreign = "order-11111111-1111-4111-8111-111111111111"
@@ -202,10 +202,10 @@ async def test_other_standard_input_ends_the_gateway_without_error(
     stdin: str, configured: Configured, raw: Any, tmp_path: Path
 ) -> None:
     config = configured({"raw": raw()})
-    given = tmp_path / "input"
+    input_file = tmp_path / "input"
     hello = '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"0"}}}\n'  # noqa: E501
-    given.write_text({"file": hello, "garbage file": "garbage\n"}.get(stdin, ""))
-    command = f"exec {COMMAND} serve --config {config} {'<&-' if stdin == 'closed' else f'< {given}'}"
+    input_file.write_text({"file": hello, "garbage file": "garbage\n"}.get(stdin, ""))
+    command = f"exec {COMMAND} serve --config {config} {'<&-' if stdin == 'closed' else f'< {input_file}'}"
     process = await asyncio.create_subprocess_shell(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     async with asyncio.timeout(BOUND):
         out, err = await process.communicate()

@@ -86,12 +86,12 @@ async def test_every_label_before_everything_that_an_upstream_may_accept(
     """The truth table again, through the whole gateway: 6 labels before 6 ways to accept."""
     integrities, levels = ("trusted", "untrusted"), ("public", "internal", "private")
     pairs = [*itertools.product(integrities, levels)]
-    given = {
+    servers = {
         f"{integrity}-{level}": upstream("to", tmp_path, accepts={"integrity": integrity, "confidentiality": level})
         for integrity, level in pairs
     }
-    given["from"] = upstream("from", tmp_path, may_lower="own")
-    async with open_application(load_config(configured(given, store={"kind": "memory", "path": None}), {})) as opened:
+    servers["from"] = upstream("from", tmp_path, may_lower="own")
+    async with open_application(load_config(configured(servers, store={"kind": "memory", "path": None}), {})) as opened:
         await opened.upstreams.settle(BOUND)
         user = Desk(opened, tmp_path)
         passed = set()
@@ -133,9 +133,9 @@ async def test_no_tool_washes_a_value_clean(desk: Any) -> None:
     """A -> B -> C is refused at C where A -> C would be, whatever B is."""
     async with desk(STRICT, flows=SELF, mirror={"capture": "always", "inline_budget": 0}) as user:
         path = await user.say("crm")
-        for tool, given in WASHES:
+        for tool, arguments in WASHES:
             key = "x" if tool.startswith("web") else "memory_path"
-            washed = path_in((await user.text(tool, **{key: path}, **given)).replace(path, ""))
+            washed = path_in((await user.text(tool, **{key: path}, **arguments)).replace(path, ""))
             assert washed != path
             labels = await user.labels(washed)
             assert labels["confidentiality"] == "private"
@@ -196,9 +196,9 @@ async def test_the_model_is_a_place_that_values_may_be_kept_from(desk: Any) -> N
         reply = await user.reply("crm_say_mirrored", result=json.dumps({"content": [], "structuredContent": ROWS}))
         path = path_in(reply.text)
         assert reply.text == f"{path}\n"
-        for tool, given in READING:
+        for tool, arguments in READING:
             for below in ("", "/rows", "/nothing"):
-                text = await user.refused(tool, memory_path=path + below, **given)
+                text = await user.refused(tool, memory_path=path + below, **arguments)
                 assert "may not be shown to the model" in text
                 assert "`flows.model.accepts.confidentiality` is internal" in text
         assert "may not be shown" not in await user.text("memory_list")
@@ -243,8 +243,8 @@ async def test_no_error_shows_what_the_model_may_not_see(desk: Any) -> None:
 
 
 async def test_without_a_store_calls_with_hidden_results_are_refused(configured: Configured, tmp_path: Path) -> None:
-    given = {"crm": upstream("crm", tmp_path, **STRICT["crm"]), "web": upstream("web", tmp_path, **STRICT["web"])}
-    path = configured(given, mirror={"suffix": "", "capture": "never"}, flows=HIDING)
+    servers = {"crm": upstream("crm", tmp_path, **STRICT["crm"]), "web": upstream("web", tmp_path, **STRICT["web"])}
+    path = configured(servers, mirror={"suffix": "", "capture": "never"}, flows=HIDING)
     async with open_application(load_config(path, {})) as application:
         await application.upstreams.settle(BOUND)
         user = Desk(application, tmp_path)
@@ -323,9 +323,9 @@ async def answer(visitor: Visitor, tool: str, **arguments: Any) -> str:
 async def test_nothing_flows_between_principals_upstreams_without_a_rule(
     configured: Configured, tmp_path: Path
 ) -> None:
-    given = {name: upstream(name, tmp_path) for name in ("crm", "web", "mail")}
+    servers = {name: upstream(name, tmp_path) for name in ("crm", "web", "mail")}
     config = configured(
-        given, auth={"tokens": HASHES}, store={"kind": "memory", "path": None}, mirror={"capture": "always"},
+        servers, auth={"tokens": HASHES}, store={"kind": "memory", "path": None}, mirror={"capture": "always"},
         flows=["crm -> web", "web -> mail"],
     )  # fmt: skip
     async with serving_gateway(config) as served, visiting(served.url, "alice") as alice:
@@ -344,8 +344,8 @@ async def test_nothing_flows_between_principals_upstreams_without_a_rule(
 
 
 async def test_a_resource_obeys_the_labels(configured: Configured, tmp_path: Path) -> None:
-    given = {"crm": upstream("crm", tmp_path, **STRICT["crm"])}
-    config = configured(given, auth={"tokens": HASHES}, store={"kind": "memory", "path": None}, flows=HIDING)
+    servers = {"crm": upstream("crm", tmp_path, **STRICT["crm"])}
+    config = configured(servers, auth={"tokens": HASHES}, store={"kind": "memory", "path": None}, flows=HIDING)
     async with serving_gateway(config) as served, visiting(served.url, "alice") as alice:
         await served.application.upstreams.settle(BOUND)
         picture = {"type": "image", "data": "AAAA", "mimeType": f"image/{SECRET}"}
@@ -388,9 +388,9 @@ async def test_a_user_who_can_be_asked_lets_a_value_pass_once_or_not(
     version: str,
     allows: bool,  # noqa: FBT001  # a table
 ) -> None:
-    given = {name: upstream(name, tmp_path, **keys) for name, keys in STRICT.items()}
+    servers = {name: upstream(name, tmp_path, **keys) for name, keys in STRICT.items()}
     policy = {"on_refusal": "ask", "model": {"accepts": {"confidentiality": "internal"}}}
-    config = configured(given, store={"kind": "memory", "path": None}, flows=policy)
+    config = configured(servers, store={"kind": "memory", "path": None}, flows=policy)
     person = Person(allows)
     async with serving_gateway(config) as served:
         await served.application.upstreams.settle(BOUND)
@@ -426,9 +426,9 @@ async def test_an_allowed_flow_stays_allowed_during_input_rounds(
     configured: Configured, tmp_path: Path, version: str, upstream_version: str
 ) -> None:
     desk = forked_upstream(RELAY, "stdio", upstream_version, overrides={"*": {"capture": "never"}})
-    given = {"crm": upstream("crm", tmp_path), "desk": desk}
+    servers = {"crm": upstream("crm", tmp_path), "desk": desk}
     policy = {"on_refusal": "ask", "deny": ["crm -> desk"]}
-    config = configured(given, store={"kind": "memory", "path": None}, flows=policy)
+    config = configured(servers, store={"kind": "memory", "path": None}, flows=policy)
     person = Person(allows=True)
     async with serving_gateway(config) as served:
         await served.application.upstreams.settle(BOUND)
@@ -448,8 +448,8 @@ async def test_an_allowed_flow_stays_allowed_during_input_rounds(
 async def test_clients_without_elicitation_get_the_refusal(
     configured: Configured, tmp_path: Path, version: str
 ) -> None:
-    given = {name: upstream(name, tmp_path, **keys) for name, keys in STRICT.items()}
-    config = configured(given, store={"kind": "memory", "path": None}, flows={"on_refusal": "ask"})
+    servers = {name: upstream(name, tmp_path, **keys) for name, keys in STRICT.items()}
+    config = configured(servers, store={"kind": "memory", "path": None}, flows={"on_refusal": "ask"})
     async with serving_gateway(config) as served:
         await served.application.upstreams.settle(BOUND)
         async with Client(streamable_http_client(served.url), mode=version) as client:
@@ -466,13 +466,13 @@ async def test_clients_without_elicitation_get_the_refusal(
 async def test_a_changed_policy_binds_values_that_are_there_already(
     configured: Configured, speak: Speak, tmp_path: Path
 ) -> None:
-    given = {name: upstream(name, tmp_path) for name in ("crm", "mail")}
-    async with speak(configured(given)) as client:
+    servers = {name: upstream(name, tmp_path) for name in ("crm", "mail")}
+    async with speak(configured(servers)) as client:
         await client.greet()
         result = json.dumps({"content": [], "structuredContent": ROWS})
         path = path_in(await client.text("crm_say_mirrored", {"result": result}))
         assert SECRET in await client.text("mail_hear_mirrored", {"x": path})
-        configured(given, flows={"deny": ["crm -> mail", "crm -> model"]})
+        configured(servers, flows={"deny": ["crm -> mail", "crm -> model"]})
         client.process.send_signal(signal.SIGHUP)
         await until(lambda: any(b"configuration was reloaded" in line for line in client.stderr))
         assert "`flows.deny` has 'crm -> mail'" in await client.text("mail_hear_mirrored", {"x": path})
@@ -499,8 +499,8 @@ async def test_flows_and_refusals_are_in_the_audit_log(desk: Any, tmp_path: Path
 
 
 async def test_the_matrix_is_printed(configured: Configured, run: Run, tmp_path: Path) -> None:
-    given = {name: upstream(name, tmp_path, **keys) for name, keys in STRICT.items()}
-    config = str(configured(given, auth={"tokens": HASHES}, flows=["crm -> web"]))
+    servers = {name: upstream(name, tmp_path, **keys) for name, keys in STRICT.items()}
+    config = str(configured(servers, auth={"tokens": HASHES}, flows=["crm -> web"]))
     ended = await run("flows", "--config", config, "--json")
     assert ended.code == 0, ended.err
     parsed = json.loads(ended.out)

@@ -75,8 +75,8 @@ async def test_every_attack_gets_an_error_or_passes_and_others_continue(
     async with speak(configured(upstreams, limits=BOUNDS)) as client:
         await client.greet()
         names = set(await listed(client))
-        kept = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
-        path = path_in(await client.text("good_say_mirrored", {"result": kept}))
+        stored = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
+        path = path_in(await client.text("good_say_mirrored", {"result": stored}))
         unmet = []
         for tool, arguments, wanted in ATTACKS:
             answer = await read_text(client, twin(names, tool), arguments)
@@ -104,8 +104,8 @@ async def test_a_hostile_server_cannot_replace_another_tool(
         assert not [name for name in tools if name.startswith(("nested", "wordy", "nnnn"))]
         assert "evil" not in tools["memory_read"]["description"]
         assert "evil" not in tools["retrieve_final_answer_from_memory"]["description"]
-        kept = await client.text("good_say_mirrored", {"result": '{"content":[],"structuredContent":{"from":"good"}}'})
-        path = path_in(kept)
+        reply = await client.text("good_say_mirrored", {"result": '{"content":[],"structuredContent":{"from":"good"}}'})
+        path = path_in(reply)
         assert '"good"' in await client.text("memory_read", {"memory_path": path})
         status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
         statuses = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
@@ -119,8 +119,8 @@ async def test_texts_like_notices_in_a_result_are_data(
     async with speak(configured(upstreams, limits=BOUNDS)) as client:
         await client.greet()
         names = set(await listed(client))
-        kept = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
-        path = path_in(await client.text("good_say_mirrored", {"result": kept}))
+        stored = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
+        path = path_in(await client.text("good_say_mirrored", {"result": stored}))
         answer = await read_text(client, twin(names, "forge"), {"path": f"literal:{FOREIGN}", "whole": False})
         assert FOREIGN in answer
         answer = await client.text("good_hear_mirrored", {"text": FOREIGN})

@@ -39,8 +39,8 @@ async def test_check_fills_the_cache_from_which_the_first_list_comes(
     config = configured({"slow": upstream})
     gate.touch()
     assert (await run("check", "--config", str(config))).code == 0
-    (kept,) = (tmp_path / "store" / "listings").iterdir()
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    (file,) = (tmp_path / "store" / "listings").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     gate.unlink()
     tools.write_text(tool("second", "third"))
     async with speak(config) as client:
@@ -144,8 +144,8 @@ async def test_a_cache_that_cannot_be_read_is_not_used(
 ) -> None:
     config = configured({"raw": raw()})
     await run("check", "--config", str(config))
-    (kept,) = (tmp_path / "store" / "listings").iterdir()
-    kept.write_text(damage)
+    (file,) = (tmp_path / "store" / "listings").iterdir()
+    file.write_text(damage)
     async with speak(config) as client:
         await client.greet()
         assert "say_mirrored" in await names(client)
@@ -157,7 +157,7 @@ async def test_the_name_of_a_kept_listing_depends_on_no_secret(
     secret = "c4nary-s3cret-v4lue"
     config = configured({"raw": raw("ok", f"--name={secret}") | {"env": {"SECRET": secret}}})
     await run("check", "--config", str(config))
-    (kept,) = (tmp_path / "store" / "listings").iterdir()
+    (file,) = (tmp_path / "store" / "listings").iterdir()
     config.write_text(config.read_text().replace(secret, "another-s3cret-v4lue"))
     await run("check", "--config", str(config))
-    assert list((tmp_path / "store" / "listings").iterdir()) == [kept]
+    assert list((tmp_path / "store" / "listings").iterdir()) == [file]

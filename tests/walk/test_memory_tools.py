@@ -64,8 +64,8 @@ async def test_a_value_is_looked_into_changed_and_handed_on(configured: Configur
         assert hit == f"{path}/rows/2718/name: row 2718"
         window = await client.text("memory_read", {"memory_path": f"`{path}/rows`", "offset": 2718, "limit": 1})
         assert window == '2718: {"id": 2718, "name": "row 2718", "price": 679.5}\n... next: by=items, offset=2719'
-        asked = {"memory_path": path, "expression": "rows[?price > `10`].{name: name, price: price}"}
-        found = path_in(await client.text("memory_query", asked))
+        query = {"memory_path": path, "expression": "rows[?price > `10`].{name: name, price: price}"}
+        found = path_in(await client.text("memory_query", query))
         assert found.startswith("memory_query-")
         patch = [{"op": "replace", "path": "/0/price", "value": 99}, {"op": "remove", "path": "/1"}]
         edited = path_in(await client.text("memory_edit", {"memory_path": found, "patch": patch}))
@@ -107,8 +107,8 @@ async def test_unedited_numbers_keep_their_digits(configured: Configured, speak:
         for change in ({"patch": patch}, {"merge": {"new": True}}, {"old_text": "1.50", "new_text": "1.5"}):
             edited = path_in(await client.text("memory_edit", {"memory_path": path, **change}))
             line = await receive_at_upstream(client, edited)
-            for kept in ('"a": 1.0', f'"n": {digits}', '"e": 1e400', '"s": "\\u00e9\\/"'):
-                assert kept in line
+            for member in ('"a": 1.0', f'"n": {digits}', '"e": 1e400', '"s": "\\u00e9\\/"'):
+                assert member in line
         found = path_in(await client.text("memory_query", {"memory_path": path, "expression": "[a, n, e]"}))
         assert f"[1.0,{digits},1e400]" in await receive_at_upstream(client, found)
 
@@ -160,13 +160,13 @@ async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(
     async with speak(configured({"raw": raw()})) as client:
         await client.greet()
         path = await store_text(client, text)
-        whole = ""
+        all_parts = ""
         while True:
-            part = await client.text("memory_read", {"memory_path": path, "offset": len(whole)})
-            whole += part.rpartition("\n... next: ")[0] if "\n... next: " in part else part
+            part = await client.text("memory_read", {"memory_path": path, "offset": len(all_parts)})
+            all_parts += part.rpartition("\n... next: ")[0] if "\n... next: " in part else part
             if "\n... next: " not in part:
                 break
-        assert whole == text
+        assert all_parts == text
         sliced = await client.text("memory_read", {"memory_path": path, "offset": 5, "limit": 8})
         assert sliced.partition("\n... next")[0] == text[5:13]
         assert f"text, {len(text):,} characters, 2,000 lines" in await client.text(
@@ -228,8 +228,8 @@ async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, spe
         await client.greet()
         path = await store(client, {"a": 1})
         for tool, arguments, message in MISTAKES:
-            given = json.loads(json.dumps(arguments).replace('"P', f'"{path}'))
-            assert message in await refused(client, tool, given)
+            filled = json.loads(json.dumps(arguments).replace('"P', f'"{path}'))
+            assert message in await refused(client, tool, filled)
         assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1}'
 
 

@@ -200,10 +200,10 @@ async def test_a_call_names_the_conversation_that_its_reply_goes_into() -> None:
     config = {"context": {"window": 3000, "reserve": "20 %"}, "upstreams": {}}
     async with with_functions(upstreams=config) as mirror:
         arguments = {"values": list(range(100)), "bounds": {"least": 0, "most": 90}}
-        asked = [await mirror.call("within_mirrored", arguments, conversation="one") for _ in range(30)]
-        lengths = [len(reply.text) for reply in asked]
+        replies = [await mirror.call("within_mirrored", arguments, conversation="one") for _ in range(30)]
+        lengths = [len(reply.text) for reply in replies]
         assert lengths[-1] < lengths[0]
-        assert sum(estimate_tokens(reply.text) for reply in asked) < 3000
+        assert sum(estimate_tokens(reply.text) for reply in replies) < 3000
         again = await mirror.call("within_mirrored", arguments, conversation={"id": "one", "reset": True})
         assert len(again.text) == lengths[0]
         wrong = await mirror.call("within_mirrored", arguments, conversation={"name": "one"})
@@ -241,10 +241,10 @@ async def test_a_call_ends_at_its_timeout_and_where_its_caller_gives_up() -> Non
             ended.set()
 
     async with mirror, asyncio.timeout(BOUND):
-        late = await mirror.call("sleep_mirrored")
+        reply = await mirror.call("sleep_mirrored")
         go_on.set()
-        assert late.is_error
-        assert late.text == "Tool 'sleep' did not answer within 0.05 s; try again or raise its `timeout`."
+        assert reply.is_error
+        assert reply.text == "Tool 'sleep' did not answer within 0.05 s; try again or raise its `timeout`."
         calling = asyncio.create_task(mirror.call("wait_mirrored"))
         await begun.wait()
         calling.cancel()

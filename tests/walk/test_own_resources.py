@@ -45,9 +45,9 @@ async def test_stored_values_are_listed_page_by_page_and_read(
         listed = await uris(client)
         assert len(listed) == len(set(listed)) == 120
         newest = listed[0]
-        whole = (await client.read_resource(newest)).contents[0]
-        assert whole.mime_type == "application/json"
-        assert json.loads(whole.text)["number"] == 119  # type: ignore[union-attr]
+        content = (await client.read_resource(newest)).contents[0]
+        assert content.mime_type == "application/json"
+        assert json.loads(content.text)["number"] == 119  # type: ignore[union-attr]
         part = (await client.read_resource(f"{newest}/a~1b/c%20d/1")).contents[0]
         assert part.text == "119"  # type: ignore[union-attr]
 

@@ -144,7 +144,7 @@ async def test_each_worker_answers_probes(
             assert await probe(http, served, "/healthz") == LIVE
 
 
-async def test_a_probed_gateway_serves_until_its_orchestrator_knows_of_the_shutdown(
+async def test_a_probed_gateway_serves_until_the_probe_sees_the_shutdown(
     serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
 ) -> None:
     async with serve(configured({"raw": raw()})) as served, Client(served.url) as client:

@@ -153,8 +153,8 @@ async def _everything(client: Lines, strings: list[str]) -> None:
     odd = ("command", "args", "env", "url", "cwd", "headers", "uri", "jwks", "file", "path")
     for text in strings:
         for tool in tools:
-            given = dict.fromkeys((*tool["inputSchema"].get("properties", {}), *odd), text)
-            await client.call(tool["name"], json.dumps(given))
+            arguments = dict.fromkeys((*tool["inputSchema"].get("properties", {}), *odd), text)
+            await client.call(tool["name"], json.dumps(arguments))
         for method, member in (("resources/read", "uri"), ("resources/subscribe", "uri"), ("prompts/get", "name")):
             await client.request(method, json.dumps({member: text, "url": text, "command": text}))
         reference = {"type": "ref/resource", "uri": text}

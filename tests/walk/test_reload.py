@@ -43,10 +43,10 @@ async def until_listed(client: Lines, wanted: str, *, listed: bool = True) -> se
 async def test_a_hangup_changes_upstreams_and_other_calls_continue(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
-    kept, log = raw("ok", "--name", "kept"), tmp_path / "log"
+    unchanged, log = raw("ok", "--name", "kept"), tmp_path / "log"
     gates = {"started": str(tmp_path / "running"), "until": str(tmp_path / "gate")}
     changing = raw("ok", "--log", str(log))
-    async with speak(configured({"kept": kept, "dropped": raw(), "changed": changing})) as client:
+    async with speak(configured({"kept": unchanged, "dropped": raw(), "changed": changing})) as client:
         await client.greet()
         await until_listed(client, "dropped_hear_mirrored")
         calls = {}
@@ -56,7 +56,7 @@ async def test_a_hangup_changes_upstreams_and_other_calls_continue(
             await client.send(f'{{"jsonrpc":"2.0","id":{identity},"method":"tools/call","params":{call}}}')
             calls[identity] = tmp_path / f"running{upstream}"
         await until(lambda: all(running.exists() for running in calls.values()))
-        configured({"kept": kept, "changed": {**changing, "timeout": 7}, "added": raw()})
+        configured({"kept": unchanged, "changed": {**changing, "timeout": 7}, "added": raw()})
         client.process.send_signal(signal.SIGHUP)
         listed = await until_listed(client, "added_hear_mirrored")
         assert "dropped_hear_mirrored" not in listed

@@ -108,8 +108,8 @@ async def test_texts_are_texts_and_files_are_read_by_line() -> None:
 async def test_a_value_that_is_only_a_file_is_not_parsed() -> None:
     async with with_tools(code={"memory": "8MiB"}) as mirror:
         path = await mirror.put([{"key": f"value {number}"} for number in range(60_000)])
-        whole = await mirror.run("len(rows)", {"rows": path})
-        assert "`code.memory`" in whole.text
+        reply = await mirror.run("len(rows)", {"rows": path})
+        assert "`code.memory`" in reply.text
         found = await mirror.run("open('/memory/rows').read(20)", {"rows": path})
         assert found.value == '[{"key":"value 0"},{'[:20]
 
@@ -480,18 +480,18 @@ def asking(tmp_path: Path, configured: Configured, **code: Any) -> Path:
 async def test_the_user_decides_on_a_tool_that_is_not_read_only(
     configured: Configured, connect: Connect, tmp_path: Path, mode: str, *, is_allowed: bool
 ) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     async def answer(_context: Any, params: Any) -> ElicitResult:
-        asked.append(params.message)
+        questions.append(params.message)
         return ElicitResult(action="accept", content={"allow": is_allowed})
 
     code = f"first = await tools.say(result='{{\"content\": []}}') if 0 else 1\n{WRITE}\n'sent'"
     async with connect(asking(tmp_path, configured), elicitation_callback=answer, mode=mode) as client:
         result = await client.call_tool("memory_run", {"code": code})
-    assert len(asked) == 1
-    assert "mail" in asked[0] or "hear" in asked[0]
-    assert '{"x": "to be written"}' in asked[0]
+    assert len(questions) == 1
+    assert "mail" in questions[0] or "hear" in questions[0]
+    assert '{"x": "to be written"}' in questions[0]
     calls = (tmp_path / "mail.log").read_text().count(" tools/call\n")
     records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     last = [one for one in records if one["tool"] == "memory_run"][-1]
@@ -530,11 +530,11 @@ async def test_a_failed_script_reports_its_calls_that_change_something(
 async def test_the_user_decides_on_a_refused_flow_of_a_script(
     configured: Configured, connect: Connect, tmp_path: Path, mode: str
 ) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     async def answer(_context: Any, params: Any) -> ElicitResult:
-        asked.append(params.message)
-        return ElicitResult(action="accept", content={"allow": len(asked) == 1})
+        questions.append(params.message)
+        return ElicitResult(action="accept", content={"allow": len(questions) == 1})
 
     upstreams = {
         "crm": upstream("crm", tmp_path, labels={"confidentiality": "private"}),
@@ -546,9 +546,9 @@ async def test_the_user_decides_on_a_refused_flow_of_a_script(
     code = f"x = await tools.crm_say_mirrored(result={value!r})\n{send}"
     async with connect(config, elicitation_callback=answer, mode=mode) as client:
         result = await client.call_tool("memory_run", {"code": code})
-    assert len(asked) == 2
-    assert "values of the script" in asked[0]
-    assert "private text" not in "".join(asked)
+    assert len(questions) == 2
+    assert "values of the script" in questions[0]
+    assert "private text" not in "".join(questions)
     assert "The user was asked, and does not allow it" in result.content[0].text  # type: ignore[union-attr]
     assert (tmp_path / "mail.log").read_text().count(" tools/call\n") == 1
 

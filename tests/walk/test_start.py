@@ -37,13 +37,13 @@ async def test_the_second_is_asked_before_the_first_has_answered(
 async def test_a_listing_waits_at_most_for_the_startup_wait(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
-    late = tmp_path / "late"
-    config = configured({"late": raw("ok", "--gate", str(late)), "quick": raw()}, mirror={"startup_wait": 0.5})
+    gate = tmp_path / "late"
+    config = configured({"late": raw("ok", "--gate", str(gate)), "quick": raw()}, mirror={"startup_wait": 0.5})
     async with speak(config) as client:
         assert "Server late is starting" in (await client.greet())["instructions"]
         listed = json.loads(await client.request("tools/list"))["result"]["tools"]
         assert listed[0]["name"] == "say_mirrored"
-        late.touch()
+        gate.touch()
         line = b""
         while b"notifications/tools/list_changed" not in line:
             line = await client.receive()
@@ -200,9 +200,9 @@ async def test_a_storm_of_announcements_leads_to_one_listing_a_second(
 async def test_a_call_that_comes_before_its_upstream_is_ready_waits_for_it(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
-    late = tmp_path / "late"
-    config = configured({"late": raw("ok", "--gate", str(late))}, mirror={"startup_wait": 10})
+    gate = tmp_path / "late"
+    config = configured({"late": raw("ok", "--gate", str(gate))}, mirror={"startup_wait": 10})
     async with speak(config) as client:
-        asyncio.get_running_loop().call_later(4, late.touch)  # past the handshake's own wait
+        asyncio.get_running_loop().call_later(4, gate.touch)  # past the handshake's own wait
         await client.greet()
         assert "hello" in await client.text("hear_mirrored", {"text": "hello"})

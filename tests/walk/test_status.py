@@ -52,14 +52,14 @@ async def test_check_lists_tools_twins_and_their_costs(configured: Configured, r
 async def test_check_prints_each_upstream_as_soon_as_it_is_ready(
     configured: Configured, raw: Any, tmp_path: Path
 ) -> None:
-    late = tmp_path / "late"
-    config = str(configured({"late": raw("ok", "--gate", str(late)), "quick": raw()}))
+    gate = tmp_path / "late"
+    config = str(configured({"late": raw("ok", "--gate", str(gate)), "quick": raw()}))
     command = forked_python(COMMAND, "check", "--config", config)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     first = await asyncio.wait_for(process.stdout.readline(), BOUND)
     assert first.startswith(b"quick: ready")
-    late.touch()
+    gate.touch()
     assert b"late: ready" in (await asyncio.wait_for(process.communicate(), BOUND))[0]
 
 
@@ -67,13 +67,13 @@ async def test_check_shows_on_a_terminal_which_upstreams_it_waits_for(
     configured: Configured, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    late = tmp_path / "late"
-    config = str(configured({"late": raw("ok", "--gate", str(late))}))
+    gate = tmp_path / "late"
+    config = str(configured({"late": raw("ok", "--gate", str(gate))}))
     command = forked_python(COMMAND, "check", "--config", config)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     await asyncio.wait_for(process.stdout.readuntil(b"late: starting, "), BOUND)
-    late.touch()
+    gate.touch()
     assert b"late: ready" in (await asyncio.wait_for(process.communicate(), BOUND))[0]
 
 
@@ -120,8 +120,8 @@ async def test_call_prints_the_text_for_the_model(configured: Configured, run: R
     assert ended.code == 0
     assert 'Result ends. Path: "make_grid-' in ended.out
     assert "the path above ended with this command" in ended.err
-    kept = str(configured({"lab": chemist}, store={"kind": "disk", "path": "kept"}))
-    ended = await run("call", "--config", kept, "make_grid_mirrored", "--arg", "size=3", "--arg", "name=x")
+    config_path = str(configured({"lab": chemist}, store={"kind": "disk", "path": "kept"}))
+    ended = await run("call", "--config", config_path, "make_grid_mirrored", "--arg", "size=3", "--arg", "name=x")
     assert (ended.code, ended.err) == (0, "")
 
 
@@ -188,8 +188,8 @@ async def test_every_command_has_help_with_an_example(run: Run) -> None:
 
 
 async def test_the_version_is_printed(run: Run) -> None:
-    for asked in ("version", "--version"):
-        ended = await run(asked)
+    for option in ("version", "--version"):
+        ended = await run(option)
         assert (ended.code, ended.out) == (0, f"{__version__}\n")
 
 

@@ -78,8 +78,8 @@ def call(configured: Configured, tmp_path: Path) -> list[str]:
     upstream = {"command": sys.executable, "args": [str(SERVERS / "slow.py"), str(tmp_path / "log")]}
     config = str(configured({"slow": upstream}, mirror={"capture": "never"}))
     arguments = {"steps": "2", "pause": "0", "message": "Reading\n\x1b[31mpages", "gate": str(tmp_path / "gate")}
-    given = [f"--arg={key}={value}" for key, value in arguments.items()]
-    return ["call", "work_mirrored", "--config", config, *given]
+    options = [f"--arg={key}={value}" for key, value in arguments.items()]
+    return ["call", "work_mirrored", "--config", config, *options]
 
 
 async def test_call_on_a_terminal_shows_the_progress_of_the_upstream(call: list[str], tmp_path: Path) -> None:
@@ -99,15 +99,15 @@ async def test_call_on_a_terminal_shows_the_progress_of_the_upstream(call: list[
 async def test_call_on_a_terminal_shows_the_upstreams_it_waits_for(
     configured: Configured, raw: Any, tmp_path: Path
 ) -> None:
-    late = tmp_path / "late"
-    config = str(configured({"late": raw("ok", "--gate", str(late))}, mirror={"capture": "never"}))
+    gate = tmp_path / "late"
+    config = str(configured({"late": raw("ok", "--gate", str(gate))}, mirror={"capture": "never"}))
     async with (
         open_terminal() as terminal,
         start("call", "hear_mirrored", "--config", config, stderr=terminal.device) as process,
     ):
         await terminal.read_until(b"hear_mirrored: ")
         await terminal.read_until(b" s, waiting for late")
-        late.touch()
+        gate.touch()
         await asyncio.wait_for(process.communicate(), BOUND)
 
 
@@ -133,12 +133,12 @@ async def test_call_on_a_pipe_prints_only_the_result(call: list[str], tmp_path: 
 async def test_check_on_a_terminal_shows_the_upstreams_it_waits_for(
     configured: Configured, raw: Any, tmp_path: Path
 ) -> None:
-    late = tmp_path / "late"
-    config = str(configured({"late": raw("ok", "--gate", str(late)), "quick": raw()}))
+    gate = tmp_path / "late"
+    config = str(configured({"late": raw("ok", "--gate", str(gate)), "quick": raw()}))
     async with open_terminal() as terminal, start("check", "--config", config, stdout=terminal.device) as process:
         await terminal.read_until(b"quick: ready")
         await terminal.read_until(b"late: starting, ")
-        late.touch()
+        gate.touch()
         await terminal.read_until(b"late: ready")
         await asyncio.wait_for(process.communicate(), BOUND)
         assert b"starting" not in (await terminal.read_rest()).rpartition(ERASE_LINE)[2]

@@ -61,10 +61,10 @@ async def test_an_endpoint_has_the_names_and_the_identity_of_its_upstream(
         async with Client(f"{served.url}/second", mode=mode) as client:
             assert client.server_info is not None
             assert client.server_info.name == "two"
-            heard = text_of(await client.call_tool("hear", {"given": [path]}))
-            at = heard.splitlines()[0].strip('"')
-            given = text_of(await client.call_tool(RETRIEVE, {"memory_path": f"{at}/params/arguments/given/0"}))
-            assert given == LONG
+            reply = text_of(await client.call_tool("hear", {"given": [path]}))
+            at = reply.splitlines()[0].strip('"')
+            argument = text_of(await client.call_tool(RETRIEVE, {"memory_path": f"{at}/params/arguments/given/0"}))
+            assert argument == LONG
             unknown = await client.call_tool("memory_list", {})
             assert unknown.is_error
         async with Client(served.url, mode=mode) as client:

@@ -136,8 +136,8 @@ async def test_a_path_of_one_wrapped_server_is_an_argument_of_another(command: W
         for one in (first, second, memory):
             await one.greet()
         path = path_of(await first.text("say", long_result()))
-        heard = await second.text("hear", {"given": path})
-        line = await second.text(RETRIEVE, {"memory_path": path_of(heard)})
+        reply = await second.text("hear", {"given": path})
+        line = await second.text(RETRIEVE, {"memory_path": path_of(reply)})
         assert json.loads(line)["params"]["arguments"] == {"given": LONG}
         assert await memory.text("memory_read", {"memory_path": path, "by": "lines", "limit": 1}) != ""
         put = path_in(await memory.text("memory_put", {"value": "words " * 5})) or ""
@@ -174,7 +174,7 @@ async def test_values_survive_the_processes_that_stored_them(command: Wrap) -> N
         assert await second.text(RETRIEVE, {"memory_path": path}) == LONG
 
 
-async def test_commands_read_the_values_of_wrapped_servers_without_a_configuration(
+async def test_commands_read_values_of_wrapped_servers_without_a_configuration(
     command: Wrap, home: dict[str, str], run: Run, tmp_path: Path
 ) -> None:
     own = {**home, "XDG_CONFIG_HOME": str(tmp_path / "config")}
@@ -208,9 +208,7 @@ async def test_users_do_not_share_values(command: Wrap, home: dict[str, str], tm
             assert result["isError"]
 
 
-async def test_names_like_those_of_our_tools_stay_except_for_the_one_that_is_served(
-    command: Wrap, tmp_path: Path
-) -> None:
+async def test_names_like_our_tools_stay_except_for_the_served_one(command: Wrap, tmp_path: Path) -> None:
     tools = tmp_path / "tools.json"
     names = ["memory_read", "memory_run", RETRIEVE]
     tools.write_text(json.dumps([{"name": name, "inputSchema": {"type": "object"}} for name in names]))

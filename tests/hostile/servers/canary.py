@@ -107,14 +107,14 @@ SAMPLING = {
 
 def refusal(code: int) -> dict[str, Any]:
     where = f"error {code}" if code in (-32021, -32042) else "error"
-    asked = {
+    request = {
         "mode": "url",
         "url": "https://example.com/",
         "elicitationId": "e",
         "message": mark(where, "data.elicitations"),
     }
     data = {
-        "elicitations": [{**asked, "elicitationId": "e"}],
+        "elicitations": [{**request, "elicitationId": "e"}],
         "requiredCapabilities": {mark(where, "data.requiredCapabilities"): {}},
     }
     if where == "error":
@@ -157,9 +157,9 @@ class Server:
         self.left = 0
 
     def call(self, identity: Any, params: dict[str, Any]) -> None:
-        name, given = params["name"], params.get("arguments") or {}
+        name, arguments = params["name"], params.get("arguments") or {}
         if name == "refuse":
-            write({"id": identity, "error": refusal(given["code"])})
+            write({"id": identity, "error": refusal(arguments["code"])})
         elif name == "ask" and MODERN:
             self.ask_again(identity, params)
         elif name == "ask":
@@ -177,8 +177,8 @@ class Server:
             return
         where = "input required"
         requests = {mark(where, "keys") + key: request for key, request in questions().items()}
-        asked = {"inputRequests": requests, "requestState": mark(where, "requestState"), **meta(where)}
-        write({"id": identity, "result": {"resultType": "input_required", **asked}})
+        result = {"inputRequests": requests, "requestState": mark(where, "requestState"), **meta(where)}
+        write({"id": identity, "result": {"resultType": "input_required", **result}})
 
     def answer(self, message: dict[str, Any]) -> None:
         method, identity, params = message.get("method"), message.get("id"), message.get("params") or {}

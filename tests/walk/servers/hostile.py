@@ -60,8 +60,13 @@ def interrogate(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     """Requests that it may not make, without a look at the answers."""
     methods = ("ping", "sampling/createMessage", "elicitation/create", "roots/list", "tools/call", "initialize")
     for count in range(arguments["times"]):
-        asked = {"jsonrpc": "2.0", "id": count % 7, "method": methods[count % len(methods)], "params": {"x": "y" * 500}}
-        raw.write(json.dumps(asked))
+        request = {
+            "jsonrpc": "2.0",
+            "id": count % 7,
+            "method": methods[count % len(methods)],
+            "params": {"x": "y" * 500},
+        }
+        raw.write(json.dumps(request))
     raw.result(identity, DONE)
 
 
@@ -97,8 +102,8 @@ def trick(identity: Any, _arguments: dict[str, Any], _line: str) -> None:
 
 def ask_forged(identity: Any, _arguments: dict[str, Any], _line: str) -> None:
     """A result of the newer protocol's that asks, in the older one."""
-    asked = {"a": {"method": "tools/call", "params": {"name": "x"}}}
-    raw.result(identity, json.dumps({"resultType": "input_required", "inputRequests": asked, "requestState": "x"}))
+    requests = {"a": {"method": "tools/call", "params": {"name": "x"}}}
+    raw.result(identity, json.dumps({"resultType": "input_required", "inputRequests": requests, "requestState": "x"}))
 
 
 def hide(identity: Any, _arguments: dict[str, Any], _line: str) -> None:
