@@ -247,13 +247,13 @@ async def test_a_completed_request_gets_no_more_messages() -> None:
 
 async def test_progress_goes_to_the_request_with_its_token() -> None:
     wants, not_wants = ready("a"), ready("a", wants_progress=False)
-    timeout, steady, late = PausableTimeout(100), PausableTimeout(100), PausableTimeout(100)
+    timeout, steady, other = PausableTimeout(100), PausableTimeout(100), PausableTimeout(100)
     await anyio.sleep(0.05)
     async with dispatching() as setup:
         track = setup.dispatcher.track
         with (
             track("one", wants, timeout, resets_timeout=True) as inflight,
-            track("two", not_wants, late, resets_timeout=True),
+            track("two", not_wants, other, resets_timeout=True),
             track("three", wants, steady, resets_timeout=False),
         ):
             setup.receive(PROGRESS, {"progressToken": "one", "progress": 1, "vendor": None})
@@ -261,7 +261,7 @@ async def test_progress_goes_to_the_request_with_its_token() -> None:
             setup.receive(PROGRESS, {"progressToken": "three", "progress": 3})
             for token in ("four", None, 7):
                 setup.receive(PROGRESS, {"progressToken": token, "progress": 4})
-            assert min(timeout.remaining, late.remaining) > steady.remaining + 0.04
+            assert min(timeout.remaining, other.remaining) > steady.remaining + 0.04
             await inflight.queue.drain()
             await anyio.wait_all_tasks_blocked()
     assert wants.received == [

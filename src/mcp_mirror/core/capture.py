@@ -129,11 +129,12 @@ def capture(
         return Captured(is_error=is_error)
     value = _build_value(parsed, reader)
     place = locate_content(parsed)
+    # Only a text that differs from the value can be JSON text of its own.
     companion_reader = reader if parsed.relation == DIFFERS else msgspec.structs.replace(reader, decode=_decode_nothing)
     companion = _build_companion(place, parsed, result, companion_reader)
     differs = companion is not None and parsed.relation == DIFFERS
     whole = shown = None
-    if not is_error:
+    if not is_error:  # a text that differs is shown beside the value, else only the value, as the budget allows
         whole = _choose_text(parsed, value, rules, estimate, beside=tuple(parsed.texts) if differs else ())
         shown = _choose_text(parsed, value, rules, estimate) if whole is None and differs else whole
     passed = (

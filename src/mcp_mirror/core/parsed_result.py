@@ -124,28 +124,34 @@ def locate_content(parsed: ParsedResult) -> str | None:
     """The place of the content blocks, as in `PARTS`. A block is dropped only if the value repeats it."""
     if not parsed.blocks:
         return None
-    plain = all(block.is_plain for block in parsed.blocks)
+    are_plain = all(block.is_plain for block in parsed.blocks)
     if parsed.value is not None:
-        if parsed.is_repeated and (plain or parsed.relation.startswith("repeats.content:")):
+        if parsed.is_repeated and (are_plain or parsed.relation.startswith("repeats.content:")):
             return parsed.relation
-        return "companion.text" if plain and len(parsed.blocks) == 1 else "companion.content"
-    if len(parsed.blocks) == 1 and (plain or parsed.blocks[0].text is None):
-        return "value.text" if plain else "value.block"
-    faithful = all(block.is_plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in parsed.blocks)
-    return "value.blocks" if faithful and len(parsed.blocks) > 1 else "companion.content"
+        return "companion.text" if are_plain and len(parsed.blocks) == 1 else "companion.content"
+    if len(parsed.blocks) == 1 and (are_plain or parsed.blocks[0].text is None):
+        return "value.text" if are_plain else "value.block"
+    # An array of texts and objects shows which of its items were text blocks.
+    is_clear = all(block.is_plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in parsed.blocks)
+    return "value.blocks" if is_clear and len(parsed.blocks) > 1 else "companion.content"
 
 
 def build_envelope(result: Mapping[str, Buffer], place: str | None, parsed: ParsedResult, value: Draft) -> bytes:
     """The members outside the value and its companion, and `PARTS`."""
     parts = {} if place is None else {"content": place}
-    if parsed.structured is not None and parsed.wrapper is None:
+    if parsed.wrapper is not None:
+        parts["structuredContent"] = f"{_locate_wrapped(parsed, value)}:{parsed.wrapper}"
+    elif parsed.structured is not None:
         parts["structuredContent"] = "value"
-    elif parsed.wrapper is not None:
-        holder = "content.member" if parsed.value is None else "value.member"
-        holder = "value.text" if parsed.is_text and parsed.value is not None and value.kind != "text" else holder
-        parts["structuredContent"] = f"{holder}:{parsed.wrapper}"
     rest = {key: raw for key, raw in result.items() if key not in parts}
     return join(object_of({**rest, PARTS: msgspec.json.encode(parts)}))
+
+
+def _locate_wrapped(parsed: ParsedResult, value: Draft) -> str:
+    """The place of the only member of a wrapper, as in `PARTS`."""
+    if parsed.value is None:
+        return "content.member"
+    return "value.text" if parsed.is_text and value.kind != "text" else "value.member"
 
 
 def find_unwrapped_key(envelope: bytes) -> str | None:

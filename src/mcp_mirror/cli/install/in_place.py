@@ -53,7 +53,7 @@ def plan_wrapping(
     """
     document = target.read()
     entries = list_entries(document, target.place)
-    _check(target, entries, chosen)
+    _check_choice(target, entries, chosen)
     restored = _restore(target, document).data
     changed: list[str] = []
     left: list[tuple[str, str]] = []
@@ -76,7 +76,7 @@ def plan_wrapping(
     return InPlacePlan(target, document.data, after.data, restored, tuple(changed), tuple(left))
 
 
-def _check(target: Target, entries: Sequence[Entry], chosen: Collection[str]) -> None:
+def _check_choice(target: Target, entries: Sequence[Entry], chosen: Collection[str]) -> None:
     if is_merged(target, entries):
         raise ConfigError(f"{target.file} was installed with --merge. Uninstall it first, then install again.")
     if unknown := sorted(set(chosen) - {entry.name for entry in entries}):
