@@ -19,6 +19,7 @@ import pytest
 from redis_process import RedisProcess, free_port
 from redis_values import descriptor
 from samples import sample
+from store_errors import time_store_error
 from tests.load import slowness
 
 from mcp_mirror.errors import StoreError
@@ -394,15 +395,12 @@ USES: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
 }
 
 
+SECRETS = ("127.0.0.1", "redis://", "hunter2", "t-9", "HSET")
+"""Texts that no error quotes."""
+
+
 async def refused(use: Awaitable[object]) -> tuple[str, float]:
-    """The error, and the seconds until it came."""
-    started = time.monotonic()
-    with pytest.raises(StoreError) as caught:
-        await use
-    message = str(caught.value)
-    assert message.count(". ") <= 1
-    assert not any(secret in message for secret in ("127.0.0.1", "redis://", "hunter2", "t-9", "HSET"))
-    return message, time.monotonic() - started
+    return await time_store_error(use, SECRETS)
 
 
 async def back(store: RedisStore, base: str = "t-back") -> float:
