@@ -1,9 +1,9 @@
 """A result is processed in one step, from its members or from the whole response."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from mcp_mirror.core.capture import CaptureRules
@@ -164,5 +164,5 @@ IFC = {"integrity": "trusted"}
 def test_labels_of_a_result_are_read_here_or_in_a_worker(value: dict[str, Any]) -> None:
     digest = process_result(members(**value, _meta={"ifc": IFC}), order(), estimate_tokens)
     assert digest.ifc == IFC
-    elsewhere = replace(digest, members={})  # as where a process of its own has read it
+    elsewhere = msgspec.structs.replace(digest, members={})  # as where a process of its own has read it
     assert elsewhere.ifc == (IFC if digest.captured.value else None)
