@@ -48,7 +48,7 @@ def orders_and_mail() -> Script:
     yield [ask("memory_run", code="await tools.send_email(to='a')"), ask("mail.send_email", to="b")]
 
 
-def test_each_tool_is_searched_before_its_first_call_and_called_by_its_name() -> None:
+def test_each_tool_is_searched_before_its_first_call_by_its_name() -> None:
     results = [[FOUND], [ORDERS], ["1"], ["sent", "sent"], [CLAIM], ["done"]]
     steps = answers(with_search(orders_and_mail()), results)
     assert [[one.tool for one in step] for step in steps] == [

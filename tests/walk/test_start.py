@@ -50,7 +50,7 @@ async def test_a_listing_waits_at_most_for_the_startup_wait(
         assert b"late_say_mirrored" in await client.request("tools/list")
 
 
-async def test_the_instructions_name_servers_that_are_missing_before_those_of_others(
+async def test_instructions_name_missing_servers_before_those_of_others(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     upstreams = {
