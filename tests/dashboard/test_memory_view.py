@@ -12,16 +12,16 @@ import pytest
 from tests.dashboard.browsing import NODE, NODE_MODULES, find_missing, open_browser
 from tests.dashboard.samples import HOSTILE
 from tests.dashboard.test_browser import SHOTS
-from tests.walk.conftest import speak
+from tests.walk.conftest import open_lines
 from tests.walk.test_views import SHOWS_VIEWS
 
 from mcp_mirror.gateway.gateway import VIEW_URI
 from mcp_mirror.server.memory_view import OVERVIEW, VIEW_TYPE, read_view
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Speak
+    from tests.walk.conftest import Configured, OpenLines
 
-__all__ = ["speak"]
+__all__ = ["open_lines"]
 
 LARGE = json.dumps({"content": [{"type": "text", "text": "word " * 5_000}]})
 
@@ -36,15 +36,17 @@ async def list_tool(client: Any) -> dict[str, Any]:
     return dict(found)
 
 
-async def test_only_clients_that_show_views_get_the_view(configured: Configured, raw: Any, speak: Speak) -> None:
-    async with speak(configured({"raw": raw()})) as client:
+async def test_only_clients_that_show_views_get_the_view(
+    configured: Configured, raw: Any, open_lines: OpenLines
+) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         assert "_meta" not in await list_tool(client)
         listed = (await ask(client, "resources/list"))["result"]["resources"]
         assert VIEW_URI not in [one["uri"] for one in listed]
         answer = await ask(client, "tools/call", name="memory_list", arguments={})
         assert "_meta" not in answer["result"]
-    async with speak(configured({"raw": raw()})) as client:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet(**SHOWS_VIEWS)
         assert (await list_tool(client))["_meta"] == {"ui": {"resourceUri": VIEW_URI}}
         listed = (await ask(client, "resources/list"))["result"]["resources"]
@@ -57,9 +59,9 @@ async def test_only_clients_that_show_views_get_the_view(configured: Configured,
 
 
 async def test_the_view_gets_figures_that_the_model_does_not_read(
-    configured: Configured, raw: Any, speak: Speak
+    configured: Configured, raw: Any, open_lines: OpenLines
 ) -> None:
-    async with speak(configured({"raw": raw()})) as client:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet(**SHOWS_VIEWS)
         await client.text("say_mirrored", {"result": LARGE})
         async with asyncio.timeout(60):

@@ -1,7 +1,7 @@
 """Hostile input against a real gateway: a budget of time and memory for each kind of input.
 
-    async def test_a_flood(configured, speak, raw, budget):
-        async with speak(configured({"raw": raw()})) as client:
+    async def test_a_flood(configured, open_lines, raw, budget):
+        async with open_lines(configured({"raw": raw()})) as client:
             await client.greet()
             async with budget(client, "flood of notifications", "3,000 notifications") as row:
                 ...
@@ -11,7 +11,8 @@
 its memory grows by more than `memory` bytes (200 MiB), or when another client waits longer than `wait` seconds (5.0),
 times the slowness of a busy machine.
 It reads the stalls from the status resource, with the bearer token `token` if the gateway requires one. A gateway that
-runs with `-v` names the functions of a stall, and the failure shows them: `speak(config, "-v")`, `serve(config, "-v")`.
+runs with `-v` names the functions of a stall, and the failure shows them: `open_lines(config, "-v")`,
+`serve(config, "-v")`.
 Within the block `async with pinging(call, row):` repeats a call of another client and records the slowest.
 `make hostile` runs all of these tests at full size and prints the rows as a table. Tests with the mark `full_size` run
 only there.
@@ -43,10 +44,10 @@ from tests.walk.conftest import (
     configured,
     connect,
     listening,
+    open_lines,
     raw,
     run,
     serve,
-    speak,
 )
 
 __all__ = [
@@ -57,10 +58,10 @@ __all__ = [
     "configured",
     "connect",
     "listening",
+    "open_lines",
     "raw",
     "run",
     "serve",
-    "speak",
 ]
 
 ROOT = Path(__file__).parents[2]

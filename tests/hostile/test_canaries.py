@@ -15,7 +15,7 @@ from tests.hostile.servers.canary import URI, mark
 from mcp_mirror.upstreams.fields import FIELDS, FieldRule, write_table
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Lines, Speak
+    from tests.walk.conftest import Configured, Lines, OpenLines
 
 ROOT = Path(__file__).parents[2]
 OLD, NEW = "2025-11-25", "2026-07-28"
@@ -117,10 +117,10 @@ def upstream(version: str) -> dict[str, Any]:
 @pytest.mark.parametrize("server", [OLD, NEW])
 @pytest.mark.parametrize("version", [OLD, NEW])
 async def test_no_canary_arrives_where_values_are_hidden(
-    configured: Configured, speak: Speak, raw: Any, version: str, server: str, hiding: str
+    configured: Configured, open_lines: OpenLines, raw: Any, version: str, server: str, hiding: str
 ) -> None:
     config = configured({"canary": upstream(server), "honest": raw()}, **HIDING[hiding])
-    async with asyncio.timeout(100), speak(config) as lines:
+    async with asyncio.timeout(100), open_lines(config) as lines:
         client = Client(lines, version)
         reply = await run_through(client, "_mirrored")
     received = "\n".join(client.received)
@@ -133,8 +133,8 @@ async def test_no_canary_arrives_where_values_are_hidden(
 
 
 @pytest.mark.parametrize("version", [OLD, NEW])
-async def test_canaries_that_pass_arrive_otherwise(configured: Configured, speak: Speak, version: str) -> None:
-    async with asyncio.timeout(100), speak(configured({"canary": upstream(version)}), "-vv") as lines:
+async def test_canaries_that_pass_arrive_otherwise(configured: Configured, open_lines: OpenLines, version: str) -> None:
+    async with asyncio.timeout(100), open_lines(configured({"canary": upstream(version)}), "-vv") as lines:
         client = Client(lines, version)
         await run_through(client, "_mirrored")
     received = "\n".join(client.received)

@@ -18,7 +18,7 @@ from tests.walk.conftest import until
 
 if TYPE_CHECKING:
     from tests.hostile.conftest import Budget
-    from tests.walk.conftest import Configured, Serve, Speak
+    from tests.walk.conftest import Configured, OpenLines, Serve
 
 MANY = {"command": sys.executable, "args": [str(Path(__file__).parent / "servers" / "many.py")]}
 HONEST = "hear_mirrored"
@@ -75,10 +75,10 @@ CLIENT_FLOODS = {
 
 @pytest.mark.parametrize("kind", sample(CLIENT_FLOODS, {"garbage", "requests"}.__contains__))
 async def test_a_flooding_client_on_stdio_does_not_stall_the_gateway(
-    configured: Configured, speak: Speak, raw: Any, budget: Budget, kind: str
+    configured: Configured, open_lines: OpenLines, raw: Any, budget: Budget, kind: str
 ) -> None:
     lines = 1_000_000 if kind == "empty lines" else 10_000
-    async with speak(configured({"honest": raw()}), "-v") as client:
+    async with open_lines(configured({"honest": raw()}), "-v") as client:
         await client.greet()
         assert client.process.stdin is not None
         async with budget(client, f"flood of a stdio client: {kind}", f"{lines:,} lines") as row:

@@ -227,17 +227,17 @@ async def run_command(start: Start, *args: str, **keys: Any) -> AsyncIterator[Li
         await asyncio.wait_for(process.stdout.read() if process.stdout else asyncio.sleep(0), BOUND)
 
 
-Speak = Callable[..., AbstractAsyncContextManager[Lines]]
+OpenLines = Callable[..., AbstractAsyncContextManager[Lines]]
 
 
 @pytest.fixture
-def speak(start: Start) -> Speak:
+def open_lines(start: Start) -> OpenLines:
     """A client by hand on a new gateway's standard streams."""
 
-    def speak_to(config: Path, *more: str, **keys: Any) -> AbstractAsyncContextManager[Lines]:
+    def open_config(config: Path, *more: str, **keys: Any) -> AbstractAsyncContextManager[Lines]:
         return run_command(start, "serve", "--config", str(config), *more, **keys)
 
-    return speak_to
+    return open_config
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from notices import path_in
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Lines, Serve, Speak
+    from tests.walk.conftest import Configured, Lines, OpenLines, Serve
 
 UNKNOWN = "say-11111111-1111-4111-8111-111111111111"
 LARGE_RESULT = {"result": json.dumps({"structuredContent": {"key-c4nary": "value-c4nary " * 999}, "content": []})}
@@ -36,10 +36,10 @@ async def lost(client: Lines) -> int:
 
 
 async def test_calls_reads_and_refusals_are_recorded_without_values(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.jsonl"
-    async with speak(configured({"one": raw()}, audit={"path": "audit.jsonl", "key": "k" * 32})) as client:
+    async with open_lines(configured({"one": raw()}, audit={"path": "audit.jsonl", "key": "k" * 32})) as client:
         await client.greet()
         stored = path_in(await client.text("say_mirrored", LARGE_RESULT))
         await client.text("memory_read", {"memory_path": f"{stored}/key-c4nary"})
@@ -95,9 +95,11 @@ async def test_rejected_http_requests_are_recorded(
     assert "c4nary" not in path.read_text()
 
 
-async def test_a_hangup_reopens_the_audit_file(configured: Configured, speak: Speak, raw: Any, tmp_path: Path) -> None:
+async def test_a_hangup_reopens_the_audit_file(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
     path, old = tmp_path / "audit.jsonl", tmp_path / "audit.1"
-    async with speak(configured({"one": raw()}, audit={"path": str(path)})) as client:
+    async with open_lines(configured({"one": raw()}, audit={"path": str(path)})) as client:
         await client.greet()
         await client.text("hear_mirrored")
         await until(path.read_text)
@@ -114,11 +116,11 @@ async def test_a_hangup_reopens_the_audit_file(configured: Configured, speak: Sp
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
 @pytest.mark.parametrize("required", [False, True])
 async def test_a_call_without_an_audit_record_is_made_unless_audit_is_required(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path, *, required: bool
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, *, required: bool
 ) -> None:
     upstream = raw("ok", "--log", str(tmp_path / "log"))
     config = configured({"one": upstream}, audit={"path": "/dev/full", "required": required})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         answer = await client.text("hear_mirrored")
         async with asyncio.timeout(BOUND):
@@ -130,10 +132,10 @@ async def test_a_call_without_an_audit_record_is_made_unless_audit_is_required(
 
 
 async def test_required_audit_records_are_written_before_and_after_a_call(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.jsonl"
-    async with speak(configured({"one": raw()}, audit={"path": str(path), "required": True})) as client:
+    async with open_lines(configured({"one": raw()}, audit={"path": str(path), "required": True})) as client:
         await client.greet()
         await client.text("hear_mirrored")
     begun, done = lines(path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Listening, Run, Speak
+    from tests.walk.conftest import Configured, Listening, OpenLines, Run
 
 ERROR = "-3"
 HANGING = ("garbage", "half", "silent")
@@ -38,7 +38,7 @@ FAILING: list[tuple[Any, str, str]] = [
 
 
 async def test_an_upstream_that_cannot_start_is_reported_and_others_serve(
-    configured: Configured, speak: Speak, run: Run, raw: Any
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any
 ) -> None:
     upstreams = {
         f"bad{index}": (raw(what) if isinstance(what, str) else what)
@@ -53,7 +53,7 @@ async def test_an_upstream_that_cannot_start_is_reported_and_others_serve(
     for index, (_, wanted, advice) in enumerate(FAILING):
         assert wanted in problems[f"bad{index}"]
         assert advice in problems[f"bad{index}"]
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         greeting = await client.greet()
         assert len(greeting["instructions"]) < 4000
         for index in range(len(FAILING)):
@@ -83,9 +83,11 @@ async def test_check_prints_the_output_of_a_server_that_fails_at_start(configure
     assert [line.strip() for line in lines] == [*(f"step {number}" for number in range(11, 30)), "no licence: ***"]
 
 
-async def test_serve_logs_the_output_of_a_server_that_fails_at_start(configured: Configured, speak: Speak) -> None:
+async def test_serve_logs_the_output_of_a_server_that_fails_at_start(
+    configured: Configured, open_lines: OpenLines
+) -> None:
     config = configured({"one": crashing(), "hidden": crashing(preview=False)})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         await client.request("tools/list")
     logged = b"".join(client.stderr).decode()
@@ -117,10 +119,10 @@ async def test_a_server_below_the_oldest_protocol_version_is_not_used(
 
 
 async def test_one_that_dies_during_a_call_fails_it_at_once_and_comes_back(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     marker = tmp_path / "asked"
-    async with speak(configured({"mortal": raw("ok", "--log", str(marker)), "other": raw()})) as client:
+    async with open_lines(configured({"mortal": raw("ok", "--log", str(marker)), "other": raw()})) as client:
         await client.greet()
         answer = await client.text("mortal_die_mirrored")
         assert "'mortal' closed the connection during 'die'" in answer
@@ -130,9 +132,9 @@ async def test_one_that_dies_during_a_call_fails_it_at_once_and_comes_back(
 
 
 async def test_an_invalid_message_fails_at_most_the_call_it_should_answer(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured({"raw": raw()})) as client:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         assert await client.text("scream_mirrored") == "screamed"
         answer = await client.text("scream_mirrored", {"bad": True})
@@ -153,11 +155,11 @@ async def test_an_invalid_message_fails_at_most_the_call_it_should_answer(
 
 
 async def test_a_call_times_out_and_its_late_answer_is_ignored(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     log, started, until = (tmp_path / name for name in ("log", "started", "until"))
     upstream = raw("ok", "--log", str(log), overrides={"hang": {"timeout": 0.3}})
-    async with speak(configured({"raw": upstream})) as client:
+    async with open_lines(configured({"raw": upstream})) as client:
         await client.greet()
         answer = await client.text("hang_mirrored", {"started": str(started), "until": str(until)})
         assert "did not answer 'hang' within 0.3 s" in answer
@@ -167,9 +169,11 @@ async def test_a_call_times_out_and_its_late_answer_is_ignored(
         assert "notifications/cancelled" in log.read_text()
 
 
-async def test_a_server_that_stops_reading_is_restarted(configured: Configured, speak: Speak, raw: Any) -> None:
+async def test_a_server_that_stops_reading_is_restarted(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
     upstream = raw("deaf", timeout=0.5)
-    async with speak(configured({"deaf": upstream})) as client:
+    async with open_lines(configured({"deaf": upstream})) as client:
         await client.greet()
         answer = await client.text("hear_mirrored", {"text": "x" * 3_000_000})
         assert "does not read its input" in answer
@@ -201,7 +205,7 @@ ODD_TOOLS: list[Any] = [
 
 
 async def test_odd_tools_are_served_if_possible_and_reported(
-    configured: Configured, speak: Speak, run: Run, raw: Any, tmp_path: Path, connect: Any
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path, connect: Any
 ) -> None:
     tools = tmp_path / "tools.json"
     tools.write_text(json.dumps(ODD_TOOLS))
@@ -218,7 +222,7 @@ async def test_odd_tools_are_served_if_possible_and_reported(
     for wanted in ("lists tool 'x' twice", "without a usable name", "'no_schema'", "'broken_schema'", "'odd members'"):
         assert wanted in checked.err
     assert "Traceback" not in checked.err
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         assert "a: " in await client.text("x_mirrored", {"a": "no number"})
         assert '"a": 1' in await client.text("broken_schema_mirrored", {"a": 1})
@@ -248,22 +252,24 @@ async def test_pages_that_go_round_end(configured: Configured, run: Run, raw: An
 
 
 async def test_a_server_that_forgot_the_session_is_asked_again_in_a_new_one(
-    configured: Configured, speak: Speak, listening: Listening, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     async with listening("raw_http.py", "--log", str(log)) as port:
-        async with speak(configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
+        async with open_lines(configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
             await client.greet()
             await client.text("forget_mirrored")
             assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
         assert log.read_text().count("initialize") == 4  # two requests, two notifications
 
 
-async def test_a_restarted_server_is_found_again(configured: Configured, speak: Speak, listening: Listening) -> None:
+async def test_a_restarted_server_is_found_again(
+    configured: Configured, open_lines: OpenLines, listening: Listening
+) -> None:
     async with AsyncExitStack() as stack:
         async with listening("raw_http.py") as port:
             config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})
-            client = await stack.enter_async_context(speak(config))
+            client = await stack.enter_async_context(open_lines(config))
             await client.greet()
             assert "one" in await client.text("hear_mirrored", {"text": "one"})
         answer = await client.text("hear_mirrored", {"text": "two"})
@@ -276,12 +282,12 @@ async def test_a_restarted_server_is_found_again(configured: Configured, speak: 
 
 @pytest.mark.parametrize("style", ["json", "lf"])
 async def test_a_broken_http_answer_costs_one_call(
-    style: str, configured: Configured, speak: Speak, listening: Listening
+    style: str, configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(listening("raw_http.py", "--style", style))
         config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})
-        client = await stack.enter_async_context(speak(config))
+        client = await stack.enter_async_context(open_lines(config))
         await client.greet()
         for tool in ("cut", "rot", "nothing"):
             assert f"'raw' {'closed' if tool == 'cut' else 'did not answer'}" in await client.text(f"{tool}_mirrored")
@@ -289,11 +295,11 @@ async def test_a_broken_http_answer_costs_one_call(
 
 
 async def test_a_result_that_comes_on_a_resumed_stream_is_lifted(
-    configured: Configured, speak: Speak, listening: Listening, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     async with listening("raw_http.py", "--log", str(log)) as port:
-        async with speak(configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
+        async with open_lines(configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
             await client.greet()
             assert (
                 "1e400"
@@ -304,12 +310,12 @@ async def test_a_result_that_comes_on_a_resumed_stream_is_lifted(
 
 @pytest.mark.parametrize("spool_bytes", [1 << 24, 1000], ids=["in memory", "in a file"])
 async def test_the_whole_error_of_an_upstream_can_be_read(
-    spool_bytes: int, configured: Configured, speak: Speak, raw: Any
+    spool_bytes: int, configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     short = "Traceback:\n" + "  at a frame\n" * 100 + "ValueError: column 'price' is missing"
     long = short.replace("  at a frame\n", "  at a frame\n" * 100)
     secret = raw() | {"env": {"SECRET": "c4nary-v4lue"}}
-    async with speak(configured({"raw": secret}, limits={"spool_bytes": spool_bytes})) as client:
+    async with open_lines(configured({"raw": secret}, limits={"spool_bytes": spool_bytes})) as client:
         await client.greet()
         answer = await client.text("refuse_mirrored", {"message": short})
         assert answer == f"Upstream 'raw' refused 'refuse': {short} (error -32000)."

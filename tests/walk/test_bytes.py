@@ -15,7 +15,7 @@ import pytest
 from notices import path_in
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Connect, Listening, Serve, Speak
+    from tests.walk.conftest import Configured, Connect, Listening, OpenLines, Serve
 
 INTEGER = "7" * 5000
 ODD = (
@@ -47,9 +47,9 @@ def upstreams(raw: Any, capture: str = "auto") -> dict[str, Any]:
 
 
 async def test_a_small_result_passes_unchanged_on_stdio(
-    sections: dict[str, Any], configured: Configured, speak: Speak, raw: Any
+    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured(upstreams(raw, "large"), **sections)) as client:
+    async with open_lines(configured(upstreams(raw, "large"), **sections)) as client:
         await client.greet()
         line = (await client.call("say_mirrored", json.dumps({"result": SMALL}))).decode()
         for member in (
@@ -73,9 +73,9 @@ async def test_a_small_result_passes_unchanged_over_http(
 
 
 async def test_arguments_and_pointers_reach_the_tool_as_they_were_written(
-    sections: dict[str, Any], configured: Configured, speak: Speak, raw: Any
+    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured(upstreams(raw), **sections)) as client:
+    async with open_lines(configured(upstreams(raw), **sections)) as client:
         await client.greet()
         received = await client.text("hear_mirrored", None)
         assert '"arguments":{}' in received
@@ -98,7 +98,7 @@ STYLES = [("json", "identity"), ("json", "gzip"), ("json", "members"), ("json", 
 
 
 async def test_every_form_of_http_answer_is_lifted(
-    sections: dict[str, Any], configured: Configured, speak: Speak, listening: Listening
+    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
     async with AsyncExitStack() as stack:
         upstreams: dict[str, Any] = {}
@@ -107,7 +107,7 @@ async def test_every_form_of_http_answer_is_lifted(
             url = f"http://127.0.0.1:{port}/mcp"
             upstreams[f"{style}_{encoding}"] = {"url": url, "overrides": {"hear": {"capture": "never"}}}
         client = await stack.enter_async_context(
-            speak(configured(upstreams, mirror={"inline_budget": 9000}, **sections))
+            open_lines(configured(upstreams, mirror={"inline_budget": 9000}, **sections))
         )
         await client.greet()
         for name in upstreams:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.walk.conftest import Configured, Speak
+    from tests.walk.conftest import Configured, OpenLines
 
 KEY = "0123456789abcdef0123456789abcdef"
 LARGE = "c4nary " * 20_000
@@ -24,7 +24,9 @@ def hashed(base: str) -> str:
     return hmac.new(KEY.encode(), base.encode(), hashlib.sha256).hexdigest()[:16]
 
 
-async def calls(configured: Configured, speak: Speak, raw: Any, tmp_path: Path, *verbose: str) -> tuple[str, str]:
+async def calls(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, *verbose: str
+) -> tuple[str, str]:
     """Store a value, pass its path on, and fail; the log, and the path."""
     audit = {"path": "audit.jsonl", "key": KEY}
     tools = [
@@ -33,7 +35,7 @@ async def calls(configured: Configured, speak: Speak, raw: Any, tmp_path: Path, 
     ]
     (tmp_path / "tools").write_text(json.dumps(tools))
     upstream = raw("ok", "--tools", str(tmp_path / "tools"))
-    async with speak(configured({"raw": upstream}, audit=audit), *verbose) as client:
+    async with open_lines(configured({"raw": upstream}, audit=audit), *verbose) as client:
         await client.greet()
         large = json.dumps({"content": [{"type": "text", "text": LARGE}]})
         path = (await client.text("say_mirrored", {"result": large})).splitlines()[0].strip('"')
@@ -45,9 +47,9 @@ async def calls(configured: Configured, speak: Speak, raw: Any, tmp_path: Path, 
 
 
 async def test_each_call_is_one_line_with_sizes_and_a_path_hash(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
-    log, path = await calls(configured, speak, raw, tmp_path, "-v")
+    log, path = await calls(configured, open_lines, raw, tmp_path, "-v")
     lines = [found.groups() for found in LINE.finditer(log)]
     assert [(line[0], line[1], line[7]) for line in lines] == [
         ("say_mirrored", "raw", "stored"),
@@ -65,9 +67,9 @@ async def test_each_call_is_one_line_with_sizes_and_a_path_hash(
 
 
 async def test_with_vv_the_log_explains_why_a_string_is_a_path(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
-    log, path = await calls(configured, speak, raw, tmp_path, "-vv")
+    log, path = await calls(configured, open_lines, raw, tmp_path, "-vv")
     assert f"argument of tool=hear_mirrored in text: path={hashed(path)}, it is a memory path" in log
     assert "argument of tool=hear_mirrored in (unnamed): path=-, it is text: it contains something like a path" in log
     assert "arguments of tool=say_mirrored: no string resembles a memory path" in log
@@ -75,6 +77,8 @@ async def test_with_vv_the_log_explains_why_a_string_is_a_path(
     assert path not in log
 
 
-async def test_calls_are_not_logged_by_default(configured: Configured, speak: Speak, raw: Any, tmp_path: Path) -> None:
-    log, _ = await calls(configured, speak, raw, tmp_path)
+async def test_calls_are_not_logged_by_default(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    log, _ = await calls(configured, open_lines, raw, tmp_path)
     assert "call tool" not in log

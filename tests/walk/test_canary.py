@@ -18,7 +18,7 @@ from tests.walk.conftest import BOUND, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.walk.conftest import Configured, Lines, Listening, Run, Serve, Served, Speak
+    from tests.walk.conftest import Configured, Lines, Listening, OpenLines, Run, Serve, Served
 
 PLACES = (
     "value", "key", "argument", "tool", "env", "arg", "header", "user", "query", "client", "shared", "state", "store",
@@ -114,8 +114,8 @@ async def use(ask: Any) -> dict[str, str]:
     return answers
 
 
-async def over_stdio(stack: AsyncExitStack, speak: Speak, path: Path) -> tuple[Any, Lines]:
-    client = await stack.enter_async_context(speak(path, "-vv"))
+async def over_stdio(stack: AsyncExitStack, open_lines: OpenLines, path: Path) -> tuple[Any, Lines]:
+    client = await stack.enter_async_context(open_lines(path, "-vv"))
     await client.greet()
 
     async def ask(method: str, params: dict[str, Any]) -> str:
@@ -150,13 +150,15 @@ async def over_http(stack: AsyncExitStack, serve: Serve, path: Path) -> tuple[An
     ids=["stdio", "http, sealed"],
 )
 async def test_no_secret_is_logged_kept_counted_or_answered(
-    client_transport: str, config: Any, speak: Speak, serve: Serve, run: Run, tmp_path: Path, *, sealed: bool
+    client_transport: str, config: Any, open_lines: OpenLines, serve: Serve, run: Run, tmp_path: Path, *, sealed: bool
 ) -> None:
     encryption = {"encryption": {"keys": ["${STORE}"]}} if sealed else {}
     form = {"log_format": "json" if sealed else "text"}
     path = config(store={"kind": "disk", **encryption}, **form)
     async with AsyncExitStack() as stack:
-        opened: Any = over_stdio(stack, speak, path) if client_transport == "stdio" else over_http(stack, serve, path)
+        opened: Any = (
+            over_stdio(stack, open_lines, path) if client_transport == "stdio" else over_http(stack, serve, path)
+        )
         ask, gateway = await opened
         answers = await use(ask)
         config(store={"kind": "disk", **encryption}, **form, memory_tools={"deny": ["memory_forget"]})

@@ -15,7 +15,7 @@ from process_tree import offspring, stat_of
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Speak
+    from tests.walk.conftest import Configured, OpenLines
 
 pytestmark = [
     pytest.mark.executable,
@@ -43,9 +43,11 @@ def one_of(pids: dict[int, str], words: str) -> int:
     return found
 
 
-async def test_a_gateway_that_is_killed_leaves_no_process(configured: Configured, speak: Speak, raw: Any) -> None:
+async def test_a_gateway_that_is_killed_leaves_no_process(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
     upstreams = {name: raw(name, "--name", name) for name in ("brood", "stubborn", "deaf", "ok")}
-    async with speak(configured(upstreams)) as client:
+    async with open_lines(configured(upstreams)) as client:
         await client.greet()
         started = offspring(client.process.pid)
         assert len(started) == 6, started  # four, a grandchild, the one watchdog
@@ -53,8 +55,10 @@ async def test_a_gateway_that_is_killed_leaves_no_process(configured: Configured
         assert await survivors(started) == {}
 
 
-async def test_a_process_that_is_stopped_is_not_left_either(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"raw": raw()}, limits={"spool_bytes": 1024})) as client:
+async def test_a_process_that_is_stopped_is_not_left_either(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()}, limits={"spool_bytes": 1024})) as client:
         await client.greet()
         large = '{"content":[{"type":"text","text":"' + "x" * 5000 + '"}]}'
         assert "This path " in await client.text("say_mirrored", {"result": large})
@@ -66,8 +70,10 @@ async def test_a_process_that_is_stopped_is_not_left_either(configured: Configur
 
 
 @pytest.mark.parametrize("way", ["leaves", signal.SIGTERM, signal.SIGINT])
-async def test_a_gateway_that_ends_leaves_no_watchdog(way: Any, configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"one": raw(), "two": raw()})) as client:
+async def test_a_gateway_that_ends_leaves_no_watchdog(
+    way: Any, configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"one": raw(), "two": raw()})) as client:
         await client.greet()
         started = offspring(client.process.pid)
         assert one_of(started, WATCHDOG)
@@ -83,9 +89,9 @@ async def test_a_gateway_that_ends_leaves_no_watchdog(way: Any, configured: Conf
 
 
 async def test_an_upstream_that_exits_fails_its_calls_and_leaves_no_process(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured({"brood": raw("brood", "--name", "marker"), "other": raw()})) as client:
+    async with open_lines(configured({"brood": raw("brood", "--name", "marker"), "other": raw()})) as client:
         await client.greet()
         before = offspring(client.process.pid)
         child = one_of(before, "raw.py brood")
@@ -101,9 +107,9 @@ async def test_an_upstream_that_exits_fails_its_calls_and_leaves_no_process(
 
 
 async def test_a_watchdog_that_was_killed_is_replaced_with_the_next_process(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured({"mortal": raw(), "brood": raw("brood", "--name", "x")})) as client:
+    async with open_lines(configured({"mortal": raw(), "brood": raw("brood", "--name", "x")})) as client:
         await client.greet()
         os.kill(one_of(offspring(client.process.pid), WATCHDOG), signal.SIGKILL)
         await client.text("mortal_die_mirrored")
@@ -115,11 +121,11 @@ async def test_a_watchdog_that_was_killed_is_replaced_with_the_next_process(
 
 
 async def test_a_ctrl_c_in_the_terminal_reaches_only_the_gateway(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     running, gate = tmp_path / "running", tmp_path / "gate"
     config = configured({"raw": raw()}, limits={"spool_bytes": 1024})
-    async with speak(config, start_new_session=True) as client:
+    async with open_lines(config, start_new_session=True) as client:
         await client.greet()
         large = '{"content":[{"type":"text","text":"' + "x" * 5000 + '"}]}'
         await client.text("say_mirrored", {"result": large})

@@ -14,7 +14,7 @@ from tests.walk.conftest import BOUND, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.walk.conftest import Configured, Listening, Serve, Speak
+    from tests.walk.conftest import Configured, Listening, OpenLines, Serve
 
 
 def handshakes(log: Path) -> int:
@@ -85,11 +85,11 @@ async def test_tools_that_a_session_caused_are_seen_only_by_it(configured: Confi
 
 @pytest.mark.parametrize("style", ["json", "lf"])
 async def test_a_server_gets_the_end_of_its_session(
-    style: str, configured: Configured, speak: Speak, listening: Listening, tmp_path: Path
+    style: str, configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     async with listening("raw_http.py", "--style", style, "--log", str(log)) as port:
-        async with speak(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
+        async with open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
             await client.greet()
             await client.call("hear_mirrored")
         await until(lambda: "DELETE" in log.read_text())
@@ -98,11 +98,11 @@ async def test_a_server_gets_the_end_of_its_session(
 
 @pytest.mark.parametrize("style", ["json", "lf"])
 async def test_an_error_that_mentions_a_session_does_not_end_the_session(
-    style: str, configured: Configured, speak: Speak, listening: Listening, tmp_path: Path
+    style: str, configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     async with listening("raw_http.py", "--style", style, "--log", str(log)) as port:
-        async with speak(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
+        async with open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
             await client.greet()
             assert "Paid, but" in await client.text("deny_mirrored")
             assert "hear" in await client.text("hear_mirrored")
@@ -111,11 +111,11 @@ async def test_an_error_that_mentions_a_session_does_not_end_the_session(
 
 
 async def test_a_server_that_starts_late_serves_later_requests(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     config = configured({"late": raw("ok", "--gate", str(gate))}, mirror={"startup_wait": 0.2})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         offered = (await client.greet())["capabilities"]
         assert {"prompts", "completions", "logging", "resources"} <= offered.keys()
         assert offered["resources"]["subscribe"] is True
@@ -127,10 +127,10 @@ async def test_a_server_that_starts_late_serves_later_requests(
 
 
 async def test_changed_roots_are_announced_to_the_server(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    async with speak(configured({"one": raw("ok", "--log", str(log))})) as client:
+    async with open_lines(configured({"one": raw("ok", "--log", str(log))})) as client:
         await client.greet()
         await client.call("hear_mirrored")
         await client.send('{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')

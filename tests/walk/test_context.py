@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp import Client
-    from tests.walk.conftest import Configured, Connect, Lines, Speak
+    from tests.walk.conftest import Configured, Connect, Lines, OpenLines
 
 RETRIEVE = "retrieve_final_answer_from_memory"
 CONVERSATION = "mcp-mirror/conversation"
@@ -207,8 +207,10 @@ async def shown(client: Lines, length: int) -> str:
     return await client.text("say_mirrored", {"result": json.dumps(result)})
 
 
-async def test_a_window_is_taken_from_a_changed_configuration(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"raw": raw()})) as client:
+async def test_a_window_is_taken_from_a_changed_configuration(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         assert await shown(client, 400) == "a " * 200
         configured({"raw": raw()}, context={"window": 100})

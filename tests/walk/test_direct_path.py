@@ -162,9 +162,9 @@ async def compare_paths(version: str, exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("version", [OLD, NEW])
 async def test_both_paths_give_the_same_messages_on_stdio(
-    version: str, prepared: Path, speak: Callable[..., Any]
+    version: str, prepared: Path, open_lines: Callable[..., Any]
 ) -> None:
-    async with speak(prepared) as lines:
+    async with open_lines(prepared) as lines:
         if version == OLD:
             await lines.greet(**CAPABILITIES)
             await lines.request("tools/list")

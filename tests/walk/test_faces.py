@@ -19,7 +19,7 @@ from notices import path_in
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Run, Serve, Speak
+    from tests.walk.conftest import Configured, OpenLines, Run, Serve
 
 GONE = 5.0
 """Seconds after which no child may be left."""
@@ -60,9 +60,9 @@ BAD_LINES: list[tuple[str | bytes, int | str | None]] = [
 
 
 async def test_an_invalid_line_gets_an_error_and_the_connection_continues(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured({"raw": raw()}, limits={"max_message_bytes": 65_536})) as client:
+    async with open_lines(configured({"raw": raw()}, limits={"max_message_bytes": 65_536})) as client:
         await client.greet()
         for line, identity in BAD_LINES:
             await client.send(line)
@@ -96,12 +96,12 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
 
 
 async def test_errors_of_calls_name_the_next_step(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     tools: list[dict[str, Any]] = [{"name": name, "inputSchema": {"type": "object"}} for name in ("say", "hear")]
     tools.append({"name": "typed", "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}})
     (tmp_path / "tools").write_text(json.dumps(tools))
-    async with speak(configured({"raw": raw("ok", "--tools", str(tmp_path / "tools"))})) as client:
+    async with open_lines(configured({"raw": raw("ok", "--tools", str(tmp_path / "tools"))})) as client:
         await client.greet()
         answer_text = '{"content":[],"structuredContent":{"data":[1,2,3]}}'
         path = path_in(await client.text("say_mirrored", {"result": answer_text}))

@@ -33,7 +33,7 @@ from mcp_mirror.types import Provenance
 
 if TYPE_CHECKING:
     from redis_process import RedisProcess
-    from tests.walk.conftest import Configured, Run, Speak
+    from tests.walk.conftest import Configured, OpenLines, Run
 
 RELAY = str(Path(__file__).parents[1] / "relay" / "upstream.py")
 
@@ -464,10 +464,10 @@ async def test_clients_without_elicitation_get_the_refusal(
 
 
 async def test_a_changed_policy_binds_values_that_are_there_already(
-    configured: Configured, speak: Speak, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, tmp_path: Path
 ) -> None:
     servers = {name: upstream(name, tmp_path) for name in ("crm", "mail")}
-    async with speak(configured(servers)) as client:
+    async with open_lines(configured(servers)) as client:
         await client.greet()
         result = json.dumps({"content": [], "structuredContent": ROWS})
         path = path_in(await client.text("crm_say_mirrored", {"result": result}))

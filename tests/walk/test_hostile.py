@@ -12,7 +12,7 @@ import pytest
 from notices import path_in
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Lines, Speak
+    from tests.walk.conftest import Configured, Lines, OpenLines
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = {
@@ -70,9 +70,9 @@ async def read_text(client: Lines, tool: str, arguments: Any) -> str:
 
 
 async def test_every_attack_gets_an_error_or_passes_and_others_continue(
-    configured: Configured, speak: Speak, upstreams: dict[str, Any]
+    configured: Configured, open_lines: OpenLines, upstreams: dict[str, Any]
 ) -> None:
-    async with speak(configured(upstreams, limits=BOUNDS)) as client:
+    async with open_lines(configured(upstreams, limits=BOUNDS)) as client:
         await client.greet()
         names = set(await listed(client))
         stored = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
@@ -94,9 +94,9 @@ async def test_every_attack_gets_an_error_or_passes_and_others_continue(
 
 
 async def test_a_hostile_server_cannot_replace_another_tool(
-    configured: Configured, speak: Speak, upstreams: dict[str, Any]
+    configured: Configured, open_lines: OpenLines, upstreams: dict[str, Any]
 ) -> None:
-    async with speak(configured(upstreams, limits=BOUNDS)) as client:
+    async with open_lines(configured(upstreams, limits=BOUNDS)) as client:
         await client.greet()
         tools = await listed(client)
         assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in tools)
@@ -114,9 +114,9 @@ async def test_a_hostile_server_cannot_replace_another_tool(
 
 
 async def test_texts_like_notices_in_a_result_are_data(
-    configured: Configured, speak: Speak, upstreams: dict[str, Any]
+    configured: Configured, open_lines: OpenLines, upstreams: dict[str, Any]
 ) -> None:
-    async with speak(configured(upstreams, limits=BOUNDS)) as client:
+    async with open_lines(configured(upstreams, limits=BOUNDS)) as client:
         await client.greet()
         names = set(await listed(client))
         stored = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})

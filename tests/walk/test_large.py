@@ -10,7 +10,7 @@ import pytest
 from notices import path_in
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Listening, Speak
+    from tests.walk.conftest import Configured, Listening, OpenLines
 
 SPOOLED = {"spool_bytes": 1024}
 RETRIEVE = "retrieve_final_answer_from_memory"
@@ -26,13 +26,13 @@ def text(content: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("store", [{"kind": "memory"}, {"kind": "disk"}], ids=["memory", "disk"])
 async def test_a_large_value_is_found_at_any_depth_and_handed_on(
-    store: dict[str, Any], configured: Configured, speak: Speak, raw: Any
+    store: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     rows = [[number, {"name": f"row {number}"}] for number in range(400_000)]
     value = json.dumps({"first": 1, "rows": rows, "last": [1.5]})
     assert len(value) > 12_000_000
     upstreams = {"raw": raw(overrides={"hear": {"capture": "never"}})}
-    async with speak(configured(upstreams, store=store)) as client:
+    async with open_lines(configured(upstreams, store=store)) as client:
         await client.greet()
         notice = await client.text("say_mirrored", {"result": f'{{"content":[],"structuredContent":{value}}}'})
         path = path_in(notice)
@@ -49,11 +49,11 @@ async def test_a_large_value_is_found_at_any_depth_and_handed_on(
 
 
 async def test_a_value_too_large_for_a_model_is_refused_with_the_next_step(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     image = {"type": "image", "mimeType": "image/png", "data": "iVBORw0K" * 700_000}
     wide = {f"column {number}": number for number in range(100_000)}
-    async with speak(configured({"raw": raw()})) as client:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         for content, kind in (
             (result(content=[image]), "binary of 5.6 MB"),
@@ -68,11 +68,11 @@ async def test_a_value_too_large_for_a_model_is_refused_with_the_next_step(
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 async def test_no_file_but_of_what_lasts_is_left_when_the_gateway_has_ended(
-    kind: str, configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    kind: str, configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "values"
     config = configured({"raw": raw()}, store={"kind": kind, "path": str(folder)}, limits=SPOOLED)
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         for content in (text("x" * 500_000), text(json.dumps({"k": "x" * 500_000})), text("small")):
             await client.text("say_mirrored", {"result": result(content=content)})
@@ -95,10 +95,10 @@ BROKEN = {
 
 @pytest.mark.parametrize("limits", [{}, SPOOLED], ids=["in memory", "in files"])
 async def test_an_oversized_result_fails_by_name_and_the_next_is_served(
-    limits: dict[str, int], configured: Configured, speak: Speak, raw: Any
+    limits: dict[str, int], configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     padding = " " * 2000
-    async with speak(configured({"raw": raw()}, limits={"max_key_bytes": 200, **limits})) as client:
+    async with open_lines(configured({"raw": raw()}, limits={"max_key_bytes": 200, **limits})) as client:
         await client.greet()
         for broken, message in BROKEN.items():
             answer = json.loads(await client.call("say_mirrored", json.dumps({"result": broken + padding})))["result"]
@@ -108,9 +108,9 @@ async def test_an_oversized_result_fails_by_name_and_the_next_is_served(
 
 
 async def test_a_large_error_keeps_its_kind_whether_the_tools_or_the_protocols(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured({"raw": raw()}, limits=SPOOLED, mirror={"error_budget": 100})) as client:
+    async with open_lines(configured({"raw": raw()}, limits=SPOOLED, mirror={"error_budget": 100})) as client:
         await client.greet()
         failed = result(content=text("no such row. " * 500), isError=True)
         answer = json.loads(await client.call("say_mirrored", json.dumps({"result": failed})))["result"]
@@ -120,10 +120,10 @@ async def test_a_large_error_keeps_its_kind_whether_the_tools_or_the_protocols(
 
 
 async def test_an_oversized_message_fails_by_name_and_the_upstream_stays_usable(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     config = configured({"raw": raw()}, limits={"max_message_bytes": 200_000, "spool_bytes": 50_000})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         for size in (100_000, 190_000):
             notice = await client.text("hear_mirrored", {"pad": "x" * size})
@@ -138,8 +138,10 @@ async def test_an_oversized_message_fails_by_name_and_the_upstream_stays_usable(
         assert await client.text("say_mirrored", {"result": result(content=text("fine"))}) == "fine"
 
 
-async def test_arguments_over_an_upstreams_limit_are_not_sent(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"raw": raw(max_request_bytes=1000), "free": raw()})) as client:
+async def test_arguments_over_an_upstreams_limit_are_not_sent(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw(max_request_bytes=1000), "free": raw()})) as client:
         await client.greet()
         path = path_in(await client.text("free_hear_mirrored", {"pad": "x" * 5000}))
         refused = await client.text("raw_hear_mirrored", {"pad": path})
@@ -149,11 +151,11 @@ async def test_arguments_over_an_upstreams_limit_are_not_sent(configured: Config
 
 
 async def test_a_server_that_refuses_a_body_size_is_reported(
-    configured: Configured, speak: Speak, listening: Listening, raw: Any
+    configured: Configured, open_lines: OpenLines, listening: Listening, raw: Any
 ) -> None:
     async with listening("raw_http.py", "--max-body", "20000") as port:
         web = {"url": f"http://127.0.0.1:{port}/mcp", "max_request_bytes": "1GiB"}
-        async with speak(configured({"web": web, "raw": raw()})) as client:
+        async with open_lines(configured({"web": web, "raw": raw()})) as client:
             await client.greet()
             path = path_in(await client.text("raw_hear_mirrored", {"pad": "x" * 50_000}))
             refused = await client.text("web_hear_mirrored", {"pad": path})

@@ -20,7 +20,7 @@ from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from gateway_processes import GatewayProcess
-    from tests.walk.conftest import Configured, Serve, Speak
+    from tests.walk.conftest import Configured, OpenLines, Serve
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 SOON = 8.0
@@ -64,9 +64,9 @@ class Busy:
 
 @asynccontextmanager
 async def busy_stdio(
-    config: Path, call: Any, speak: Speak, _serve: Serve
+    config: Path, call: Any, open_lines: OpenLines, _serve: Serve
 ) -> AsyncIterator[tuple[GatewayProcess, Any, Any]]:
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.send(request(50, "subscriptions/listen", LISTEN))
 
         async def refuses() -> None:
@@ -91,7 +91,7 @@ async def busy_stdio(
 
 @asynccontextmanager
 async def busy_http(
-    config: Path, call: Any, _speak: Speak, serve: Serve
+    config: Path, call: Any, _speak: OpenLines, serve: Serve
 ) -> AsyncIterator[tuple[GatewayProcess, Any, Any]]:
     async with serve(config) as served, httpx2.AsyncClient(timeout=BOUND) as client, AsyncExitStack() as stack:
         greeting = await client.post(served.url, content=request(1, "initialize", HELLO), headers=HEADERS)
@@ -138,7 +138,12 @@ FACES = {"stdio": busy_stdio, "http": busy_http}
 
 @pytest.fixture(params=FACES)
 def busy(
-    request: pytest.FixtureRequest, configured: Configured, speak: Speak, serve: Serve, raw: Any, tmp_path: Path
+    request: pytest.FixtureRequest,
+    configured: Configured,
+    open_lines: OpenLines,
+    serve: Serve,
+    raw: Any,
+    tmp_path: Path,
 ) -> Any:
     """Starts a gateway and a call that is in flight; a drain may be given."""
 
@@ -147,7 +152,7 @@ def busy(
         started, gate = tmp_path / "started", tmp_path / "gate"
         call = {"name": "hang_mirrored", "arguments": {"started": str(started), "until": str(gate)}}
         config = configured({"raw": raw()}, server=server)
-        async with FACES[request.param](config, call, speak, serve) as (process, answer, refuses):
+        async with FACES[request.param](config, call, open_lines, serve) as (process, answer, refuses):
             await until(started.exists)
             yield Busy(process, answer, refuses, gate)
 
@@ -187,11 +192,11 @@ async def test_without_a_drain_the_first_signal_ends_the_gateway(busy: Any) -> N
 
 
 async def test_the_shutdown_does_not_wait_for_cancelled_calls(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
     call = {"name": "hang_mirrored", "arguments": {"started": str(started), "until": str(tmp_path / "never")}}
-    async with speak(configured({"raw": raw()})) as client:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         await client.send(request(99, "tools/call", call))
         await until(started.exists)

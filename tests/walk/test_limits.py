@@ -14,7 +14,7 @@ from notices import path_in
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Lines, Listening, Run, Serve, Served, Speak
+    from tests.walk.conftest import Configured, Lines, Listening, OpenLines, Run, Serve, Served
 
 JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 GREETING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "hand", "version": "0"}}
@@ -37,10 +37,10 @@ async def hanging(client: Lines, tool: str, folder: Path, number: int) -> Path:
 
 
 async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     limits = {"calls_per_upstream": 2, "queued_calls": 1}
-    async with speak(configured({"slow": raw(), "other": raw()}, limits=limits)) as client:
+    async with open_lines(configured({"slow": raw(), "other": raw()}, limits=limits)) as client:
         await client.greet()
         for number in range(2):
             await until((await hanging(client, "slow_hang_mirrored", tmp_path, number)).exists)
@@ -57,10 +57,10 @@ async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
 
 
 async def test_one_principals_calls_are_bounded_at_once_and_a_minute(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     limits: dict[str, Any] = {"calls_per_principal": 1, "queued_calls": 1, "queue_timeout": 0.1}
-    async with speak(configured({"slow": raw()}, limits=limits)) as client:
+    async with open_lines(configured({"slow": raw()}, limits=limits)) as client:
         await client.greet()
         await until((await hanging(client, "hang_mirrored", tmp_path, 0)).exists)
         answer = await client.text("hear_mirrored")
@@ -74,10 +74,10 @@ async def test_one_principals_calls_are_bounded_at_once_and_a_minute(
 
 
 async def test_paths_depth_and_message_size_of_a_call_are_limited(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     limits = {"max_pointers": 2, "max_depth": 20, "max_envelope_bytes": 2000, "calls_per_minute": 9}
-    async with speak(configured({"up": raw()}, limits=limits)) as client:
+    async with open_lines(configured({"up": raw()}, limits=limits)) as client:
         await client.greet()
         stored = json.dumps({"content": [], "structuredContent": {"a": 1}})
         path = path_in(await client.text("say_mirrored", {"result": stored}))
@@ -124,13 +124,13 @@ async def test_the_listing_of_an_upstream_is_bounded(
 
 
 async def test_a_decompression_bomb_fails_only_its_call(
-    configured: Configured, speak: Speak, listening: Listening
+    configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(listening("raw_http.py", "--encoding", "gzip"))
         limits = {"max_inflation": 50, "spool_bytes": "64KiB"}
         config = configured({"web": {"url": f"http://127.0.0.1:{port}/mcp"}}, limits=limits)
-        client = await stack.enter_async_context(speak(config))
+        client = await stack.enter_async_context(open_lines(config))
         await client.greet()
         bomb = json.dumps({"content": [{"type": "text", "text": "a" * 3_000_000}]})
         assert "50 times its size (`limits.max_inflation`)" in await client.text("say_mirrored", {"result": bomb})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Lines, Run, Speak
+    from tests.walk.conftest import Configured, Lines, OpenLines, Run
 
 CHANGED = b"notifications/tools/list_changed"
 
@@ -33,7 +33,7 @@ def slow(raw: Any, tmp_path: Path) -> tuple[dict[str, Any], Path, Path]:
 
 
 async def test_check_fills_the_cache_from_which_the_first_list_comes(
-    slow: Any, configured: Configured, run: Run, speak: Speak, tmp_path: Path
+    slow: Any, configured: Configured, run: Run, open_lines: OpenLines, tmp_path: Path
 ) -> None:
     upstream, gate, tools = slow
     config = configured({"slow": upstream})
@@ -43,7 +43,7 @@ async def test_check_fills_the_cache_from_which_the_first_list_comes(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     gate.unlink()
     tools.write_text(tool("second", "third"))
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         assert await names(client) == ["first_mirrored", "second_mirrored"]
         status = json.loads(await client.request("tools/call", '{"name":"memory_list","arguments":{}}'))
@@ -55,35 +55,35 @@ async def test_check_fills_the_cache_from_which_the_first_list_comes(
 
 
 async def test_after_check_the_first_list_is_complete_for_every_client(
-    slow: Any, configured: Configured, run: Run, speak: Speak
+    slow: Any, configured: Configured, run: Run, open_lines: OpenLines
 ) -> None:
     upstream, gate, _ = slow
     config = configured({"slow": upstream})
     gate.touch()
     assert (await run("check", "--config", str(config))).code == 0
     gate.unlink()
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         greeting = await client.greet(roots={}, sampling={}, elicitation={})
         assert "Server slow: I am raw." in greeting["instructions"]
         assert await names(client) == ["first_mirrored", "second_mirrored"]
 
 
 async def test_clients_with_other_capabilities_have_listings_of_their_own(
-    slow: Any, configured: Configured, run: Run, speak: Speak, tmp_path: Path
+    slow: Any, configured: Configured, run: Run, open_lines: OpenLines, tmp_path: Path
 ) -> None:
     upstream, gate, _ = slow
     upstream["args"].append("--rooted")
     config, without = configured({"slow": upstream}), ["first_mirrored", "second_mirrored"]
     gate.touch()
     assert (await run("check", "--config", str(config))).code == 0
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet(roots={})
         assert await names(client) == [*without, "root_mirrored"]
     assert len(list((tmp_path / "store" / "listings").iterdir())) == 2
     gate.unlink()
     cases: tuple[tuple[dict[str, Any], list[str]], ...] = (({"roots": {}}, [*without, "root_mirrored"]), ({}, without))
     for capabilities, listed in cases:
-        async with speak(config) as client:
+        async with open_lines(config) as client:
             await client.greet(**capabilities)
             assert await names(client) == listed
 
@@ -97,7 +97,7 @@ async def test_check_keeps_the_listing_of_an_upstream_with_resources(
 
 
 async def test_a_call_waits_for_its_upstream_and_meets_its_tools_of_now(
-    slow: Any, configured: Configured, run: Run, speak: Speak
+    slow: Any, configured: Configured, run: Run, open_lines: OpenLines
 ) -> None:
     upstream, gate, tools = slow
     config = configured({"slow": upstream})
@@ -105,7 +105,7 @@ async def test_a_call_waits_for_its_upstream_and_meets_its_tools_of_now(
     await run("check", "--config", str(config))
     gate.unlink()
     tools.write_text(tool("second"))
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         assert await names(client) == ["first_mirrored", "second_mirrored"]
         for identity, name in ((101, "second_mirrored"), (102, "first_mirrored")):
@@ -122,7 +122,7 @@ async def test_a_call_waits_for_its_upstream_and_meets_its_tools_of_now(
 
 
 async def test_tools_of_an_upstream_are_listed_until_it_fails(
-    raw: Any, configured: Configured, run: Run, speak: Speak, tmp_path: Path
+    raw: Any, configured: Configured, run: Run, open_lines: OpenLines, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     gate.touch()
@@ -130,7 +130,7 @@ async def test_tools_of_an_upstream_are_listed_until_it_fails(
     config = configured({"bad": bad})
     await run("check", "--config", str(config))
     gate.unlink()
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         assert "say_mirrored" in await names(client)
         answer = await client.text("say_mirrored", {"result": "{}"})
@@ -140,13 +140,13 @@ async def test_tools_of_an_upstream_are_listed_until_it_fails(
 
 @pytest.mark.parametrize("damage", ["{", "", '{"version":7}', "x" * 9_000_000])
 async def test_a_cache_that_cannot_be_read_is_not_used(
-    damage: str, raw: Any, configured: Configured, run: Run, speak: Speak, tmp_path: Path
+    damage: str, raw: Any, configured: Configured, run: Run, open_lines: OpenLines, tmp_path: Path
 ) -> None:
     config = configured({"raw": raw()})
     await run("check", "--config", str(config))
     (file,) = (tmp_path / "store" / "listings").iterdir()
     file.write_text(damage)
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         assert "say_mirrored" in await names(client)
 

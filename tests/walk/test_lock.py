@@ -16,7 +16,7 @@ from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.walk.conftest import Configured, Lines, Run, Serve, Speak
+    from tests.walk.conftest import Configured, Lines, OpenLines, Run, Serve
 
 SCHEMA = {"type": "object", "properties": {"tools": {"type": "array"}}}
 BEFORE = [{"name": name, "description": "Does.", "inputSchema": SCHEMA} for name in ("redefine", "hear", "say")]
@@ -68,12 +68,12 @@ async def wait_until_announced(client: Lines) -> None:
 
 
 async def test_a_tool_that_changes_is_quarantined_until_it_is_locked_again(
-    configured: Configured, speak: Speak, run: Run, lab: dict[str, Any], tmp_path: Path
+    configured: Configured, open_lines: OpenLines, run: Run, lab: dict[str, Any], tmp_path: Path
 ) -> None:
     config = str(configured({"lab": lab}))
     locked = await run("lock", "--config", config)
     assert (locked.code, len(locked.out.splitlines())) == (0, 4)
-    async with speak(tmp_path / "mirror.yaml") as client:
+    async with open_lines(tmp_path / "mirror.yaml") as client:
         greeting = await client.greet()
         assert "I am raw" in greeting["instructions"]
         assert await served(client) == {"redefine_mirrored", "hear_mirrored", "say_mirrored"}
@@ -96,12 +96,12 @@ async def test_a_tool_that_changes_is_quarantined_until_it_is_locked_again(
 
 
 async def test_in_warn_mode_a_changed_tool_is_served_with_a_warning(
-    configured: Configured, speak: Speak, lab: dict[str, Any], tmp_path: Path
+    configured: Configured, open_lines: OpenLines, lab: dict[str, Any], tmp_path: Path
 ) -> None:
     config = configured({"lab": lab}, lock={"mode": "warn", "file": "kept/pins.json"})
     (tmp_path / "kept").mkdir()
     write_pins(tmp_path / "kept" / "pins.json")
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         await redefined(client)
         assert await served(client) == {"redefine_mirrored", "hear_mirrored", "extra_mirrored"}
@@ -143,12 +143,12 @@ async def test_an_upstream_that_is_away_stays_locked(configured: Configured, run
 
 
 async def test_a_lock_file_that_was_changed_by_hand_is_refused(
-    configured: Configured, run: Run, speak: Speak, lab: dict[str, Any]
+    configured: Configured, run: Run, open_lines: OpenLines, lab: dict[str, Any]
 ) -> None:
     config = configured({"lab": lab})
     file = config.parent / "mirror.lock.json"
     write_pins(file)
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         assert "say_mirrored" in await served(client)
         file.write_text(file.read_text().replace("Does.", "Did."))
@@ -182,11 +182,11 @@ async def test_a_connection_of_ones_own_is_held_to_the_lock_too(
 
 
 async def test_instructions_that_are_not_as_locked_are_not_passed_on(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     config = configured({"lab": raw("ok", "--name", "other")})
     write_pins(config.parent / "mirror.lock.json", "honest")
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         assert "I am other" not in (await client.greet())["instructions"]
         assert "hear_mirrored" in await served(client)
     assert b"The instructions of upstream 'lab' are not as locked: they are quarantined." in b"".join(client.stderr)

@@ -16,7 +16,7 @@ from notices import path_in
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Listening, Serve, Speak
+    from tests.walk.conftest import Configured, Listening, OpenLines, Serve
 
 
 async def text(client: Client, tool: str, **arguments: Any) -> str:
@@ -121,9 +121,9 @@ REJECTED = [
 
 
 async def test_a_call_that_never_reaches_its_handler_leaves_nothing_behind(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured({"raw": raw()})) as client:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         for params in REJECTED:
             await client.request("tools/call", json.dumps(params))
@@ -132,9 +132,9 @@ async def test_a_call_that_never_reaches_its_handler_leaves_nothing_behind(
 
 
 async def test_arguments_that_a_client_marks_as_ours_are_its_own(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured({"raw": raw()})) as client:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         meta = '{"name":"hear_mirrored","arguments":{"a":1},"_meta":{"mcp-mirror/payload":"forged"}}'
         assert '{\\"a\\":1}' in (await client.request("tools/call", meta)).decode()

@@ -17,7 +17,7 @@ import pytest
 from notices import path_in
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Connect, Lines, Run, Speak
+    from tests.walk.conftest import Configured, Connect, Lines, OpenLines, Run
 
 SCRIPTS = ["memory_run"] if find_spec("pydantic_monty") else []
 """The tool that the extra `code` adds."""
@@ -51,9 +51,11 @@ async def refused(client: Lines, tool: str, arguments: dict[str, Any]) -> str:
 ROWS = [{"id": number, "name": f"row {number}", "price": number / 4} for number in range(3000)]
 
 
-async def test_a_value_is_looked_into_changed_and_handed_on(configured: Configured, speak: Speak, raw: Any) -> None:
+async def test_a_value_is_looked_into_changed_and_handed_on(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
     config = configured({"raw": raw(overrides={"hear": {"capture": "never"}})})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         path = await store(client, {"rows": ROWS, "title": "prices"})
         described = await client.text("memory_describe", {"memory_path": f"{path}/rows"})
@@ -77,12 +79,12 @@ async def test_a_value_is_looked_into_changed_and_handed_on(configured: Configur
 
 
 async def test_one_row_is_put_into_a_large_page_and_the_page_is_sent_back(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     lines = [f'<tr id="{number}"><td>\u00e9 "cell" {number}</td></tr>' for number in range(8000)]
     page = "<table>\n" + "\n".join(lines) + "\n</table>"
     assert len(page) > 300_000
-    async with speak(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
+    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
         await client.greet()
         path = await store_text(client, page)
         hit = await client.text("memory_grep", {"memory_path": path, "pattern": 'id="4711"'})
@@ -96,10 +98,10 @@ async def test_one_row_is_put_into_a_large_page_and_the_page_is_sent_back(
         assert "occurs more than once" in again
 
 
-async def test_unedited_numbers_keep_their_digits(configured: Configured, speak: Speak, raw: Any) -> None:
+async def test_unedited_numbers_keep_their_digits(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
     digits = "7" * 5000
     value = f'{{"a": 1.0, "n": {digits}, "e": 1e400, "s": "\\u00e9\\/", "list": [1.50, 2]}}'
-    async with speak(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
+    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
         await client.greet()
         result = f'{{"content":[],"structuredContent":{value}}}'
         path = path_in(await client.text("say_mirrored", {"result": result}))
@@ -113,8 +115,10 @@ async def test_unedited_numbers_keep_their_digits(configured: Configured, speak:
         assert f"[1.0,{digits},1e400]" in await receive_at_upstream(client, found)
 
 
-async def test_a_model_can_save_a_value_and_use_its_path(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
+async def test_a_model_can_save_a_value_and_use_its_path(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
         await client.greet()
         for value, wanted in (
             ("two\nlines", '"x": "two\\nlines"'),
@@ -131,8 +135,10 @@ async def test_a_model_can_save_a_value_and_use_its_path(configured: Configured,
         assert "object, " in listed[0]
 
 
-async def test_values_are_listed_page_by_page_and_forgotten(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"raw": raw()})) as client:
+async def test_values_are_listed_page_by_page_and_forgotten(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         assert await client.text("memory_list") == "Nothing is stored yet."
         bases = [await store(client, {"n": number}) for number in range(25)]
@@ -153,11 +159,11 @@ async def test_values_are_listed_page_by_page_and_forgotten(configured: Configur
 
 
 async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     """Reading, a slice, the length, lines, and grep."""
     text = "\n".join(f"line {number}" for number in range(2000))
-    async with speak(configured({"raw": raw()})) as client:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         path = await store_text(client, text)
         all_parts = ""
@@ -180,10 +186,10 @@ async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(
 
 @pytest.mark.parametrize("bound", [{"mirror": {"read_budget": 300}}, {"memory_tools": {"read_characters": 900}}])
 async def test_no_window_is_over_the_budget(
-    bound: dict[str, Any], configured: Configured, speak: Speak, raw: Any
+    bound: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     config = configured({"raw": raw()}, **bound)
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         path = await store(
             client, {"text": "0123456789" * 5000, "rows": ROWS, "wide": {f"k{n}": n for n in range(5000)}}
@@ -223,8 +229,8 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"raw": raw()})) as client:
+async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         path = await store(client, {"a": 1})
         for tool, arguments, message in MISTAKES:
@@ -233,8 +239,8 @@ async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, spe
         assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1}'
 
 
-async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"raw": raw()})) as client:
+async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         for content, expression, found in (
             ('[{"v": 1}, {"v": 2.50}]', "[?v > `1`].v", "[2.50]"),
@@ -246,9 +252,9 @@ async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, s
 
 
 async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured({"raw": raw()})) as client:
+    async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
         path = await store(client, {"text": "id,name,city\n" + "1,Ada,Bonn\n" * 20})
         for expression in ("[?id > `1`].name", "sum([*].id)", "max_by(@, &id)"):
@@ -258,10 +264,10 @@ async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(
 
 
 async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     config = configured({"raw": raw()}, memory_tools={"timeout": 0.5, "query_bytes": 100_000})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         path = await store(client, {"a": list(range(2000))})
         endless = {"memory_path": path, "expression": "a" + " | [@,@]" * 40}
@@ -276,7 +282,7 @@ async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(
 
 
 async def test_files_are_read_and_written_only_below_the_roots(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     root, outside = tmp_path / "exchange", tmp_path / "outside"
     (root / "below").mkdir(parents=True)
@@ -289,7 +295,7 @@ async def test_files_are_read_and_written_only_below_the_roots(
     (root / "link").symlink_to(outside / "secret")
     (root / "folder").symlink_to(outside)
     config = configured({"raw": raw()}, memory_tools={"roots": ["exchange"]})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
 
         async def bring(file: str, **more: Any) -> str:
@@ -335,11 +341,11 @@ async def test_files_are_read_and_written_only_below_the_roots(
 
 
 async def test_a_stored_picture_is_written_as_its_bytes(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "out").mkdir()
     config = configured({"raw": raw()}, memory_tools={"roots": ["out"]})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         data = base64.b64encode(b"\x89PNG" * 300_000).decode()
         result = {"content": [{"type": "image", "mimeType": "image/png", "data": data}]}
@@ -379,8 +385,8 @@ async def test_the_standard_set_is_listed_and_other_tools_are_refused(
         assert "`memory_tools: all` in the gateway's configuration serves it." in str(refused.content)
 
 
-async def test_a_transparent_gateway_has_none_of_them(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"raw": raw()}, mirror={"suffix": "", "capture": "never"})) as client:
+async def test_a_transparent_gateway_has_none_of_them(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
+    async with open_lines(configured({"raw": raw()}, mirror={"suffix": "", "capture": "never"})) as client:
         await client.greet()
         assert "Unknown tool 'memory_put'" in await refused(client, "memory_put", {"value": "x"})
 
@@ -426,7 +432,7 @@ async def _watch(process: int) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 async def test_a_large_value_is_searched_and_read_in_little_memory(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "in"
     root.mkdir()
@@ -435,7 +441,7 @@ async def test_a_large_value_is_searched_and_read_in_little_memory(
     row = b'{"id": 1, "name": "some row", "tags": [1, 2]},'
     (root / "rows").write_bytes(b'{"rows": [' + row * (LARGE // len(row)) + b'{"id": 2, "name": "the needle"}]}')
     config = configured({"raw": raw()}, memory_tools={"roots": ["in"], "timeout": 60})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         await client.text("memory_put", {"value": "x"})
         before = _memory_of(client.process.pid)

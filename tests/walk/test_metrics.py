@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.walk.conftest import Configured, Serve, Speak
+    from tests.walk.conftest import Configured, OpenLines, Serve
 
 SECRET = "canary-4711"
 LARGE = json.dumps({"content": [{"type": "text", "text": f"{SECRET} line\n" * 2000}]})
@@ -184,10 +184,10 @@ async def test_metrics_and_probes_answer_during_a_graceful_shutdown(
 
 
 async def test_metrics_are_served_beside_a_client_on_stdio(
-    speak: Speak, configured: Configured, raw: Any, http: httpx2.AsyncClient
+    open_lines: OpenLines, configured: Configured, raw: Any, http: httpx2.AsyncClient
 ) -> None:
     port = free_port()
-    async with speak(configured({"raw": raw()}, server={"metrics": f"127.0.0.1:{port}"})) as client:
+    async with open_lines(configured({"raw": raw()}, server={"metrics": f"127.0.0.1:{port}"})) as client:
         await client.greet()
         await client.text("hear_mirrored")
         assert (await export(http, port))(CALLS, gen_ai_tool_name="hear_mirrored") == 1

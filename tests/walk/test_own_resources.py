@@ -13,7 +13,7 @@ from mcp.client.subscriptions import ResourcesListChanged
 from tests.walk.conftest import BOUND
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Connect, Lines, Speak
+    from tests.walk.conftest import Configured, Connect, Lines, OpenLines
 
 LONG = "a line of text\n" * 2000
 
@@ -125,9 +125,11 @@ async def test_a_key_among_very_many_is_found(configured: Configured, connect: C
             await client.read_resource(f"{uri}/k12000")
 
 
-async def test_a_notice_has_a_resource_link_if_configured(configured: Configured, speak: Speak, raw: Any) -> None:
+async def test_a_notice_has_a_resource_link_if_configured(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
     result = {"content": [{"type": "text", "text": LONG}]}
-    async with speak(configured({"raw": raw()}, mirror={"resource_links": True})) as client:
+    async with open_lines(configured({"raw": raw()}, mirror={"resource_links": True})) as client:
         await client.greet()
         notice, link = json.loads(await stored(client, result))["result"]["content"]
         path, sentence, *_ = notice["text"].splitlines()
@@ -139,8 +141,10 @@ async def test_a_notice_has_a_resource_link_if_configured(configured: Configured
         assert [block["type"] for block in small] == ["text"]
 
 
-async def test_a_transparent_gateway_has_nothing_of_its_own(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"raw": raw()}, mirror={"suffix": "", "capture": "never"})) as client:
+async def test_a_transparent_gateway_has_nothing_of_its_own(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()}, mirror={"suffix": "", "capture": "never"})) as client:
         greeting = await client.greet()
         assert "resources" not in greeting["capabilities"]
         assert greeting["instructions"].startswith("Server raw: I am raw.")

@@ -9,7 +9,7 @@ import pytest
 from preview_samples import CANARY, RESULTS
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Speak
+    from tests.walk.conftest import Configured, OpenLines
 
 SECRET = {"env": {"SECRET": f"{CANARY}-env"}}
 
@@ -20,11 +20,11 @@ def path_of(content: str) -> str:
 
 @pytest.mark.parametrize("spool", ["16MiB", "1KiB"], ids=["in memory", "in files"])
 async def test_a_client_gets_no_byte_of_it_and_hands_all_of_it_on(
-    configured: Configured, speak: Speak, raw: Any, spool: str
+    configured: Configured, open_lines: OpenLines, raw: Any, spool: str
 ) -> None:
     upstreams = {"hidden": raw("ok", "--name", CANARY) | SECRET | {"preview": False}, "open": raw()}
     config = configured(upstreams, limits={"spool_bytes": spool}, mirror={"expose_originals": True})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         greeting = await client.greet()
         assert "Server open: I am raw" in greeting["instructions"]
         assert CANARY not in json.dumps(greeting)
@@ -57,13 +57,15 @@ async def test_a_client_gets_no_byte_of_it_and_hands_all_of_it_on(
         assert '"/~#1" number' in edited
 
 
-async def test_nor_does_one_get_its_errors_and_last_words(configured: Configured, speak: Speak, raw: Any) -> None:
+async def test_nor_does_one_get_its_errors_and_last_words(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
     upstreams = {
         "hidden": raw("ok", "--mine", f"{CANARY}-argument"),
         "leaks": raw("leaks", f"{CANARY}-argument"),
         "refuses": raw("refuses", f"{CANARY}-argument"),
     }
-    async with speak(
+    async with open_lines(
         configured(upstreams, mirror={"preview": False, "suffix": "", "capture": "never"}), "-vv"
     ) as client:
         answers = [json.dumps(await client.greet()), await client.text("hear", {"text": CANARY})]
@@ -75,13 +77,13 @@ async def test_nor_does_one_get_its_errors_and_last_words(configured: Configured
 
 
 async def test_a_value_of_it_that_does_not_fit_a_schema_is_not_repeated(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Any
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Any
 ) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^[0-9]+$"}}}
     tools = [{"name": "hear", "inputSchema": schema}]
     (tmp_path / "tools").write_text(json.dumps(tools))
     upstreams = {"hidden": raw() | {"preview": False}, "open": raw("ok", "--tools", str(tmp_path / "tools"))}
-    async with speak(configured(upstreams)) as client:
+    async with open_lines(configured(upstreams)) as client:
         await client.greet()
         result = json.dumps({"content": [], "structuredContent": {"a": CANARY}})
         path = path_of(await client.text("say_mirrored", {"result": result}))

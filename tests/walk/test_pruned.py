@@ -20,7 +20,7 @@ from mcp_mirror.types import Provenance
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.walk.conftest import Configured, Speak
+    from tests.walk.conftest import Configured, OpenLines
 
 ROWS = {"rows": list(range(500)), "name": "today's"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "list_rows", "arguments": "{}"}}
@@ -33,10 +33,10 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 async def test_a_twin_takes_pruned_values_by_path_key_path_and_whole_stub(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     config = configured({"raw": raw(overrides={"hear": {"capture": "never"}})})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         policy = StorePolicy()
         async with DiskStore(policy, time.time, tmp_path / "store") as store:

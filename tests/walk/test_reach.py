@@ -22,7 +22,7 @@ from mcp_mirror.server.auth.keys import Keys, KeysUnavailableError
 from mcp_mirror.system.http_connections import Receiver, open_connection
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Lines, Listening, Run, Speak
+    from tests.walk.conftest import Configured, Lines, Listening, OpenLines, Run
 
 LOOKS_PUBLIC = "0x7f.1"
 """A name with a dot, which looks public; every system's resolver resolves it to 127.0.0.1."""
@@ -167,12 +167,12 @@ async def _everything(client: Lines, strings: list[str]) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 async def test_no_client_request_starts_a_program_or_a_connection(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     made, channel = tmp_path / "made", tmp_path / "exchange"
     channel.mkdir()
     config = configured({"up": raw()}, memory_tools={"roots": [str(channel)]})
-    async with trap() as (port, came), speak(config) as client:
+    async with trap() as (port, came), open_lines(config) as client:
         await client.greet()
         await client.call("hear_mirrored", '{"text":"first"}')
         before = offspring(client.process.pid)

@@ -17,7 +17,7 @@ from tests.walk.conftest import BOUND
 if TYPE_CHECKING:
     from redis_process import RedisProcess
     from s3_process import S3Process
-    from tests.walk.conftest import Configured, Lines, Run, Speak
+    from tests.walk.conftest import Configured, Lines, OpenLines, Run
 
 EVERYTHING = Path(__file__).parents[1] / "conformance" / "everything.py"
 LIMIT = 2.0
@@ -48,25 +48,25 @@ async def found_value(client: Lines, path: str) -> str:
 
 
 async def test_a_path_of_one_gateway_works_in_another_and_after_both(
-    configured: Configured, speak: Speak, raw: Any, redis_server: RedisProcess, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, redis_server: RedisProcess, tmp_path: Path
 ) -> None:
     config = configured({"raw": raw()}, store=store_of(redis_server, tmp_path))
-    async with speak(config) as one, speak(config) as other:
+    async with open_lines(config) as one, open_lines(config) as other:
         await one.greet()
         await other.greet()
         path = await stored(one)
         assert "a line of text" in await found_value(other, path)
-    async with speak(config) as later:
+    async with open_lines(config) as later:
         await later.greet()
         assert "a line of text" in await found_value(later, path)
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
-    fault: str, configured: Configured, speak: Speak, raw: Any, own_redis: RedisProcess, tmp_path: Path
+    fault: str, configured: Configured, open_lines: OpenLines, raw: Any, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
     own_redis.start()
-    async with speak(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))) as client:
+    async with open_lines(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))) as client:
         await client.greet()
         path = await stored(client)
         getattr(own_redis, fault)()
@@ -99,9 +99,9 @@ async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
 
 
 async def test_a_gateway_starts_without_its_store_and_uses_it_when_it_comes(
-    configured: Configured, speak: Speak, raw: Any, own_redis: RedisProcess, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    async with speak(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))) as client:
+    async with open_lines(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))) as client:
         await client.greet()
         assert await say(client, SMALL) == SMALL
         own_redis.start()
@@ -111,7 +111,7 @@ async def test_a_gateway_starts_without_its_store_and_uses_it_when_it_comes(
 
 
 async def test_a_resource_that_cannot_be_stored_is_passed_on(
-    configured: Configured, speak: Speak, own_redis: RedisProcess, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
     everything = forked_upstream(str(EVERYTHING), "stdio", "--era", "2025-11-25")
     mirror = {"capture_resources": True, "inline_budget": 1}
@@ -121,7 +121,7 @@ async def test_a_resource_that_cannot_be_stored_is_passed_on(
         answer = json.loads(await client.request("resources/read", '{"uri":"test://static-text"}'))
         return str(answer["result"]["contents"][0]["text"])
 
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         passed = await read(client)
         assert "This path " not in passed
@@ -145,11 +145,16 @@ async def test_without_the_extra_the_error_names_the_package_to_install(
 
 
 async def test_large_values_of_two_gateways_are_in_one_bucket(
-    configured: Configured, speak: Speak, raw: Any, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+    configured: Configured,
+    open_lines: OpenLines,
+    raw: Any,
+    redis_server: RedisProcess,
+    bucket: S3Process,
+    tmp_path: Path,
 ) -> None:
     before, large = len(bucket.names()), {"content": [{"type": "text", "text": "a line of text\n" * 100_000}]}
     config = configured({"raw": raw()}, store=store_of(redis_server, tmp_path) | {"blobs": bucket.url})
-    async with speak(config) as one, speak(config) as other:
+    async with open_lines(config) as one, open_lines(config) as other:
         await one.greet()
         await other.greet()
         path = await stored(one, large)

@@ -16,7 +16,7 @@ from samples import sample
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Lines, Speak
+    from tests.walk.conftest import Configured, Lines, OpenLines
 
 UPSTREAM = Path(__file__).parents[1] / "relay" / "upstream.py"
 
@@ -41,12 +41,12 @@ async def until_listed(client: Lines, wanted: str, *, listed: bool = True) -> se
 
 
 async def test_a_hangup_changes_upstreams_and_other_calls_continue(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     unchanged, log = raw("ok", "--name", "kept"), tmp_path / "log"
     gates = {"started": str(tmp_path / "running"), "until": str(tmp_path / "gate")}
     changing = raw("ok", "--log", str(log))
-    async with speak(configured({"kept": unchanged, "dropped": raw(), "changed": changing})) as client:
+    async with open_lines(configured({"kept": unchanged, "dropped": raw(), "changed": changing})) as client:
         await client.greet()
         await until_listed(client, "dropped_hear_mirrored")
         calls = {}
@@ -81,7 +81,7 @@ async def test_a_hangup_changes_upstreams_and_other_calls_continue(
     ),
 )
 async def test_a_subscription_outlives_the_process_of_its_upstream(
-    how: str, version: str, configured: Configured, speak: Speak
+    how: str, version: str, configured: Configured, open_lines: OpenLines
 ) -> None:
     upstream = forked_upstream(str(UPSTREAM), "stdio", version)
     note = "notes://one"
@@ -91,7 +91,7 @@ async def test_a_subscription_outlives_the_process_of_its_upstream(
             while json.loads(await client.text("watched_mirrored")) != [note]:  # noqa: ASYNC110  # another process changes it
                 await asyncio.sleep(0.05)
 
-    async with speak(configured({"shelf": upstream})) as client:
+    async with open_lines(configured({"shelf": upstream})) as client:
         await client.greet()
         await until_listed(client, "watched_mirrored")
         assert "error" not in json.loads(await client.request("resources/subscribe", json.dumps({"uri": note})))
@@ -117,8 +117,10 @@ async def test_a_subscription_outlives_the_process_of_its_upstream(
         assert message["params"]["uri"] == note
 
 
-async def test_clients_are_notified_when_memory_tools_are_switched(configured: Configured, speak: Speak) -> None:
-    async with speak(configured({})) as client:
+async def test_clients_are_notified_when_memory_tools_are_switched(
+    configured: Configured, open_lines: OpenLines
+) -> None:
+    async with open_lines(configured({})) as client:
         await client.greet()
         assert "memory_put" in names(await client.request("tools/list"))
         configured({}, memory_tools={"deny": ["memory_put"], "roots": ["."]})
@@ -132,10 +134,10 @@ async def test_clients_are_notified_when_memory_tools_are_switched(configured: C
 
 
 async def test_an_invalid_configuration_is_reported_and_the_old_one_stays(
-    configured: Configured, speak: Speak, raw: Any
+    configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     config = configured({"one": raw()})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         await until_listed(client, "hear_mirrored")
         config.write_text('{"upstreams": {"one": {"comand": "x"}}}')
@@ -147,9 +149,9 @@ async def test_an_invalid_configuration_is_reported_and_the_old_one_stays(
 
 @pytest.mark.parametrize("section", [{"mirror": {"suffix": "_twin"}}, {"limits": {"spool_bytes": 4096}}])
 async def test_a_watched_file_is_reloaded_when_it_changes(
-    section: dict[str, Any], configured: Configured, speak: Speak, raw: Any
+    section: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    async with speak(configured({"one": raw()}), "--watch") as client:
+    async with open_lines(configured({"one": raw()}), "--watch") as client:
         await client.greet()
         await until_listed(client, "hear_mirrored")
         configured({"one": raw(), "two": raw()}, **section)

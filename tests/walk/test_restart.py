@@ -13,7 +13,7 @@ import pytest
 from notices import path_in
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Lines, Run, Speak
+    from tests.walk.conftest import Configured, Lines, OpenLines, Run
 
 RETRIEVE = "retrieve_final_answer_from_memory"
 VALUE = {"rows": list(range(2000)), "name": "yesterday's", "1.0": 1.50}
@@ -39,13 +39,13 @@ def raws(raw: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("limits", [{}, {"spool_bytes": 1024}], ids=["in memory", "in files"])
 @pytest.mark.parametrize("value", [VALUE, LARGE], ids=["small", "large"])
 async def test_a_path_of_before_the_restart_is_an_argument_and_is_brought_back(
-    value: Any, limits: dict[str, int], configured: Configured, speak: Speak, raws: dict[str, Any]
+    value: Any, limits: dict[str, int], configured: Configured, open_lines: OpenLines, raws: dict[str, Any]
 ) -> None:
     config = configured(raws, limits=limits)
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         path = await store(client, value)
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         received = await client.text("raw_hear_mirrored", {"x": f"{path}/rows", "y": f"{path}/1.0"})
         assert heard_in(received) == {"x": value["rows"], "y": 1.50}
@@ -54,14 +54,14 @@ async def test_a_path_of_before_the_restart_is_an_argument_and_is_brought_back(
 
 
 async def test_a_killed_gateway_loses_no_acknowledged_value(
-    configured: Configured, speak: Speak, raws: dict[str, Any], tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raws: dict[str, Any], tmp_path: Path
 ) -> None:
     config = configured(raws, limits={"spool_bytes": 1024})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         paths = [await store(client, value) for value in (VALUE, LARGE)]
         client.process.kill()
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         for path in paths:
             assert await client.text(RETRIEVE, {"memory_path": f"{path}/name"}) == "yesterday's"
@@ -76,42 +76,42 @@ async def test_a_killed_gateway_loses_no_acknowledged_value(
 
 
 async def test_a_memory_store_reports_old_paths_as_unknown_after_a_restart(
-    configured: Configured, speak: Speak, raws: dict[str, Any]
+    configured: Configured, open_lines: OpenLines, raws: dict[str, Any]
 ) -> None:
     config = configured(raws, store={"kind": "memory"})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         path = await store(client, VALUE)
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         for tool, arguments in ((RETRIEVE, {"memory_path": path}), ("raw_hear_mirrored", {"x": path})):
             assert f'No value is stored under "{path}"' in await client.text(tool, arguments)
 
 
 async def test_a_path_of_a_removed_tool_still_resolves(
-    configured: Configured, speak: Speak, raws: dict[str, Any], raw: Any
+    configured: Configured, open_lines: OpenLines, raws: dict[str, Any], raw: Any
 ) -> None:
-    async with speak(configured(raws)) as client:
+    async with open_lines(configured(raws)) as client:
         await client.greet()
         path = await store(client, VALUE)
     only_hearing = {"raw": raw(tools={"allow": ["hear"]}, overrides={"hear": {"capture": "never"}})}
-    async with speak(configured(only_hearing)) as client:
+    async with open_lines(configured(only_hearing)) as client:
         await client.greet()
         received = await client.text("hear_mirrored", {"x": f"{path}/name"})
         assert heard_in(received) == {"x": "yesterday's"}
 
 
 async def test_a_value_expired_before_the_restart_is_reported_as_expired(
-    configured: Configured, speak: Speak, raws: dict[str, Any], tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raws: dict[str, Any], tmp_path: Path
 ) -> None:
     config = configured(raws)
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         path = await store(client, VALUE)
     with closing(sqlite3.connect(tmp_path / "store" / "index.sqlite")) as index:
         index.execute("UPDATE entries SET expires = 1")
         index.commit()
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         gone = await client.text("raw_hear_mirrored", {"x": path})
         assert f'The value of "{path}" expired at' in gone
@@ -144,22 +144,22 @@ async def test_over_http_and_for_single_calls_nothing_is_stored_by_default(
 
 
 async def test_by_default_values_are_in_the_users_data_folder(
-    configured: Configured, speak: Speak, raws: dict[str, Any], tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raws: dict[str, Any], tmp_path: Path
 ) -> None:
     config = configured(raws, store={"path": None})
     environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "data"), "HOME": str(tmp_path)}
-    async with speak(config, env=environ) as client:
+    async with open_lines(config, env=environ) as client:
         await client.greet()
         await store(client, VALUE)
         assert len(list(tmp_path.rglob("index.sqlite"))) == 1
 
 
 async def test_an_unusable_default_folder_falls_back_to_memory(
-    configured: Configured, speak: Speak, run: Run, raws: dict[str, Any], tmp_path: Path
+    configured: Configured, open_lines: OpenLines, run: Run, raws: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "file"), "HOME": str(tmp_path / "file")}
-    async with speak(configured(raws, store={"path": None}), env=environ) as client:
+    async with open_lines(configured(raws, store={"path": None}), env=environ) as client:
         await client.greet()
         path = await store(client, VALUE)
         assert await client.text(RETRIEVE, {"memory_path": f"{path}/name"}) == "yesterday's"

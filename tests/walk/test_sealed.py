@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Run, Speak
+    from tests.walk.conftest import Configured, OpenLines, Run
 
 CANARY = "canary-7d2e"
 KEY = "an example of a secret of 32 characters"
@@ -22,7 +22,7 @@ def everything_in(folder: Path) -> bytes:
 
 @pytest.mark.parametrize("words", [20, 20_000, 2_000_000])
 async def test_a_value_is_used_as_ever_and_nothing_of_it_is_in_the_folder(
-    words: int, configured: Configured, speak: Speak, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: int, configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The largest comes in a file, is sealed, searched and passed on."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "elsewhere"))
@@ -31,7 +31,7 @@ async def test_a_value_is_used_as_ever_and_nothing_of_it_is_in_the_folder(
     monkeypatch.setenv("STORE_KEY", KEY)
     value = {CANARY: f"{CANARY} " * words, "rows": ["the last one"]}
     arguments = json.dumps({"result": json.dumps({"content": [], "structuredContent": value})})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         notice = json.loads(await client.call("say_mirrored", arguments))["result"]["content"][0]["text"]
         (base,) = set(re.findall(r"say-[0-9a-f-]{36}", notice))
@@ -46,16 +46,16 @@ async def test_a_value_is_used_as_ever_and_nothing_of_it_is_in_the_folder(
         answer = await client.text("memory_grep", {"memory_path": other, "pattern": "canary-7d2e $", "limit": 1})
         assert CANARY in answer
     assert CANARY.encode() not in everything_in(tmp_path / "store")
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         assert "the last one" in await client.text("memory_read", {"memory_path": f"{base}/rows"})
 
 
 async def test_a_missing_key_is_reported_at_startup(
-    configured: Configured, speak: Speak, run: Run, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:
     sealed = {"encryption": {"keys": [KEY]}}
-    async with speak(configured({"lab": raw()}, store={"kind": "disk", **sealed})) as client:
+    async with open_lines(configured({"lab": raw()}, store={"kind": "disk", **sealed})) as client:
         await client.greet()
         await client.text("memory_put", {"value": "kept"})
     for store in ({}, {"encryption": {"keys": [KEY[::-1]]}}):

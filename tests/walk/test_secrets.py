@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Listening, Run, Speak
+    from tests.walk.conftest import Configured, Listening, OpenLines, Run
 
 CANARY = 'c4nary/+&="é\\ of gold'
 LINES = "first-l1ne-of-key\nsecond-l1ne-of-key"
@@ -49,9 +49,9 @@ async def test_no_secret_comes_out_of_check(configured: Configured, run: Run, le
 
 
 async def test_no_secret_comes_out_on_the_wire_or_in_the_log(
-    configured: Configured, speak: Speak, leaky_upstreams: Any
+    configured: Configured, open_lines: OpenLines, leaky_upstreams: Any
 ) -> None:
-    async with speak(configured(leaky_upstreams), "-vv") as client:
+    async with open_lines(configured(leaky_upstreams), "-vv") as client:
         answers = [json.dumps(await client.greet())]
         methods = ("tools/list", "resources/list", "no/such/method")
         answers += [(await client.request(method)).decode() for method in methods]
@@ -82,12 +82,12 @@ async def test_no_secret_comes_out_of_http_servers_that_refuse(
 
 
 async def test_a_secret_that_a_server_quotes_in_an_error_is_redacted(
-    configured: Configured, speak: Speak, listening: Listening
+    configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(listening("raw_http.py"))
         url = f"http://127.0.0.1:{port}/mcp?key=qu3ry-c4nary"
-        client = await stack.enter_async_context(speak(configured({"raw": {"url": url}}), "-vv"))
+        client = await stack.enter_async_context(open_lines(configured({"raw": {"url": url}}), "-vv"))
         await client.greet()
         assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
         answer = await client.text("nothing_mirrored")
@@ -98,12 +98,12 @@ async def test_a_secret_that_a_server_quotes_in_an_error_is_redacted(
 
 @pytest.mark.parametrize("more", [0, 5000], ids=["in memory", "in a file"])
 async def test_a_refusal_is_cut_behind_its_secrets_not_within_them(
-    more: int, configured: Configured, speak: Speak, raw: Any
+    more: int, configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     secret = {"env": {"SECRET": CANARY}, "startup_timeout": 5}
     upstreams: dict[str, Any] = {f"up{pad}": raw("ok", "--pad", str(pad)) | secret for pad in range(475, 490, 3)}
     upstreams |= {f"no{pad}": raw("refuses", "--pad", str(pad)) | secret for pad in (*range(281, 293, 3), 483, 489)}
-    async with speak(configured(upstreams, limits={"spool_bytes": 1000})) as client:
+    async with open_lines(configured(upstreams, limits={"spool_bytes": 1000})) as client:
         await client.greet()
         answers = [(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode()]
         for name in upstreams:

@@ -19,27 +19,27 @@ from tests.walk.conftest import BOUND
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.walk.conftest import Configured, Connect, Listening, Serve, Speak
+    from tests.walk.conftest import Configured, Connect, Listening, OpenLines, Serve
 
 SERVERS = Path(__file__).with_name("servers")
 
 
 async def test_the_second_is_asked_before_the_first_has_answered(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     met = str(tmp_path / "met")
     config = configured({"first": raw("ok", "--gate", met), "second": raw("ok", "--opens", met)})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         assert b"first_say_mirrored" in await client.request("tools/list")
 
 
 async def test_a_listing_waits_at_most_for_the_startup_wait(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     gate = tmp_path / "late"
     config = configured({"late": raw("ok", "--gate", str(gate)), "quick": raw()}, mirror={"startup_wait": 0.5})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         assert "Server late is starting" in (await client.greet())["instructions"]
         listed = json.loads(await client.request("tools/list"))["result"]["tools"]
         assert listed[0]["name"] == "say_mirrored"
@@ -51,7 +51,7 @@ async def test_a_listing_waits_at_most_for_the_startup_wait(
 
 
 async def test_instructions_name_missing_servers_before_those_of_others(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     upstreams = {
         "chatty": raw(),
@@ -59,7 +59,7 @@ async def test_instructions_name_missing_servers_before_those_of_others(
         "slow": raw("ok", "--gate", str(tmp_path / "never")),
         "broken": {"command": "/nonexistent"},
     }
-    async with speak(configured(upstreams, mirror={"startup_wait": 0.5})) as client:
+    async with open_lines(configured(upstreams, mirror={"startup_wait": 0.5})) as client:
         found = (await client.greet())["instructions"]
         assert "Servers late, slow are starting: their tools appear later." in found
         assert "Server broken is down: its tools cannot be called now." in found
@@ -78,11 +78,11 @@ async def test_a_wrapped_server_that_starts_late_is_named(
 
 
 async def test_a_search_without_a_match_names_servers_that_are_missing(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     upstreams = {"late": raw("ok", "--gate", str(tmp_path / "never")), "quick": raw()}
     mirror = {"startup_wait": 0.5, "listing": "search"}
-    async with speak(configured(upstreams, mirror=mirror)) as client:
+    async with open_lines(configured(upstreams, mirror=mirror)) as client:
         await client.greet()
         answer = await client.text("find_tools", {"query": "xyzzy"})
         assert answer.endswith("Server late is starting: its tools appear later.")
@@ -149,11 +149,11 @@ async def test_a_change_of_an_upstreams_tools_is_followed_and_passed_on(
 
 
 async def test_an_announcement_stream_may_be_silent_beyond_request_timeouts(
-    configured: Configured, speak: Speak, listening: Listening
+    configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
     async with listening("raw_http.py", "--standing", "3") as port:
         config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp", "timeout": 1}})
-        async with speak(config) as client:
+        async with open_lines(config) as client:
             await client.greet()
             while b"list_changed" not in await client.receive():
                 pass
@@ -162,13 +162,13 @@ async def test_an_announcement_stream_may_be_silent_beyond_request_timeouts(
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_a_server_that_was_away_is_followed_again(
-    transport: str, configured: Configured, speak: Speak, listening: Listening
+    transport: str, configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
     async with AsyncExitStack() as stack:
         async with listening("chemist.py", transport) as port:
             path = {"http": {"url": f"http://127.0.0.1:{port}/mcp"},
                     "sse": {"url": f"http://127.0.0.1:{port}/sse", "transport": "sse"}}[transport]  # fmt: skip
-            client = await stack.enter_async_context(speak(configured({"one": path})))
+            client = await stack.enter_async_context(open_lines(configured({"one": path})))
             await client.greet()
             assert "HI" in await client.text("shout_mirrored", {"text": "hi"})
         answer = await client.text("shout_mirrored", {"text": "hi"})
@@ -182,10 +182,10 @@ async def test_a_server_that_was_away_is_followed_again(
 
 
 async def test_a_storm_of_announcements_leads_to_one_listing_a_second(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    async with speak(configured({"raw": raw("ok", "--log", str(log))})) as client:
+    async with open_lines(configured({"raw": raw("ok", "--log", str(log))})) as client:
         await client.greet()
         began = time.monotonic()
         for _ in range(3):
@@ -198,11 +198,11 @@ async def test_a_storm_of_announcements_leads_to_one_listing_a_second(
 
 
 async def test_a_call_that_comes_before_its_upstream_is_ready_waits_for_it(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     gate = tmp_path / "late"
     config = configured({"late": raw("ok", "--gate", str(gate))}, mirror={"startup_wait": 10})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         asyncio.get_running_loop().call_later(4, gate.touch)  # past the handshake's own wait
         await client.greet()
         assert "hello" in await client.text("hear_mirrored", {"text": "hello"})

@@ -12,7 +12,7 @@ from notices import path_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.walk.conftest import Configured, Lines, Run, Speak
+    from tests.walk.conftest import Configured, Lines, OpenLines, Run
 
 LARGE = "\n".join(f"line {number} of a text" for number in range(3000))
 FOOTER = re.compile(r"Sent ([\d,]+) tokens; kept out ([\d,]+) \(1 : ([\d,]+)\)\.")
@@ -30,11 +30,11 @@ async def footer(client: Lines) -> list[int]:
 
 
 async def test_sent_and_saved_tokens_are_counted_across_restarts(
-    configured: Configured, speak: Speak, run: Run, raw: Any, count_tokens: Callable[[str], int]
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, count_tokens: Callable[[str], int]
 ) -> None:
     config = configured({"raw": raw()})
     cost = count_tokens(LARGE)
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         notice = await say(client, LARGE)
         sent, kept_out, ratio = await footer(client)
@@ -50,7 +50,7 @@ async def test_sent_and_saved_tokens_are_counted_across_restarts(
     assert (found["values"], found["tokens_kept_out"]) == (1, kept_out)
     assert found["bytes"] == len(json.dumps(LARGE))
     assert found["tokens_sent"] > again[0]
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         assert await say(client, "small") == "small"
         sent, kept_after, _ = await footer(client)

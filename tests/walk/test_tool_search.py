@@ -23,7 +23,7 @@ from mcp_mirror import Mirror, SyncMirror
 
 if TYPE_CHECKING:
     from mcp import Client
-    from tests.walk.conftest import Configured, Connect, Lines, Run, Speak
+    from tests.walk.conftest import Configured, Connect, Lines, OpenLines, Run
 
 RELAY = Path(__file__).parents[1] / "relay" / "upstream.py"
 SEARCH = {"listing": "search"}
@@ -182,10 +182,10 @@ async def test_a_transparent_gateway_can_be_searched(configured: Configured, con
 
 
 async def test_the_audit_log_names_the_tool_that_was_called(
-    configured: Configured, speak: Speak, files: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, files: Any, tmp_path: Path
 ) -> None:
     config = configured({"files": files()}, mirror=SEARCH, audit={"path": "audit.jsonl"})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         await client.text("call_tool", {"name": "say_mirrored", "arguments": LARGE})
         await client.text("find_tools", {"query": "say"})
@@ -224,9 +224,9 @@ async def test_an_input_round_belongs_to_the_tool_that_required_it(
         assert '"decline"' in answered.content[0].text
 
 
-async def test_a_reload_changes_what_clients_see(configured: Configured, speak: Speak, files: Any) -> None:
+async def test_a_reload_changes_what_clients_see(configured: Configured, open_lines: OpenLines, files: Any) -> None:
     config = configured({"files": files()})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         assert "say_mirrored" in str(await client.request("tools/list"))
         for mirror, wanted in ((SEARCH, True), ({"listing": "auto"}, False), ({**SEARCH, "listing_budget": 1}, True)):
@@ -263,8 +263,8 @@ async def until_found(client: Lines, query: str, wanted: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_changed_list_is_searched(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured({"one": raw()}, mirror=SEARCH)) as client:
+async def test_a_changed_list_is_searched(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
+    async with open_lines(configured({"one": raw()}, mirror=SEARCH)) as client:
         await client.greet()
         assert "No tool" in await client.text("find_tools", {"query": "weather"})
         await client.text("call_tool", {"name": "grow_mirrored", "arguments": {"name": "weather"}})

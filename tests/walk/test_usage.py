@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from tests.walk.conftest import Configured, Lines, Run, Speak
+    from tests.walk.conftest import Configured, Lines, OpenLines, Run
 
 LARGE = "\n".join(f"line {number} of a text" for number in range(3000))
 BOUND = 60.0
@@ -42,12 +42,12 @@ async def usage(run: Run, config: Path, by: str = "tool") -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", sample(["disk", "redis"], lambda kind: kind == "disk"))
 async def test_usage_counts_calls_while_a_gateway_runs(
-    kind: str, configured: Configured, speak: Speak, run: Run, request: pytest.FixtureRequest
+    kind: str, configured: Configured, open_lines: OpenLines, run: Run, request: pytest.FixtureRequest
 ) -> None:
     raw, folder = request.getfixturevalue("raw"), request.getfixturevalue("tmp_path")
     more = {"url": request.getfixturevalue("redis_server").url, "prefix": f"{folder}:"} if kind == "redis" else {}
     config = configured({"raw": raw()}, store={"kind": kind, **more})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         notice = await say(client, LARGE)
         await client.text("memory_read", {"memory_path": path_in(notice)})
@@ -72,19 +72,21 @@ async def test_usage_counts_calls_while_a_gateway_runs(
 
 
 async def test_a_gateway_that_ends_writes_its_last_calls(
-    configured: Configured, speak: Speak, run: Run, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:
     config = configured({"raw": raw()}, store={"kind": "disk"})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         await say(client, "short, with a SECRET")
     assert (await usage(run, config))["say_mirrored"]["calls"] == 1
     assert not any(b"SECRET" in path.read_bytes() for path in (tmp_path / "store").glob("events*"))
 
 
-async def test_a_killed_gateway_leaves_a_readable_log(configured: Configured, speak: Speak, run: Run, raw: Any) -> None:
+async def test_a_killed_gateway_leaves_a_readable_log(
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any
+) -> None:
     config = configured({"raw": raw()}, store={"kind": "disk"})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         await say(client, "one")
 
@@ -96,17 +98,17 @@ async def test_a_killed_gateway_leaves_a_readable_log(configured: Configured, sp
         client.process.kill()
         await asyncio.wait_for(client.process.wait(), BOUND)
     assert (await usage(run, config))["say_mirrored"]["calls"] in (1, 2)
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         await say(client, "three")
     assert (await usage(run, config))["say_mirrored"]["calls"] in (2, 3)
 
 
 async def test_a_log_that_cannot_be_written_delays_and_fails_no_call(
-    configured: Configured, speak: Speak, run: Run, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:
     config = configured({"raw": raw()}, store={"kind": "disk"})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         (tmp_path / "store" / "events.sqlite").mkdir()
         notice = await say(client, LARGE)
@@ -117,10 +119,10 @@ async def test_a_log_that_cannot_be_written_delays_and_fails_no_call(
 
 
 async def test_disabled_events_leave_no_log(
-    configured: Configured, speak: Speak, run: Run, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:
     config = configured({"raw": raw()}, store={"kind": "disk"}, events={"enabled": False})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         await say(client, LARGE)
     assert not (tmp_path / "store" / "events.sqlite").exists()
@@ -136,10 +138,10 @@ async def test_usage_of_a_memory_store_is_an_error_with_the_reason(configured: C
 
 
 async def test_lineage_follows_a_value_through_calls(
-    configured: Configured, speak: Speak, run: Run, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:
     config = configured({"raw": raw()}, store={"kind": "disk"})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         first = path_in(await say(client, LARGE))
         second = path_in(await client.text("memory_edit", {"memory_path": first, **EDIT}))

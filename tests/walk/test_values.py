@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.walk.conftest import Configured, Run, Speak
+    from tests.walk.conftest import Configured, OpenLines, Run
 
 TEXT = "".join(f"line {number} \u00e9\n" for number in range(4000))
 JSON = '{"rows":[1.10,2e400],"name":"x"}'
@@ -23,7 +23,7 @@ PIXELS = bytes(range(256)) * 4
 
 
 @pytest.fixture
-async def stored(configured: Configured, speak: Speak, raw: Any) -> tuple[str, dict[str, str]]:
+async def stored(configured: Configured, open_lines: OpenLines, raw: Any) -> tuple[str, dict[str, str]]:
     """A configuration, and the paths of a text, an object and a picture."""
     config = configured({"raw": raw()}, mirror={"capture": "always"}, store={"kind": "disk"})
     image = {"type": "image", "data": base64.b64encode(PIXELS).decode(), "mimeType": "image/png"}
@@ -32,7 +32,7 @@ async def stored(configured: Configured, speak: Speak, raw: Any) -> tuple[str, d
         "json": f'{{"content":[],"structuredContent":{JSON}}}',
         "image": json.dumps({"content": [image]}),
     }
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet()
         for result in results.values():
             await client.call("say_mirrored", json.dumps({"result": result}))

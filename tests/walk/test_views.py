@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.walk.conftest import Configured, Speak
+from tests.walk.conftest import Configured, OpenLines
 
 SHOWS_VIEWS = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}}
 LARGE = json.dumps({"text": "word " * 5_000})
@@ -24,7 +24,7 @@ LARGE = json.dumps({"text": "word " * 5_000})
 async def test_a_result_with_a_view_is_whole_only_for_a_client_that_shows_views(
     configured: Configured,
     raw: Any,
-    speak: Speak,
+    open_lines: OpenLines,
     tmp_path: Path,
     case: tuple[dict[str, Any], dict[str, Any], bool],
 ) -> None:
@@ -33,7 +33,7 @@ async def test_a_result_with_a_view_is_whole_only_for_a_client_that_shows_views(
     tool = {"name": "page", "inputSchema": {"type": "object"}, "_meta": {"ui": {"resourceUri": "ui://page"}}}
     tools.write_text(json.dumps([tool]))
     config = configured({"views": raw("ok", "--tools", str(tools), **keys)})
-    async with speak(config) as client:
+    async with open_lines(config) as client:
         await client.greet(**capabilities)
         [listed] = [
             one
