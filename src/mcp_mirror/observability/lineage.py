@@ -20,6 +20,8 @@ MAX_NODES: Final = 200
 """Nodes of the lineage of one value."""
 _READ: Final = 10_000
 """Calls and values that a graph is built from, the newest."""
+_READ_NEWEST: Final = 1_000
+"""Values that the graph of the newest calls is built from; older inputs of these calls are read one by one."""
 _LABEL_CHARACTERS: Final = 80
 
 Direction = Literal["up", "down"]
@@ -225,19 +227,20 @@ async def read_graph(store: Store, namespace: str, path: str = "") -> Graph:
     Args:
         store: The store.
         namespace: The owner of the values.
-        path: The base of a value; the graph also has the older values that it was made of.
+        path: The base of a value; the graph also has the older values that it was made of. Empty: the newest calls.
 
     Raises:
         StoreError: The store failed.
     """
+    most = _READ if path else _READ_NEWEST
     found = await read_calls(store.events, namespace, limit=_READ + 1)
-    values = await store.list(namespace, limit=_READ + 1)
-    is_cut = len(found) > _READ or len(values) > _READ
+    values = await store.list(namespace, limit=most + 1)
+    is_cut = len(found) > _READ or len(values) > most
     calls = [event for _, event in found[:_READ]]
-    older = await _read_sources(store, namespace, path, calls, values[:_READ]) if path else ()
+    older = await _read_sources(store, namespace, path, calls, values[:most]) if path else ()
 
     def build() -> Graph:
-        return build_graph(calls, (*values[:_READ], *older), is_cut=is_cut)
+        return build_graph(calls, (*values[:most], *older), is_cut=is_cut)
 
     return await anyio.to_thread.run_sync(build)
 
