@@ -1,4 +1,4 @@
-"""`make loca`: runs tasks of LOCA-bench in four arms, with a model at an endpoint or with the oracle; prints the table.
+"""`make loca`: runs tasks of LOCA-bench in five arms, with a model at an endpoint or with the oracle; prints the table.
 
 Each run is in the log as soon as it ends, so the same command continues an interrupted evaluation.
 """
