@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.payload.json_rpc import join, open_array, open_object
+from mcp_mirror.payload.json_rpc import contiguous, open_array, open_object
 from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
 from mcp_mirror.tokens import IMAGE_TOKENS
 from mcp_mirror.types import Buffer, Segments
@@ -104,8 +104,8 @@ def count_result_tokens(members: Mapping[str, Buffer | Segments], estimate: Esti
 
     Clients show either of the two. An input-required result has neither and costs nothing.
     """
-    structured = _join_member(members.get("structuredContent", b""))
-    blocks = open_array(_join_member(members.get("content", b"[]"))) or ()
+    structured = contiguous(members.get("structuredContent", b""))
+    blocks = open_array(contiguous(members.get("content", b"[]"))) or ()
     return max(estimate(structured) if structured else 0, sum(_count_block_tokens(raw, estimate) for raw in blocks))
 
 
@@ -124,7 +124,3 @@ def _count_block_tokens(raw: Buffer, estimate: Estimate) -> int:
         return estimate(text) if text else 0
     is_file = "blob" in (open_object(block.get("resource", b"null")) or {})
     return count_media_tokens(len(raw)) if is_file or kind in _MEDIA_TYPES else estimate(raw)
-
-
-def _join_member(member: Buffer | Segments) -> Buffer:
-    return join(member) if isinstance(member, tuple) else member

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_mirror.payload.json_rpc import join, open_object
+from mcp_mirror.payload.json_rpc import contiguous, open_object
 from mcp_mirror.types import Buffer, Segments
 
 SCHEMA: Final = "mcp-mirror/schema"
@@ -54,7 +54,7 @@ def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None
     content = _parse_member(members.get("content", b"[]"))
     texts = [_TEXTS.get(block.get("type"), _encode_block)(block) for block in content]
     if not texts and "structuredContent" in members:
-        structured = _join_member(members["structuredContent"])
+        structured = contiguous(members["structuredContent"])
         opened = open_object(structured) or {}
         # `results` wraps values, since structured content must be an object.
         texts = [str(opened["result"] if opened.keys() == {"result"} else structured, "utf-8")]
@@ -101,8 +101,4 @@ _TEXTS: Final[Mapping[Any, Callable[[Mapping[str, Any]], str]]] = {
 
 
 def _parse_member(member: Buffer | Segments) -> Any:
-    return json.loads(_join_member(member))
-
-
-def _join_member(member: Buffer | Segments) -> bytes:
-    return join(member if isinstance(member, tuple) else (member,))
+    return json.loads(bytes(contiguous(member)))

@@ -19,7 +19,7 @@ from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions
 from mcp_mirror.errors import StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import NewBases
-from mcp_mirror.payload.json_rpc import array_of, join, object_of, open_array, open_object
+from mcp_mirror.payload.json_rpc import array_of, contiguous, join, object_of, open_array, open_object
 from mcp_mirror.security.flows import Flows, format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
@@ -123,7 +123,7 @@ class ContentCapture:
         """The contents or messages of a result; None if they are not captured or not an array."""
         if self.may_show(origin.upstream) and not self.mirror.capture_resources:
             return None
-        return open_array(_join_member(result.get(member, b"null")))
+        return open_array(contiguous(result.get(member, b"null")))
 
     def _read_labels(self, result: Members, origin: ResourceOrigin) -> Labels:
         """The flow labels of a result.
@@ -131,7 +131,7 @@ class ContentCapture:
         Raises:
             ToolError: The flow policy hides it from the model.
         """
-        ifc = read_ifc(_join_member(result.get("_meta", b"null")))
+        ifc = read_ifc(contiguous(result.get("_meta", b"null")))
         labels = self.flows.labels_of_result(origin.upstream, self.flows.lowest, ifc)
         if refusal := self.flows.refusal(labels, MODEL):
             raise ToolError(
@@ -193,7 +193,3 @@ def _build_block(raw: Buffer, members: Mapping[str, Buffer]) -> Segments:
     if "text" in members:
         return object_of({"type": b'"text"', "text": members["text"]})
     return object_of({"type": b'"resource"', "resource": raw})
-
-
-def _join_member(member: Buffer | Segments) -> Buffer:
-    return join(member) if isinstance(member, tuple) else member

@@ -31,7 +31,7 @@ from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import has_candidates
-from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.types import Buffer, Segments
@@ -69,7 +69,7 @@ class _TracedReply(dict[str, Buffer]):
     """The reply of a script, with the trace of the call that began it: a later call of the client returns it."""
 
     def __init__(self, trace: CallTrace, reply: Reply) -> None:
-        super().__init__({key: join(part) if isinstance(part, tuple) else part for key, part in reply.items()})
+        super().__init__({key: contiguous(part) for key, part in reply.items()})
         self.trace = trace
 
 

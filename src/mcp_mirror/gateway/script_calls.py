@@ -20,11 +20,11 @@ from mcp_mirror.memory.code.scripts import ScriptCall, ScriptTool, ScriptToolRes
 from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import MemoryPath
-from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.settings.labels import FUNCTIONS, Labels
 from mcp_mirror.tokens import upper_estimator
-from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
 
 _INLINE_BYTES: Final = 1 << 17
@@ -113,19 +113,19 @@ class ScriptCalls:
                 return build_error_reply(str(error))
             if "inputRequests" not in reply:
                 return reply
-            requests: Mapping[str, Any] = msgspec.json.decode(_join_member(reply["inputRequests"]))
+            requests: Mapping[str, Any] = msgspec.json.decode(contiguous(reply["inputRequests"]))
             answers = {
                 key: dict(await self.channel.request(one["method"], one.get("params") or {}))
                 for key, one in requests.items()
             }
-            state = msgspec.json.decode(_join_member(reply.get("requestState", b"null")), type=str | None)
+            state = msgspec.json.decode(contiguous(reply.get("requestState", b"null")), type=str | None)
             input_round = read_round(msgspec.json.encode(answers), state)
         raise ToolError(f"The tool {call.name} requires input more than {_MAX_ROUNDS} times.")
 
     async def _read(self, call: Call, reply: Reply) -> ScriptToolResult:
         """Return the value of a result: the stored one, or the one that the reply contains."""
         trace, labels = call.trace, self._labels_of(call)
-        if _join_member(reply.get("isError", b"false")) == b"true":
+        if contiguous(reply.get("isError", b"false")) == b"true":
             return ScriptToolResult(labels=labels, path=trace.path, error=_read_text(reply))
         if trace.path is None:
             return ScriptToolResult(await _read_value(call, reply), labels)
@@ -156,7 +156,7 @@ async def _read_value(call: Call, reply: Reply) -> Buffer:
     entry = call.catalog.entries.get(call.name)
     is_wrapped = entry.rules.is_wrapped if entry else False
     rules = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=is_wrapped)
-    members = {key: _join_member(part) for key, part in reply.items()}
+    members = {key: contiguous(part) for key, part in reply.items()}
     estimate = upper_estimator(call.config.mirror.provider)
     if sum(map(len, members.values())) > _INLINE_BYTES:
         captured = await anyio.to_thread.run_sync(capture, members, rules, estimate)
@@ -166,9 +166,5 @@ async def _read_value(call: Call, reply: Reply) -> Buffer:
 
 
 def _read_text(reply: Reply) -> str:
-    blocks = msgspec.json.decode(_join_member(reply.get("content", b"[]")), type=list[dict[str, Any]])
+    blocks = msgspec.json.decode(contiguous(reply.get("content", b"[]")), type=list[dict[str, Any]])
     return "\n".join(str(one["text"]) for one in blocks if "text" in one) or "The tool failed without a message."
-
-
-def _join_member(member: Buffer | Segments) -> bytes:
-    return bytes(join(member if isinstance(member, tuple) else (member,)))

@@ -384,7 +384,11 @@ def object_of(members: Mapping[str, Buffer | Segments]) -> Segments:
     pieces: list[Buffer] = []
     for key, value in members.items():
         name = () if key == OTHER_MEMBERS else (_ENCODE(key), b":")
-        pieces += (b"," if pieces else b"{", *name, *_as_segments(value))
+        pieces += (b"," if pieces else b"{", *name)
+        if isinstance(value, tuple):
+            pieces += value
+        else:
+            pieces.append(value)
     return (*pieces, b"}") if pieces else (b"{}",)
 
 
@@ -419,6 +423,11 @@ def array_of(values: Iterable[Buffer | Segments]) -> Segments:
 def join(segments: Segments) -> bytes:
     """Join pieces into one text."""
     return b"".join(segments)
+
+
+def contiguous(text: Buffer | Segments) -> Buffer:
+    """JSON text in one piece."""
+    return join(text) if isinstance(text, tuple) else text
 
 
 def chunks_of(segments: Iterable[Buffer], size: int = 1 << 18) -> Iterator[bytes]:

@@ -31,7 +31,7 @@ from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.payload.floods import take_sliced
-from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, has_more_values, join
+from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, contiguous, has_more_values
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.accepted_envelopes import AcceptedEnvelopes
@@ -441,14 +441,14 @@ def _check_headers(schema: Schema, arguments: Buffer, headers: Mapping[str, str]
 
 def _is_small(member: Buffer | Segments) -> bool:
     """Return whether the SDK can write a member of a result; larger ones are dropped."""
-    text = join(member) if isinstance(member, tuple) else member
+    text = contiguous(member)
     return len(text) <= _MAX_META_BYTES and not has_more_values(text, MAX_MEMBERS)
 
 
 def _parse(member: Buffer | Segments) -> Any:
     """Return the value of a JSON text; None for an invalid one."""
     try:
-        return json.loads(join(member) if isinstance(member, tuple) else bytes(member))
+        return json.loads(bytes(contiguous(member)))
     except (ValueError, RecursionError):
         return None
 

@@ -114,6 +114,8 @@ class UpstreamSession:
     """A session with one upstream. All errors are an `UpstreamError` that names the upstream."""
 
     settings: ConnectionSettings
+    policy: UpstreamPolicy = field(init=False, repr=False)
+    """The policy of the upstream."""
     client: Client
     bypass: PayloadBypass = field(repr=False)
     dispatcher: NotificationDispatcher = field(repr=False)
@@ -129,16 +131,12 @@ class UpstreamSession:
     _request_numbers: Iterator[int] = field(init=False, repr=False, default_factory=count)
 
     def __post_init__(self) -> None:
+        self.policy = self.settings.policy
         version = self.client.protocol_version
         self.is_stateless = version in MODERN_PROTOCOL_VERSIONS
         uses_http = isinstance(self.policy.endpoint, HttpEndpoint)
         self._headers = RequestHeaders(version, is_stateless=self.is_stateless) if uses_http else None
         self._client_info = self.settings.client_info.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-    @property
-    def policy(self) -> UpstreamPolicy:
-        """The policy of the upstream."""
-        return self.settings.policy
 
     @property
     def name(self) -> str:
@@ -256,12 +254,14 @@ class UpstreamSession:
                     token, channel, timeout, resets_timeout=self.policy.progress_resets_timeout
                 ) as inflight:
                     try:
-                        await self._follow_level(channel)
+                        if channel.log_level:
+                            await self._follow_level(channel.log_level)
                         await self._exchange(request, pending, timeout, is_content_hidden=is_filtered(channel))
                     except UpstreamError:
                         await _drain(inflight)
                         raise
-                    await _drain(inflight)
+                    if inflight.queue.is_delivering:
+                        await _drain(inflight)
             response = pending.take()
         finally:
             timeout.close()
@@ -295,13 +295,12 @@ class UpstreamSession:
         self.log_level = level
         await self.request(UpstreamRequest("logging/setLevel", {}, {"level": level}))
 
-    async def _follow_level(self, channel: ClientChannel | None) -> None:
+    async def _follow_level(self, level: str) -> None:
         """Set the caller's log level; a server that rejects it does not fail the call."""
-        if channel and channel.log_level:
-            try:
-                await self.set_level(channel.log_level)
-            except UpstreamError as error:
-                _logger.warning("%s", error.log_message)
+        try:
+            await self.set_level(level)
+        except UpstreamError as error:
+            _logger.warning("%s", error.log_message)
 
     def _build_params(self, request: UpstreamRequest, channel: ClientChannel | None, token: str) -> Segments:
         """Return the parameters of a request as JSON text, with the `_meta` that the SDK's client would send."""

@@ -12,7 +12,7 @@ from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.call_record import describe_outcome, find_upstream, name_tool
 from mcp_mirror.observability.audit import UNKNOWN
 from mcp_mirror.observability.events import MAX_ARGUMENTS, EventRecorder, FinishedCall
-from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.payload.json_rpc import contiguous
 
 _UNKNOWN_TOOL: Final = "No tool has the name that the client called."
 """In place of an error that repeats the name, which may be any text."""
@@ -72,5 +72,5 @@ class EventStage:
 def _read_text(reply: Reply) -> str:
     """The text of a refusal: its only content block, which the gateway wrote."""
     content = reply.get("content", b"[]")
-    blocks = msgspec.json.decode(join(content) if isinstance(content, tuple) else content, type=list[dict[str, object]])
+    blocks = msgspec.json.decode(contiguous(content), type=list[dict[str, object]])
     return "\n".join(str(block.get("text", "")) for block in blocks)
