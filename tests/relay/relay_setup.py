@@ -161,7 +161,10 @@ async def _recording(transport: AbstractAsyncContextManager[Any], received: list
                 async for message in read:
                     if isinstance(message, SessionMessage):
                         received.append(message.message.model_dump(by_alias=True, mode="json", exclude_unset=True))
-                    await send.send(message)
+                    try:
+                        await send.send(message)
+                    except anyio.BrokenResourceError:  # the client is closing and reads no more
+                        return
 
         tasks.start_soon(forward)
         async with receive:
