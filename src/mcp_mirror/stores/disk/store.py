@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, Final, Self, TypeVar
 
 import anyio
@@ -83,6 +84,7 @@ class DiskStore:
         self._records = RecordCodec(pack_descriptor, unpack_descriptor, self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
         self._sweeper = ExpirySweeper(partial(self._run, self._maintain))
+        self._reserve_lock = RLock()
         self._threads: anyio.CapacityLimiter | None = None
 
     @property
@@ -191,15 +193,16 @@ class DiskStore:
         except sqlite3.Error as error:
             if not is_full(error):
                 raise
-        (self._folder / _RESERVE).unlink(missing_ok=True)
-        removed = self._index.delete(namespace, base, writes_uses=False)
-        self._reserve_space()
-        return removed
+        with self._reserve_lock:  # another thread that reserves space now takes the last of it for a moment
+            (self._folder / _RESERVE).unlink(missing_ok=True)
+            removed = self._index.delete(namespace, base, writes_uses=False)
+            self._reserve_space()
+            return removed
 
     def _reserve_space(self) -> None:
         """Create the file that takes the space for a deletion, if it does not exist and there is space."""
         reserve = self._folder / _RESERVE
-        with suppress(OSError):
+        with self._reserve_lock, suppress(OSError):
             if not reserve.exists():
                 atomic_write(reserve, (bytes(_RESERVE_BYTES),))
 
