@@ -1,7 +1,7 @@
 """Messages that a server sends on its own reach the right caller, in order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 import pytest
+import pytest_asyncio
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
@@ -113,28 +114,48 @@ async def dispatching(owner_channel: ClientChannel | None = None) -> AsyncIterat
             tasks.cancel_scope.cancel()
 
 
-async def test_a_timeout_pauses_while_the_client_answers() -> None:
-    timeout = PausableTimeout(0.5)
+PassTime = Callable[[float], Awaitable[None]]
+
+
+@pytest_asyncio.fixture
+async def pass_time(monkeypatch: pytest.MonkeyPatch) -> PassTime:
+    """Advances the clock of the event loop, and lets it run what is due."""
+    loop, passed = asyncio.get_running_loop(), list[float]()
+    read_clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: read_clock() + sum(passed))
+
+    async def advance(seconds: float) -> None:
+        passed.append(seconds)
+        await anyio.wait_all_tasks_blocked()
+
+    return advance
+
+
+async def test_a_timeout_pauses_while_the_client_answers(pass_time: PassTime) -> None:
+    timeout = PausableTimeout(100)
     with timeout.paused():
         assert timeout.remaining == float("inf")
         with timeout.paused():  # a second pause within the first
-            await anyio.sleep(0.6)
-        await anyio.sleep(0.05)
-    assert 0 < timeout.remaining <= 0.5
+            await pass_time(150)
+        await pass_time(150)
+    assert 0 < timeout.remaining <= 100
+    await pass_time(90)
+    assert not timeout.is_over
+    await pass_time(20)
     with anyio.fail_after(BOUND), pytest.raises(RequestTimeoutError), timeout.cancelling():
         await anyio.sleep_forever()
     assert timeout.is_over
 
 
-async def test_a_timeout_restarts_unless_it_is_paused() -> None:
-    restarted, paused, steady = PausableTimeout(100), PausableTimeout(100), PausableTimeout(100)
-    await anyio.sleep(0.05)
+async def test_a_timeout_restarts_unless_it_is_paused(pass_time: PassTime) -> None:
+    restarted, paused = PausableTimeout(100), PausableTimeout(100)
+    await pass_time(60)
     restarted.restart()
     with paused.paused():
         paused.restart()
         assert paused.remaining == float("inf")
-    assert restarted.remaining > steady.remaining + 0.04
-    assert paused.remaining < restarted.remaining - 0.04
+    assert 40 < restarted.remaining <= 100
+    assert paused.remaining <= 40
 
 
 async def test_a_stopped_request_ends_at_once_even_if_it_waits_later() -> None:
@@ -245,10 +266,10 @@ async def test_a_completed_request_gets_no_more_messages() -> None:
     assert client.received == []
 
 
-async def test_progress_goes_to_the_request_with_its_token() -> None:
+async def test_progress_goes_to_the_request_with_its_token(pass_time: PassTime) -> None:
     wants, not_wants = ready("a"), ready("a", wants_progress=False)
     timeout, steady, other = PausableTimeout(100), PausableTimeout(100), PausableTimeout(100)
-    await anyio.sleep(0.05)
+    await pass_time(60)
     async with dispatching() as setup:
         track = setup.dispatcher.track
         with (
@@ -261,7 +282,7 @@ async def test_progress_goes_to_the_request_with_its_token() -> None:
             setup.receive(PROGRESS, {"progressToken": "three", "progress": 3})
             for token in ("four", None, 7):
                 setup.receive(PROGRESS, {"progressToken": token, "progress": 4})
-            assert min(timeout.remaining, other.remaining) > steady.remaining + 0.04
+            assert min(timeout.remaining, other.remaining) > 40 >= steady.remaining
             await inflight.queue.drain()
             await anyio.wait_all_tasks_blocked()
     assert wants.received == [

@@ -1,9 +1,48 @@
-"""The audit record and the outcome of one tool call."""
+"""How a tool call ended, and its audit record."""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.errors import RefusalReason
-from mcp_mirror.gateway.call import Call
+from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.observability.audit import UNKNOWN, AuditRecord, CallTrace
+
+
+class CallEnd(NamedTuple):
+    """How a call ended."""
+
+    reply: Reply
+    """Empty if the call failed or was cancelled."""
+    outcome: str
+    milliseconds: float
+    error: Exception | None
+    """Why the call failed; None if it was answered or cancelled."""
+
+
+async def answer_and_report(
+    call: Call, call_next: Next, clock: Callable[[], float], report: Callable[[Call, CallEnd], None]
+) -> Reply:
+    """Answer a call, and report how it ended, also if it failed or was cancelled.
+
+    Args:
+        call: The call.
+        call_next: Answers it.
+        clock: Seconds.
+        report: Called with the call and its end.
+    """
+    began, outcome = clock(), "cancelled"
+    reply: Reply = {}
+    failure: Exception | None = None
+    try:
+        reply = await call_next(call)
+        outcome = describe_outcome(reply, call.trace)
+    except Exception as error:
+        outcome, failure = "error", error
+        raise
+    finally:
+        report(call, CallEnd(reply, outcome, max(1000 * (clock() - began), 0.0), failure))
+    return reply
 
 
 def record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRecord:

@@ -6,7 +6,7 @@ from typing import Final
 
 from mcp_mirror.core.replies import Reply, build_error_reply, count_reply_bytes
 from mcp_mirror.gateway.call import Call, Next
-from mcp_mirror.gateway.call_record import describe_outcome, find_refusal, record_of
+from mcp_mirror.gateway.call_record import CallEnd, answer_and_report, find_refusal, record_of
 from mcp_mirror.observability.audit import Audit
 
 UNWRITTEN: Final = (
@@ -25,18 +25,10 @@ class AuditStage:
 
     async def __call__(self, call: Call, call_next: Next) -> Reply:
         """Answer a call, between the records of its start and its end."""
-        began, outcome = self.clock(), "cancelled"
         if not await self.audit.admit(record_of(call, "begun", find_refusal(call))):
             return build_error_reply(UNWRITTEN)
-        reply: Reply = {}
-        try:
-            reply = await call_next(call)
-            outcome = describe_outcome(reply, call.trace)
-        except Exception:
-            outcome = "error"
-            raise
-        finally:
-            milliseconds = max(1000 * (self.clock() - began), 0)
-            record = record_of(call, outcome, call.trace.reason)
-            self.audit.write(replace(record, bytes=count_reply_bytes(reply), milliseconds=milliseconds))
-        return reply
+        return await answer_and_report(call, call_next, self.clock, self._write)
+
+    def _write(self, call: Call, end: CallEnd) -> None:
+        record = record_of(call, end.outcome, call.trace.reason)
+        self.audit.write(replace(record, bytes=count_reply_bytes(end.reply), milliseconds=end.milliseconds))

@@ -9,7 +9,7 @@ import msgspec
 from mcp_mirror.core.replies import Reply, count_reply_bytes
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.gateway.call import Call, Next
-from mcp_mirror.gateway.call_record import describe_outcome, find_upstream, name_tool
+from mcp_mirror.gateway.call_record import CallEnd, answer_and_report, find_upstream, name_tool
 from mcp_mirror.observability.audit import UNKNOWN
 from mcp_mirror.observability.events import MAX_ARGUMENTS, EventRecorder, FinishedCall
 from mcp_mirror.payload.json_rpc import contiguous
@@ -28,34 +28,22 @@ class EventStage:
 
     async def __call__(self, call: Call, call_next: Next) -> Reply:
         """Answer a call and record it."""
-        began, outcome, message = self.clock(), "cancelled", ""
-        reply: Reply = {}
-        try:
-            reply = await call_next(call)
-            outcome = describe_outcome(reply, call.trace)
-        except MirrorError as error:
-            outcome, message = "error", str(error)
-            raise
-        except Exception:
-            outcome = "error"
-            raise
-        finally:
-            self._record(call, reply, outcome, message, began)
-        return reply
+        return await answer_and_report(call, call_next, self.clock, self._record)
 
-    def _record(self, call: Call, reply: Reply, outcome: str, message: str, began: float) -> None:
+    def _record(self, call: Call, end: CallEnd) -> None:
         trace, size, tool = call.trace, len(call.arguments), name_tool(call)
-        refusal = (message or _read_text(reply)) if trace.reason else ""
+        message = str(end.error) if isinstance(end.error, MirrorError) else ""
+        refusal = (message or _read_text(end.reply)) if trace.reason else ""
         self.recorder.add(
             FinishedCall(
                 call.namespace,
                 call.id,
-                max(1000 * (self.clock() - began), 0.0),
+                end.milliseconds,
                 tool,
                 find_upstream(call),
-                "refused" if trace.reason else outcome,
+                "refused" if trace.reason else end.outcome,
                 trace.reason or "",
-                count_reply_bytes(reply),
+                count_reply_bytes(end.reply),
                 trace.sent or 0,
                 trace.kept_out,
                 trace.path or "",
