@@ -285,7 +285,7 @@ PURE  := errors types paths callers $(addprefix observability/,audit argument_sh
          $(addprefix settings/,policies upstreams store labels access limits declarations) \
          $(addprefix payload/,json_rpc framing json_spans scans canonical_json) \
          $(addprefix security/,flows pins path_hash sanitize) \
-         $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice parsed_result preview \
+         $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice parsed_result pipe_tables preview \
            related_words resolve result_processing schema schema_references text_format tool_definitions tool_index \
            tool_inspection tool_summary validation) \
          $(addprefix tokens/,__init__ pieces lexicon costs estimate messages) \

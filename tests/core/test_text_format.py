@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_mirror.core.text_format import guess_format
+from mcp_mirror.core.text_format import guess_format, measure_heading
 
 LOG = "".join(f"{n:05} {'ERROR disk' if n % 3 else 'info ok'} request took {n} ms\n" for n in range(50))
 STAMPED = "".join(f"2026-11-21 10:00:{n:02} worker-{n} took the job\n" for n in range(30))
@@ -25,6 +25,18 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
         ("a\tb\n1\t2\n3\t4\n", "TSV, 2 columns"),
         ('a,"b\n1,2\n3,4\n', ""),
         ("a,b\n1,2\n", ""),
+        ("[Reading 3 lines]\n\nid,name\n1,a\n2,b\n", "CSV, 2 columns after a heading"),
+        ("1\n2\n3\n4\n5\n6\n\nid,name\n1,a\n2,b\n", ""),
+        ("| id | name |\n|---|:-:|\n| 1 | a |\n", "table, 2 columns"),
+        ("| id |\n|---|\n| 1 |\n", "table, 1 column"),
+        ("Rows:\n\n id | name \n----+-----\n 1 | a\n(1 row)\n", "table, 2 columns"),
+        ("+----+\n| id |\n+----+\n|  1 |\n+----+\n", "table, 1 column"),
+        ("a|b\n-|-\n1|2|3\n", ""),
+        ("a|b\n-|-|-\n1|2\n", ""),
+        ("a|b\n-|--x\n1|2\n", "CSV, 2 columns"),
+        ("|a|b|\n|-|-|\n|1|2|\n|-|-|\n", "CSV, 4 columns"),
+        ("a|b\n1|2\n3|4\n", "CSV, 2 columns"),
+        ("one\ntwo\nthree\nfour\n\n|a|b|\n|-|-|\n", ""),
         (PROSE, ""),
         (LOG, "log"),
         (STAMPED, "log"),
@@ -56,3 +68,8 @@ def test_a_line_that_is_cut_does_not_count() -> None:
     assert guess_format("a,b\n1,2\n3,4\n5,6\n7", is_whole=True) == ""
     assert guess_format("only one line that is cut", is_whole=False) == ""
     assert guess_format("a,b\n" * 100 + "x", is_whole=True) == "CSV, 2 columns"
+
+
+def test_a_heading_ends_where_a_table_begins() -> None:
+    assert measure_heading("[Reading]\nof 2\n\nid,name\n1,a\n2,b\n", is_whole=True) == len("[Reading]\nof 2\n\n")
+    assert measure_heading("id,name\n1,a\n2,b\n\n3,c\n", is_whole=True) == 0

@@ -74,6 +74,26 @@ def test_json_after_a_heading_is_a_table() -> None:
     assert types("heading\n[1] is not JSON\n") == {"line": "VARCHAR"}
 
 
+def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
+    text = '| id | text |\n|---|---|\n| 1 | a \\| b |\n| 2 | a, b |\n| 3 | "c" |\n| 4 | |\n| 5 |\n'
+    assert [row["text"] for row in rows("FROM t ORDER BY id", t=text)] == ["a | b", "a, b", '"c"', None, None]
+    assert types(text) == {"id": "BIGINT", "text": "VARCHAR"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| a | b |\n|---|---|\n| 1 | 2 |\n" + "| 1 | 2 |\n" * 500 + "| 1 | 2 | 3 |\n",
+        "| a | b |\n|---|---|\n| 1 | 2 |\n" + "| 1 | 2 |\n" * 500 + "\n## Sheet 2\n| a | b |\n|---|---|\n| 1 | 2 |\n",
+    ],
+    ids=["a row with more cells", "two tables"],
+)
+def test_no_cell_of_a_drawn_table_is_lost(text: str) -> None:
+    count = len([line for line in text.splitlines() if line])
+    assert types(text) == {"line": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t WHERE line != ''", t=text) == [{"n": count}]
+
+
 def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
     text = "INFO, started\n" * 25_000 + "ERROR\n" * 5 + "a, b, c, d\n"
     assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": 25_006}]
@@ -88,6 +108,12 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         "id;name\r\n1;a\r\n2;b",
         "id\tname\n1\ta\n2\tb\n",
         "\ufeffid,name\n1,a\n2,b\n",
+        "[Reading 3 lines]\n\nid,name\n1,a\n2,b\n",
+        "2 rows, of 2:\nfrom 1\n \nid\tname\n1\ta\n2\tb\n",
+        "| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",
+        "Here you are:\n\nid | name\n---|---\n1 | a\n2 | b\n",
+        " id | name \n----+------\n  1 | a\n  2 | b\n(2 rows)\n",
+        "+----+------+\r\n| id | name |\r\n+----+------+\r\n|  1 | a    |\r\n|  2 | b    |\r\n+----+------+\r\n",
         '{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n',
         '{"id":1,"name":"a"}\n{"id":2,"name":"b"}',
         '  [{"id":1,"name":"a"},\n {"id":2,"name":"b"}]',

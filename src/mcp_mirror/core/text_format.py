@@ -1,4 +1,4 @@
-"""Guesses the format of a text from its beginning: CSV, a log, Markdown, HTML, a diff, source code."""
+"""Guesses the format of a text from its beginning: CSV, a table, a log, Markdown, HTML, a diff, source code."""
 
 import csv
 import json
@@ -6,11 +6,16 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from mcp_mirror.core.pipe_tables import find_pipe_table
+
 _MAX_LINES: Final = 40
 """Lines that are examined."""
 _LOG_SHARE: Final = 0.6
 """Minimum share of matching lines for a log."""
 _MIN_LINES, _MIN_COLUMNS = 3, 2
+_HEADING: Final = re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n")
+"""A few lines before an empty one."""
+_AFTER_HEADING: Final = " after a heading"
 
 _HTML: Final = re.compile(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 _TAGS: Final = re.compile(r"</?(?:div|p|span|a|table|tr|td|ul|li|h[1-6]|br)\b[^>]*>", re.IGNORECASE)
@@ -46,11 +51,31 @@ def guess_format(head: str, *, is_whole: bool) -> str:
         head: The first few thousand characters.
         is_whole: The head is the whole text; otherwise its last line may be cut.
     """
-    lines = [line for line in head.splitlines()[: _MAX_LINES + 1] if line.strip()]
-    lines = lines if is_whole and len(lines) <= _MAX_LINES else lines[:-1] or lines
+    lines = _read_lines(head, is_whole=is_whole)
     if not lines:
         return ""
-    return next((form for guess in _GUESSES if (form := guess(head, lines))), "")
+    if form := next((form for guess in _GUESSES if (form := guess(head, lines))), ""):
+        return form
+    heading = _HEADING.match(head)
+    form = _detect_csv(head, _read_lines(head[heading.end() :], is_whole=is_whole)) if heading else ""
+    return form and form + _AFTER_HEADING
+
+
+def measure_heading(head: str, *, is_whole: bool) -> int:
+    """Count the characters of the heading before a CSV or TSV text; 0 if a text is not of this form.
+
+    Args:
+        head: As for `guess_format`.
+        is_whole: As for `guess_format`.
+    """
+    heading = _HEADING.match(head) if guess_format(head, is_whole=is_whole).endswith(_AFTER_HEADING) else None
+    return heading.end() if heading else 0
+
+
+def _read_lines(head: str, *, is_whole: bool) -> list[str]:
+    """The first lines of a text, without empty ones and without a line that may be cut."""
+    lines = [line for line in head.splitlines()[: _MAX_LINES + 1] if line.strip()]
+    return lines if is_whole and len(lines) <= _MAX_LINES else lines[:-1] or lines
 
 
 def _detect_diff(head: str, _: Sequence[str]) -> str:
@@ -76,9 +101,9 @@ def _detect_json_lines(_: str, lines: Sequence[str]) -> str:
     return "JSON lines"
 
 
-def _detect_table(_: str, lines: Sequence[str]) -> str:
+def _detect_csv(_: str, lines: Sequence[str]) -> str:
     for delimiter, name in (("\t", "TSV"), (",", "CSV"), (";", "CSV"), ("|", "CSV")):
-        if delimiter not in lines[0]:
+        if not lines or delimiter not in lines[0]:
             continue
         try:
             rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
@@ -88,6 +113,11 @@ def _detect_table(_: str, lines: Sequence[str]) -> str:
         if width >= _MIN_COLUMNS and len(lines) >= _MIN_LINES and {len(row) for row in rows} == {width}:
             return "" if _repeats_labels(rows) else f"{name}, {width} columns"
     return ""
+
+
+def _detect_pipe_table(_: str, lines: Sequence[str]) -> str:
+    table = find_pipe_table("\n".join(lines))
+    return f"table, {count} column{'' if count == 1 else 's'}" if table and (count := len(table.header)) else ""
 
 
 def _repeats_labels(rows: Sequence[Sequence[str]]) -> bool:
@@ -119,7 +149,8 @@ _GUESSES: Final[tuple[Callable[[str, Sequence[str]], str], ...]] = (
     _detect_diff,
     _detect_json_lines,
     _detect_markup,
-    _detect_table,
+    _detect_pipe_table,
+    _detect_csv,
     _detect_log,
     _detect_markdown,
     _detect_source_code,

@@ -6,6 +6,8 @@ and times. Errors of DuckDB pass on to the caller.
 
 import base64
 import binascii
+import csv
+import io
 import json
 import os
 import re
@@ -16,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from mcp_mirror.core.pipe_tables import find_pipe_table
+from mcp_mirror.core.text_format import guess_format, measure_heading
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import write_all
 from mcp_mirror.query.select import find_embedded_json
@@ -44,6 +48,8 @@ _SURROGATES: Final = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 """Escapes of backslashes and of surrogate pairs, and, as the group, halves of pairs, which are not valid text."""
+_HEAD: Final = 4096
+"""Bytes from which the format of a text is guessed."""
 _COLUMNS: Final = 2
 """Columns from which a text of one type is a CSV file."""
 _PARQUET: Final = b"PAR1"
@@ -80,10 +86,10 @@ def load_table(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> No
     elif head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
         _load_bytes(database, table.name, decoded)
     elif head.startswith(b'"'):
-        text = _decode_text(blob)
-        inner = find_embedded_json(blob) if _HEADED.match(text[:4096]) else None
+        data = _decode_text(blob)
+        inner = find_embedded_json(blob) if _HEADED.match(data[:_HEAD]) else None
         if inner is None:
-            _load_bytes(database, table.name, text)
+            _load_bytes(database, table.name, data)
         else:
             _load_json(database, table.name, inner)
     elif head[:1] in (b"[", b"{"):
@@ -96,7 +102,7 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     """Make a table of the bytes of a file: Parquet, JSON, JSON lines, CSV or TSV; of any other text, a row per line."""
     import duckdb  # noqa: PLC0415  # an extra
 
-    start = data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
+    start = data[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
     if data.startswith(_PARQUET):
         with _open_as_file(data) as path:
             _create(database, name, f"read_parquet({path})")
@@ -108,9 +114,26 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:  # a line of a log may begin so
-            _load_csv(database, name, data)
+            _load_text(database, name, data)
     else:
-        _load_csv(database, name, data)
+        _load_text(database, name, data)
+
+
+def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
+    """Make a table of a text: of the table that it draws with bars, or of CSV or TSV, which a heading may precede."""
+    head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
+    if not guess_format(head, is_whole=is_whole).startswith("table"):
+        heading = measure_heading(head, is_whole=is_whole)
+        _load_csv(database, name, data[len(head[:heading].encode()) :])
+    elif drawn := find_pipe_table(data.decode(errors="replace")):
+        rows = io.StringIO()
+        csv.writer(rows, lineterminator="\n").writerows((drawn.header, *drawn.rows))
+        with _open_as_file(rows.getvalue().encode()) as path:
+            _create(
+                database, name, f"read_csv({path}, header = true, delim = ',', quote = '\"', escape = '\"', {_CSV})"
+            )
+    else:
+        _load_lines(database, name, data)
 
 
 def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
@@ -129,6 +152,11 @@ def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
                 continue
             if len(columns) >= _COLUMNS or "VARCHAR" not in columns.values():
                 return
+    _load_lines(database, name, data)
+
+
+def _load_lines(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
+    with _open_as_file(data) as path:
         _create(database, name, f"read_csv({path}, compression = 'none', {_LINES})")
 
 
@@ -145,7 +173,7 @@ def _load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: F
     """Make a table of JSON or JSON lines; `value` is its position in a file."""
     import duckdb  # noqa: PLC0415  # an extra
 
-    is_records = _RECORDS.match(bytes(blob[:4096])) is not None
+    is_records = _RECORDS.match(bytes(blob[:_HEAD])) is not None
     try:
         with _open_as_file(blob, value) as path:
             _read_json(database, name, path, len(blob), is_records=is_records)
