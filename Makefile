@@ -286,7 +286,7 @@ PURE  := errors types paths callers $(addprefix observability/,audit argument_sh
          $(addprefix payload/,json_rpc framing json_spans scans canonical_json) \
          $(addprefix security/,flows pins path_hash sanitize) \
          $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice parsed_result pipe_tables preview \
-           related_words resolve result_processing schema schema_references text_format tool_definitions tool_index \
+           python_literals related_words resolve result_processing schema schema_references text_format tool_definitions tool_index \
            tool_inspection tool_summary validation) \
          $(addprefix tokens/,__init__ pieces lexicon costs estimate messages) \
          $(addprefix prune/,__init__ formats stubs phases replacements ledger pruning restoring) \

@@ -128,6 +128,9 @@ def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expe
         (b'"head\\n[1]\\nthe end"', None),
         (b'"' + b"word " * 1000 + b'\\n[1]"', None),
         (b'"\\ud800\\n[\\"\\ud800\\"]"', None),
+        (b"\"[{'id': 1, 'name': None}]\"", b'[{"id": 1, "name": null}]'),
+        (b"\"Rows:\\n[('a', 1.50)]\\n\"", b'[["a", 1.50]]'),
+        (b"\"['a'] and more\"", None),
     ],
 )
 def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | None) -> None:

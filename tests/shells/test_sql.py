@@ -108,6 +108,8 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         "id;name\r\n1;a\r\n2;b",
         "id\tname\n1\ta\n2\tb\n",
         "\ufeffid,name\n1,a\n2,b\n",
+        "[{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]",
+        "Found 2 rows:\n[{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]",
         "[Reading 3 lines]\n\nid,name\n1,a\n2,b\n",
         "2 rows, of 2:\nfrom 1\n \nid\tname\n1\ta\n2\tb\n",
         "| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",

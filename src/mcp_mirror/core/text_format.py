@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
+from mcp_mirror.core.python_literals import is_python_literal
 
 _MAX_LINES: Final = 40
 """Lines that are examined."""
@@ -115,6 +116,10 @@ def _detect_csv(_: str, lines: Sequence[str]) -> str:
     return ""
 
 
+def _detect_python_literal(head: str, _: Sequence[str]) -> str:
+    return "Python literal" if is_python_literal(head) else ""
+
+
 def _detect_pipe_table(_: str, lines: Sequence[str]) -> str:
     table = find_pipe_table("\n".join(lines))
     return f"table, {count} column{'' if count == 1 else 's'}" if table and (count := len(table.header)) else ""
@@ -148,6 +153,7 @@ def _share_of_lines(pattern: re.Pattern[str], lines: Sequence[str]) -> float:
 _GUESSES: Final[tuple[Callable[[str, Sequence[str]], str], ...]] = (
     _detect_diff,
     _detect_json_lines,
+    _detect_python_literal,
     _detect_markup,
     _detect_pipe_table,
     _detect_csv,

@@ -9,6 +9,7 @@ import jmespath
 import msgspec
 from jmespath.exceptions import JMESPathError
 
+from mcp_mirror.core.python_literals import translate_python_literal
 from mcp_mirror.core.text_format import guess_format
 from mcp_mirror.errors import ToolError
 from mcp_mirror.types import Buffer
@@ -66,7 +67,10 @@ _MAX_STARTS: Final = 4
 
 
 def find_embedded_json(blob: Buffer) -> bytes | None:
-    """The object or array in a JSON string: its whole text, or all that follows a heading; None for any other value."""
+    """The object or array in a JSON string: its whole text, or all that follows a heading; None for any other value.
+
+    A list or dictionary as Python prints it counts as an array or object.
+    """
     try:
         text = msgspec.json.decode(blob, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -81,12 +85,12 @@ def find_embedded_json(blob: Buffer) -> bytes | None:
 
 
 def _read_container(text: str) -> bytes | None:
-    """A text that is an object or an array, without white space around it; None for any other text."""
+    """A text that is an object or an array, as JSON without white space around it; None for any other text."""
     try:
         found = text.strip().encode()
         msgspec.json.decode(found, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return None
+        return translate_python_literal(text)
     return found
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
+from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import guess_format, measure_heading
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import write_all
@@ -87,7 +88,9 @@ def load_table(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> No
         _load_bytes(database, table.name, decoded)
     elif head.startswith(b'"'):
         data = _decode_text(blob)
-        inner = find_embedded_json(blob) if _HEADED.match(data[:_HEAD]) else None
+        start = data[:_HEAD]
+        is_embedded = _HEADED.match(start) or is_python_literal(start.decode(errors="ignore"))
+        inner = find_embedded_json(blob) if is_embedded else None
         if inner is None:
             _load_bytes(database, table.name, data)
         else:
