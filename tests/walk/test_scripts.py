@@ -410,6 +410,7 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
         ("import json\njson.load(rows)", "use them without json.loads"),
         ("counts = {row: 1 for row in rows}\nmax(counts, key=counts.get)", "use a lambda"),
         ("for row in rows: n = row; n", ""),
+        ("import pandas", "A script can import asyncio, base64, collections, csv, "),
         ("total = 0 for row in rows: total += row", "Write each statement on a line of its own."),
         ("total = 0; for row in rows: total += row", "Write each statement on a line of its own."),
     ],

@@ -39,10 +39,15 @@ _PARSED: Final = "Inputs and results of tools are parsed values already: use the
 _ONE_LINE: Final = "Write each statement on a line of its own."
 _AGAIN: Final = "Correct the script and call memory_run again."
 _NO_METHOD: Final = "A method is not a value here: use a lambda, such as key=lambda name: counts[name]."
+_MODULES: Final = (
+    "A script can import asyncio, base64, collections, csv, datetime, decimal, functools, hashlib, itertools, json, "
+    "math, random and re."
+)
 _ADVICE: Final[Mapping[str, str]] = {
     "the JSON object must be str": _PARSED,  # json.loads(value)
     "has no attribute 'read'": _PARSED,  # json.load(value)
     "'dict' object has no attribute 'get'": _NO_METHOD,  # key=counts.get
+    "No module named": _MODULES,
     "must be separated by newlines": _ONE_LINE,
     "not allowed on the same line": _ONE_LINE,
 }
