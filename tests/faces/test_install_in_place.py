@@ -339,6 +339,17 @@ def test_servers_added_later_are_wrapped_by_a_second_install(write: Write) -> No
     assert parse(file) == {"mcpServers": {"files": {"command": "x"}, "late": {"command": "y"}}}
 
 
+def test_status_of_a_file_that_no_client_is_known_to_have(write: Write) -> None:
+    file = write("elsewhere/servers.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    ran = run("install", str(file))
+    assert "Restart the client of this file." in ran.stderr
+    assert "servers.json" not in run("status").stdout
+    assert f"{file}\n  wrapped: files" in run("status", str(file)).stdout
+    missing = run("status", "nothing.json")
+    assert missing.exit_code == 2
+    assert "neither a client" in missing.stderr
+
+
 def test_status_reports_a_changed_entry_and_a_missing_program(write: Write) -> None:
     file = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}, "other": {"command": "x"}}}')
     assert run("install", "cursor").exit_code == 0

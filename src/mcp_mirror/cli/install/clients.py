@@ -276,7 +276,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
 
 ANY_CLIENT: Final = Client(
     "any",
-    "another client",
+    "the client of this file",
     "",
     (
         Place(

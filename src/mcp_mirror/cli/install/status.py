@@ -1,23 +1,37 @@
 """The command `mcp-mirror status`: the clients on this machine and which of their servers are wrapped."""
 
 import shutil
+from typing import Annotated
+
+import typer
 
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_words
 from mcp_mirror.cli.install.in_place import find_changed
-from mcp_mirror.cli.install.targets import Entry, Target, find_targets, list_entries
-from mcp_mirror.cli.run import print_note
+from mcp_mirror.cli.install.targets import Entry, Target, find_named, find_targets, list_entries
+from mcp_mirror.cli.run import exit_with_error, print_note
 from mcp_mirror.errors import MirrorError
 
 
-def status() -> None:
+def status(
+    client: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CLIENT|FILE]", help="A client's name or file. Default: every client.", show_default=False
+        ),
+    ] = None,
+) -> None:
     """List the clients on this machine, the servers that are wrapped, and changes since the installation.
 
-    The list has the files of the user and of the current folder. `mcp-mirror install` wraps new servers.
+    The list has the files of the user and of the current folder; name any other file. `mcp-mirror install` wraps new
+    servers.
 
     Example: mcp-mirror status
     """
-    targets = find_targets(current_machine())
+    try:
+        targets = find_named(client, current_machine()) if client else find_targets(current_machine())
+    except MirrorError as error:
+        exit_with_error(error)
     if not targets:
         print_note("No client with servers was found.")
     for target in targets:
