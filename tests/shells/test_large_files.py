@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_mirror.payload.spool import map_file
+from mcp_mirror.system.files import map_file
 from mcp_mirror.system.large_files import unlink_large
 
 BOUND = 20

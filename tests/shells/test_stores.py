@@ -15,7 +15,6 @@ import pytest
 from samples import sample
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.payload.spool import map_file
 from mcp_mirror.settings.limits import PrincipalLimits
 from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store, Tombstone
@@ -24,6 +23,7 @@ from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.stores.s3 import S3Blobs
 from mcp_mirror.stores.sorted_items import SortedItems
+from mcp_mirror.system.files import map_file
 from mcp_mirror.types import (
     ArrayIndex,
     Descriptor,

@@ -16,7 +16,8 @@ from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import Miss
-from mcp_mirror.payload.spool import SpooledFrame, map_file
+from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.system.files import map_file
 from mcp_mirror.types import FileSpan, Span
 from mcp_mirror.workers.frames import FrameScanner, OpenedList
 

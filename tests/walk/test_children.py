@@ -23,7 +23,7 @@ pytestmark = [
 ]
 SOON = 10.0
 """Seconds after which nothing may be left."""
-SCANNER = "mcp_mirror.workers.pool"
+SCANNER = "mcp_mirror.workers.child"
 WATCHDOG = "/bin/sh"
 
 

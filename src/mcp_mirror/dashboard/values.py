@@ -31,7 +31,7 @@ from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Descriptor
-from mcp_mirror.workers.queries import Query
+from mcp_mirror.workers.query_jobs import Query
 
 AUDIT_NAME: Final = "dashboard"
 """The name in place of a tool in audit records."""

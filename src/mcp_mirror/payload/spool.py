@@ -4,7 +4,6 @@ A spool is a directory of one process. A file in it exists while its message is 
 file elsewhere or keep the map.
 """
 
-import mmap
 import os
 import secrets
 import shutil
@@ -18,6 +17,7 @@ from typing import Final, Self
 from mcp_mirror.payload.framing import HEAD, Overlong
 from mcp_mirror.payload.json_rpc import MAX_VALUES, RequestId, has_more_values, recover_id
 from mcp_mirror.settings.policies import WirePolicy
+from mcp_mirror.system.files import map_file, write_all
 from mcp_mirror.system.large_files import unlink_large
 from mcp_mirror.system.private_files import open_folder
 from mcp_mirror.types import Buffer
@@ -78,12 +78,6 @@ def frame_id(frame: Frame) -> RequestId | None:
 def discard_after(frame: object) -> AbstractContextManager[object]:
     """Remove the file of a spooled message when the context ends; do nothing for another message."""
     return frame if isinstance(frame, SpooledFrame) else nullcontext()
-
-
-def map_file(path: Path | str) -> memoryview:
-    """Memory-map a file for reading. The map stays readable after the file is removed."""
-    with Path(path).open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 class Spool:
@@ -222,10 +216,3 @@ def _read_head(pieces: Iterable[Buffer]) -> bytes:
         if len(head) == HEAD:
             break
     return head
-
-
-def write_all(file: int, data: Buffer) -> None:
-    """Write all bytes to a descriptor."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]

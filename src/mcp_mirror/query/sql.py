@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mcp_mirror.payload.spool import map_file, write_all
 from mcp_mirror.query.sql_tables import Table, load_table
 from mcp_mirror.security.sanitize import sanitize
+from mcp_mirror.system.files import map_file, write_all
 from mcp_mirror.types import Buffer, FileSpan
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import guess_format, measure_heading
 from mcp_mirror.payload.json_spans import Miss, locate
-from mcp_mirror.payload.spool import write_all
 from mcp_mirror.query.select import find_embedded_json
+from mcp_mirror.system.files import write_all
 from mcp_mirror.types import Buffer, FileSpan
 
 if TYPE_CHECKING:

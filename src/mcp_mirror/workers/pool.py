@@ -4,10 +4,9 @@ Work that locks the interpreter, or that cannot be interrupted, runs in a worker
 deadline. The pool must not know the kinds of work.
 """
 
-import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -15,8 +14,8 @@ from typing import Any, Final, TypeVar, cast
 import anyio
 
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.heap import keep_freed_memory
-from mcp_mirror.workers.process import DIED, WorkerProcess, serve_requests
+from mcp_mirror.workers.child import do_nothing
+from mcp_mirror.workers.process import DIED, WorkerProcess
 
 Answer = TypeVar("Answer")
 Run = Callable[[Callable[[], Any], float | None], Awaitable[Any]]
@@ -83,9 +82,9 @@ class WorkerPool:
         Args:
             child_watchdog: Kills the processes if the gateway dies.
             size: The limits of the pool.
-            prepare: The first task of each process, outside all deadlines. It imports its module there.
+            prepare: The first task of each process, outside all deadlines. It imports the module of its jobs there.
         """
-        self._prepare = prepare or _do_nothing
+        self._prepare = prepare or do_nothing
         self._child_watchdog = child_watchdog
         self._size = size
         self._idle: list[WorkerProcess] = []
@@ -123,9 +122,7 @@ class WorkerPool:
             PoolError: A task has no result; the subclass names the cause.
         """
         async with self._admit(principal, max_wait):
-            worker = (
-                self._idle.pop() if self._idle else WorkerProcess(__name__, self._child_watchdog, self._size.memory)
-            )
+            worker = self._idle.pop() if self._idle else WorkerProcess(self._child_watchdog, self._size.memory)
             try:
                 if not worker.is_running:
                     with anyio.fail_after(_START):
@@ -227,25 +224,3 @@ class WorkerPool:
             waiters.popleft().is_admitted.set()
             if waiters:
                 self._waiting[following] = waiters
-
-
-def _do_nothing() -> None:
-    """Do nothing: the answer shows that the process has started."""
-
-
-# The following runs in the worker process.
-
-
-def main(memory: int | None = None) -> None:
-    """Run tasks from standard input until it ends.
-
-    Args:
-        memory: Bytes of data that this process may allocate.
-    """
-    if memory is not None and sys.platform != "win32":
-        import resource  # noqa: PLC0415  # missing on Windows
-
-        with suppress(ValueError, OSError):  # a lower limit is set already
-            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    keep_freed_memory()
-    serve_requests(lambda task: task())

@@ -1,24 +1,20 @@
-"""A child process that serves pickled requests on its standard streams, so that they do not hold the interpreter lock.
+"""A worker process as the gateway sees it: it starts the process, and sends it pickled tasks.
 
-This module must not know the meaning of the requests.
+This module must not know the meaning of the tasks.
 """
 
-import os
 import pickle
-import struct
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-
-_LENGTH: Final = struct.Struct(">Q")
+from mcp_mirror.workers import child
+from mcp_mirror.workers.child import LENGTH, pack
 
 DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, OSError)
 """The exceptions that `WorkerProcess.request` raises if the process ends."""
@@ -27,15 +23,13 @@ DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRea
 class WorkerProcess:
     """A worker process, started by the first request and restarted by the next request after it ended."""
 
-    def __init__(self, module: str, child_watchdog: ChildWatchdog, memory: int | None = None) -> None:
+    def __init__(self, child_watchdog: ChildWatchdog, memory: int | None = None) -> None:
         """Create the worker without starting its process.
 
         Args:
-            module: The module whose `main` runs in the process.
             child_watchdog: Kills the process if the gateway dies.
-            memory: The argument of `main`: bytes of data that the process may allocate, None for no limit.
+            memory: Bytes of data that the process may allocate; None for no limit.
         """
-        self._module = module
         self._child_watchdog = child_watchdog
         self._memory = memory
         self._process: Process | None = None
@@ -53,15 +47,15 @@ class WorkerProcess:
         """
         if self._process is None or self._answers is None or self._process.returncode is not None:
             await self.aclose()
-            argv = [sys.executable, "-c", f"from {self._module} import main; main({self._memory})"]
+            argv = [sys.executable, "-c", f"from {child.__name__} import main; main({self._memory})"]
             # A separate session: after Ctrl-C in the terminal, it still serves the calls of the graceful shutdown.
             self._process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)
             self._child_watchdog.add(self._process.pid)
             assert self._process.stdout is not None  # noqa: S101  # opened with pipes
             self._answers = BufferedByteReceiveStream(self._process.stdout)
         assert self._process.stdin is not None  # noqa: S101  # opened with pipes
-        await self._process.stdin.send(_pack(message))
-        (size,) = _LENGTH.unpack(await self._answers.receive_exactly(_LENGTH.size))
+        await self._process.stdin.send(pack(message))
+        (size,) = LENGTH.unpack(await self._answers.receive_exactly(LENGTH.size))
         return pickle.loads(await self._answers.receive_exactly(size))  # noqa: S301  # from the gateway's own process
 
     async def aclose(self) -> None:
@@ -73,26 +67,3 @@ class WorkerProcess:
             with anyio.CancelScope(shield=True):
                 await process.aclose()
             self._child_watchdog.remove(process.pid)
-
-
-def serve_requests(handle: Callable[[Any], object]) -> None:
-    """Handle requests from standard input until it ends. Runs in the worker process."""
-    source, sink = sys.stdin.buffer, _take_output()
-    while head := source.read(_LENGTH.size):
-        message = pickle.loads(source.read(_LENGTH.unpack(head)[0]))  # noqa: S301  # from the parent process
-        sink.write(_pack(handle(message)))
-        sink.flush()
-
-
-def _take_output() -> BinaryIO:
-    """Return standard output; from now on, what libraries print there is lost instead of among the responses."""
-    sys.stdout.flush()
-    sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    with Path(os.devnull).open("wb") as nothing:
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
-    return sink
-
-
-def _pack(message: object) -> bytes:
-    data = pickle.dumps(message)
-    return _LENGTH.pack(len(data)) + data

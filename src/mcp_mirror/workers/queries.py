@@ -4,24 +4,15 @@ A long query must neither delay other calls nor run without end. A query in a th
 process is killed. This module must not know the kinds of queries.
 """
 
-import gc
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from time import monotonic
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
-import anyio
 import anyio.to_thread
 
 from mcp_mirror.errors import MirrorError, ToolError
-from mcp_mirror.payload.spool import map_file
-from mcp_mirror.query.indexes import keep_indexes
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
-
-Answer_co = TypeVar("Answer_co", covariant=True)
+from mcp_mirror.workers.query_jobs import Answer_co, FileRemoved, Query, QueryJob, run_query
 
 _AT_ONCE: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""
@@ -31,44 +22,6 @@ _GRACE: Final = 1.0
 """Seconds that a worker process has after the deadline to return by itself."""
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
 """The limit of one principal leaves a process for others. The memory limit does not count mapped files."""
-
-
-class Query(Protocol[Answer_co]):
-    """A query of a value. It and its result can be pickled."""
-
-    def __call__(self, blob: Buffer, is_over: Callable[[], bool], /) -> Answer_co:
-        """Run the query; `is_over` is true after its deadline."""
-
-
-@dataclass(frozen=True, slots=True)
-class _QueryJob:
-    value: FileSpan | bytes
-    query: Query[Any]
-    seconds: float
-
-    def __call__(self) -> object:
-        """Run the query in the worker process."""
-        sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
-        gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
-        try:
-            value = self.value
-            if isinstance(value, FileSpan):
-                blob = map_file(value.path)[value.span.start : value.span.stop]
-                with keep_indexes(value):
-                    return _run(blob, self.query, self.seconds)
-            return _run(value, self.query, self.seconds)
-        except MirrorError as error:
-            return error
-        except OSError:
-            return _FileRemoved()
-        except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
-            return ToolError(f"The query failed: {type(error).__name__}.")
-        finally:
-            gc.enable()
-
-
-class _FileRemoved:
-    """The file no longer exists."""
 
 
 class QueryRunner:
@@ -93,27 +46,27 @@ class QueryRunner:
             ToolError: The query failed, or its deadline passed.
         """
         if file and len(blob) > _IN_THREAD:
-            answer = await self._run_in_worker(_QueryJob(file, query, seconds), principal)
-            if not isinstance(answer, _FileRemoved):
+            answer = await self._run_in_worker(QueryJob(file, query, seconds), principal)
+            if not isinstance(answer, FileRemoved):
                 return answer  # type: ignore[no-any-return]  # the query's result
         if len(blob) <= _AT_ONCE:
-            return _run(blob, query, seconds)
-        return await anyio.to_thread.run_sync(_run, blob, query, seconds)
+            return run_query(blob, query, seconds)
+        return await anyio.to_thread.run_sync(run_query, blob, query, seconds)
 
     async def run_in_worker(
         self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
     ) -> Answer_co:
         """As `run`, but always in a worker process: for queries that do not check their deadline."""
-        answer = await self._run_in_worker(_QueryJob(file or bytes(blob), query, seconds), principal)
-        if isinstance(answer, _FileRemoved):
-            answer = await self._run_in_worker(_QueryJob(bytes(blob), query, seconds), principal)
+        answer = await self._run_in_worker(QueryJob(file or bytes(blob), query, seconds), principal)
+        if isinstance(answer, FileRemoved):
+            answer = await self._run_in_worker(QueryJob(bytes(blob), query, seconds), principal)
         return answer  # type: ignore[no-any-return]  # the query's result
 
     async def aclose(self) -> None:
         """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _run_in_worker(self, job: _QueryJob, principal: str) -> Any:
+    async def _run_in_worker(self, job: QueryJob, principal: str) -> Any:
         seconds = job.seconds
         try:
             answer = await self._pool.run(principal, job, seconds + _GRACE, seconds + _GRACE)
@@ -138,15 +91,3 @@ class QueryRunner:
         if isinstance(answer, MirrorError):
             raise answer
         return answer
-
-
-def _run(blob: Buffer, query: Query[Answer_co], seconds: float) -> Answer_co:
-    end = monotonic() + seconds
-    try:
-        return query(blob, lambda: monotonic() > end)
-    except RecursionError:
-        raise ToolError("The value is nested too deep for this query. Query a path below it.") from None
-    except MemoryError:
-        raise ToolError(
-            "The query takes too much memory. Query a smaller part of the value, or request fewer results."
-        ) from None

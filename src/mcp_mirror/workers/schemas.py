@@ -10,20 +10,28 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import anyio.lowlevel
 import msgspec
 
 from mcp_mirror.core.catalog import CatalogEntry
-from mcp_mirror.core.schema import Schema
 from mcp_mirror.core.tool_inspection import InspectedTool, compile_if_cheap, inspect_definition, reject_schema
-from mcp_mirror.core.validation import MAX_WORK, Check, compile_check
-from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.core.validation import MAX_WORK
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool
+from mcp_mirror.workers.schema_jobs import (
+    Compilation,
+    Examination,
+    NotCompiled,
+    TrialCompilation,
+    Validation,
+    prepare,
+    prepare_examination,
+    read_tool,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -49,15 +57,13 @@ _LISTING_CONTAINERS: Final = 500_000
 """Objects and arrays in all definitions of one listing."""
 _KNOWN_BYTES: Final = 64 << 20
 """Bytes of definitions in the cache of examined tools."""
-_COMPILED: Final = 64
-"""Compiled schemas in the cache of one worker process."""
 
 
 class SchemaWorkers:
     """Examines tools and validates arguments, in worker processes where needed."""
 
     def __init__(self, child_watchdog: ChildWatchdog) -> None:
-        self._pool = WorkerPool(child_watchdog, _SIZE, _prepare)
+        self._pool = WorkerPool(child_watchdog, _SIZE, prepare)
         self._overruns: OrderedDict[bytes, int] = OrderedDict()
         """Missed deadlines by the digest of a schema."""
         self._known: OrderedDict[bytes, InspectedTool] = OrderedDict()
@@ -113,10 +119,11 @@ class SchemaWorkers:
             if listing.seconds_left <= 0:
                 raise DeadlineError  # handled below
             async with self._pool.reserve(f"upstream {listing.policy.name}", listing.seconds_left) as run:
-                found = await run(_Examination(bytes(item), listing.policy.bounds), _EXAMINATION)
+                await run(prepare_examination, listing.seconds_left)
+                found = await run(Examination(bytes(item), listing.policy.bounds), _EXAMINATION)
                 if (checked := compile_if_cheap(found)) is not None:
                     return checked
-                wrong = await run(_TestCompilation(bytes(item)), _COMPILATION)
+                wrong = await run(TrialCompilation(bytes(item)), _COMPILATION)
                 return reject_schema(found, wrong) if wrong else found
         except PoolError:
             if found.rejection:
@@ -148,10 +155,10 @@ class SchemaWorkers:
             return None
         try:
             async with self._pool.reserve(principal, _DEADLINE) as run:
-                error = await run(_Validation(digest, arguments), _DEADLINE)
-                if isinstance(error, _NotCompiled):
-                    await run(_Compilation(digest, schema), _COMPILATION)
-                    error = await run(_Validation(digest, arguments), _DEADLINE)
+                error = await run(Validation(digest, arguments), _DEADLINE)
+                if isinstance(error, NotCompiled):
+                    await run(Compilation(digest, schema), _COMPILATION)
+                    error = await run(Validation(digest, arguments), _DEADLINE)
         except (BusyPoolError, PreemptedError):
             return None
         except PoolError as failure:
@@ -228,80 +235,3 @@ class _Listing:
 
 class _Named(msgspec.Struct):
     name: str
-
-
-def read_tool(text: bytes) -> dict[str, Any]:
-    """Parse a tool of a listing. Returns an empty object if it is not an object or cannot be passed on."""
-    try:
-        tool = json.loads(text)
-        msgspec.json.encode(tool)
-    except (ValueError, RecursionError):
-        return {}
-    return tool if isinstance(tool, dict) else {}
-
-
-# The following runs in the worker process.
-
-
-@dataclass(frozen=True, slots=True)
-class _Examination:
-    text: bytes
-    bounds: UpstreamBounds
-
-    def __call__(self) -> InspectedTool:
-        """Examine a tool without compiling its schema."""
-        return inspect_definition(read_tool(self.text), self.bounds)
-
-
-@dataclass(frozen=True, slots=True)
-class _TestCompilation:
-    text: bytes
-
-    def __call__(self) -> str | None:
-        """Compile the schema of a tool. Returns the error, or None."""
-        try:
-            compile_check(read_tool(self.text)["inputSchema"])
-        except ValueError as error:
-            return str(error)
-        return None
-
-
-def _prepare() -> None:
-    """Import this module in the worker process."""
-
-
-class _NotCompiled:
-    """The worker process has not compiled the schema."""
-
-
-_checks: OrderedDict[bytes, Check] = OrderedDict()
-"""Compiled schemas by digest, in the order of their last use."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Compilation:
-    digest: bytes
-    schema: bytes
-
-    def __call__(self) -> None:
-        """Compile a schema and cache it."""
-        schema: Schema = json.loads(self.schema)
-        _checks[self.digest] = compile_check(schema)
-        if len(_checks) > _COMPILED:
-            _checks.popitem(last=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Validation:
-    digest: bytes
-    arguments: bytes
-
-    def __call__(self) -> str | _NotCompiled | None:
-        """The error in the arguments; None if they are valid."""
-        if self.digest not in _checks:
-            return _NotCompiled()
-        _checks.move_to_end(self.digest)
-        try:
-            return _checks[self.digest](json.loads(self.arguments))
-        except (ValueError, RecursionError):
-            return None

@@ -13,13 +13,15 @@ from typing import Final
 import anyio.to_thread
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.payload.spool import Spool, map_file
-from mcp_mirror.query.sql import FileRemoved, SqlFailure, SqlQuery, SqlResult, run_sql
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.query.sql import FileRemoved, SqlFailure, SqlQuery, SqlResult
 from mcp_mirror.query.sql_tables import Table
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.files import map_file
 from mcp_mirror.system.large_files import unlink_large
 from mcp_mirror.types import Buffer, FileSpan, Span
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
+from mcp_mirror.workers.sql_jobs import SqlJob, prepare
 
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
 _INLINE_BYTES: Final = 1 << 16
@@ -57,7 +59,7 @@ class SqlWorkers:
     """The pool of worker processes."""
 
     def __init__(self, child_watchdog: ChildWatchdog) -> None:
-        self._pool = WorkerPool(child_watchdog, _SIZE, _prepare)
+        self._pool = WorkerPool(child_watchdog, _SIZE, prepare)
 
     @asynccontextmanager
     async def run(self, call: SqlCall, spool: Spool) -> AsyncIterator[Buffer | SqlFailure]:
@@ -93,7 +95,7 @@ class SqlWorkers:
     async def _run(
         self, call: SqlCall, tables: tuple[Table, ...], result_file: Path
     ) -> SqlResult | SqlFailure | FileRemoved:
-        job = _SqlJob(SqlQuery(call.sql, tables, call.max_bytes, str(result_file)))
+        job = SqlJob(SqlQuery(call.sql, tables, call.max_bytes, str(result_file)))
         limit = f"{call.seconds:g} s (`memory_tools.timeout`)"
         try:
             return await self._pool.run(call.principal, job, call.seconds, call.seconds)
@@ -129,20 +131,3 @@ async def _place_values(tables: Sequence[TableValue], spool: Spool, files: list[
             value = FileSpan(str(path), Span(0, len(one.blob)))
         placed.append(Table(one.name, value, one.is_media))
     return tuple(placed)
-
-
-# The following runs in the worker process.
-
-
-def _prepare() -> None:
-    """Import the database."""
-    import duckdb  # noqa: F401, PLC0415  # an extra
-
-
-@dataclass(frozen=True, slots=True)
-class _SqlJob:
-    query: SqlQuery
-
-    def __call__(self) -> SqlResult | SqlFailure | FileRemoved:
-        """Run the query."""
-        return run_sql(self.query)

@@ -16,7 +16,7 @@ from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.query.select import explain_text, find_embedded_json, select
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
-from mcp_mirror.workers.queries import Query
+from mcp_mirror.workers.query_jobs import Query
 
 _MAX_SHOWN_BYTES: Final = 1 << 20
 """Results above this size are stored without an estimate of their tokens."""

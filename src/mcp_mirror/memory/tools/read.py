@@ -14,7 +14,7 @@ from mcp_mirror.query.windows import Unit, Window
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string, sanitize
 from mcp_mirror.types import Descriptor
-from mcp_mirror.workers.queries import Query
+from mcp_mirror.workers.query_jobs import Query
 
 Answer = TypeVar("Answer")
 

@@ -21,7 +21,6 @@ import anyio
 import anyio.to_thread
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.payload.spool import map_file
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
@@ -36,6 +35,7 @@ from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_fo
 from mcp_mirror.stores.quotas import refuse_oversized
 from mcp_mirror.stores.records import RecordCodec, pack_descriptor, unpack_descriptor
 from mcp_mirror.system.atomic_write import atomic_write
+from mcp_mirror.system.files import map_file
 from mcp_mirror.system.private_files import UnsafePathError, open_folder
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 

@@ -20,7 +20,6 @@ from urllib.parse import unquote
 import anyio.to_thread
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.payload.spool import map_file, write_all
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.encrypted_event_log import EncryptedEventLog
@@ -51,6 +50,7 @@ from mcp_mirror.stores.redis.records import (
     read_entry,
     unpack_record,
 )
+from mcp_mirror.system.files import map_file, write_all
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 _STAGED: Final = 1800

@@ -1,0 +1,55 @@
+"""The program of a worker process: it runs pickled tasks from its standard input, one after another.
+
+Each import delays the first task of a process, so this module imports little, and modules of jobs only what jobs use.
+"""
+
+import os
+import pickle
+import struct
+import sys
+from contextlib import suppress
+from typing import BinaryIO, Final
+
+from mcp_mirror.system.heap import keep_freed_memory
+
+LENGTH: Final = struct.Struct(">Q")
+"""The length in bytes that precedes each task and each result."""
+
+
+def pack(message: object) -> bytes:
+    """Pickle a task or a result, with its length before it."""
+    data = pickle.dumps(message)
+    return LENGTH.pack(len(data)) + data
+
+
+def do_nothing() -> None:
+    """Do nothing: the answer shows that the process has started."""
+
+
+def main(memory: int | None = None) -> None:
+    """Run tasks from standard input until it ends. A task is a callable without arguments.
+
+    Args:
+        memory: Bytes of data that this process may allocate.
+    """
+    if memory is not None and sys.platform != "win32":
+        import resource  # noqa: PLC0415  # missing on Windows
+
+        with suppress(ValueError, OSError):  # a lower limit is set already
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    keep_freed_memory()
+    source, sink = sys.stdin.buffer, _take_output()
+    while head := source.read(LENGTH.size):
+        task = pickle.loads(source.read(LENGTH.unpack(head)[0]))  # noqa: S301  # from the parent process
+        sink.write(pack(task()))
+        sink.flush()
+
+
+def _take_output() -> BinaryIO:
+    """Return standard output; from now on, what libraries print there is lost instead of among the responses."""
+    sys.stdout.flush()
+    sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
+    return sink

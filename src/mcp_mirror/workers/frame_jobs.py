@@ -1,0 +1,254 @@
+"""The jobs of the frame scanner. They run in worker processes, so this module imports nothing that jobs do not use."""
+
+import ctypes
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.resolve import EscapedPath, Pointer, check_pointer_count, find_pointers
+from mcp_mirror.core.result_processing import (
+    ProcessedResult,
+    ProcessingOptions,
+    RejectedFrame,
+    process_frame,
+    read_result_members,
+)
+from mcp_mirror.errors import ToolError, WireError
+from mcp_mirror.payload.json_rpc import (
+    MAX_MEMBERS,
+    OTHER_MEMBERS,
+    RESULT_MEMBERS,
+    has_more_values,
+    join,
+    object_of,
+    open_array,
+)
+from mcp_mirror.payload.json_spans import Miss, locate, text_pieces, trim
+from mcp_mirror.query.indexes import find_item, keep_indexes
+from mcp_mirror.system.files import map_file
+from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
+
+_LIST_VALUES: Final = 4_000_000
+"""Limit of members and items in a page of a list."""
+_LIST_ITEMS: Final = 100_000
+"""Limit of items in a page of a list."""
+_LIST_MEMBERS: Final = ("ttlMs", "cacheScope", "nextCursor")
+_SMALL: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Processes a response in a file."""
+
+    path: str
+    options: ProcessingOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Reads the members of a result in a file."""
+
+    path: str
+    max_depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Finds the pointers in arguments, at most `most`."""
+
+    arguments: bytes
+    known: frozenset[str]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Locate:
+    """Follows JSON Pointer tokens from a value."""
+
+    value: FileSpan | bytes
+    tokens: Location
+
+
+@dataclass(frozen=True, slots=True)
+class OpenList:
+    """Splits a page of a list that is in a file."""
+
+    path: str
+    member: str
+    most: int
+    max_depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListBounds:
+    """The offsets of the items of a page, and its small members."""
+
+    bounds: "array[int]"
+    members: Mapping[str, bytes]
+    cut: str | None
+
+
+Job = Scan | Open | Find | Locate | OpenList
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """A processed result without its bytes: the `file` of each draft locates them."""
+
+    result: ProcessedResult
+    members: Mapping[str, FileSpan]
+
+
+def find(arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
+    """Find the pointers in arguments.
+
+    Raises:
+        ToolError: There are more than `most`.
+    """
+    found = find_pointers(arguments, known)
+    check_pointer_count(found, most)
+    return found
+
+
+def run_job(job: Job) -> object:
+    """Run a job. Returns its result, or the error."""
+    try:
+        match job:
+            case Scan():
+                result: object = _scan(job)
+            case Open():
+                result = _open(job)
+            case OpenList():
+                result = _open_list(job)
+            case Find():
+                result = find(job.arguments, job.known, job.most)
+            case Locate():
+                result = _locate(job)
+    except (WireError, ToolError) as error:
+        return error
+    except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
+        return WireError(f"The message cannot be read: {type(error).__name__}.")
+    return result
+
+
+def _locate(job: Locate) -> Span | Miss | None:
+    if isinstance(job.value, bytes):
+        return locate(job.value, job.tokens, find_item=find_item)
+    span = job.value.span
+    try:
+        whole = map_file(job.value.path)
+    except FileNotFoundError:
+        return None
+    with keep_indexes(job.value):
+        return locate(whole[span.start : span.stop], job.tokens, find_item=find_item)
+
+
+def _open(job: Open) -> Mapping[str, FileSpan] | RejectedFrame:
+    files = _Files(job.path)
+    members = read_result_members(files.frame, job.max_depth)
+    return members if isinstance(members, RejectedFrame) else files.locate_members(members)
+
+
+def _open_list(job: OpenList) -> ListBounds | RejectedFrame:
+    frame = map_file(job.path)
+    if has_more_values(frame, _LIST_VALUES):
+        raise WireError(f"The list has more than {_LIST_VALUES:,} members and items.")
+    members = read_result_members(frame, job.max_depth)
+    if isinstance(members, RejectedFrame):
+        return members
+    start, size, bounds, cut = _find_address(frame), 0, array("Q"), None
+    for item in open_array(members.get(job.member, b"[]")) or []:
+        size += len(item)
+        if size > job.most:
+            cut = f"`limits.max_listing_bytes` ({job.most:,})"
+            break
+        if len(bounds) == 2 * _LIST_ITEMS:
+            cut = f"{_LIST_ITEMS:,} items in a page"
+            break
+        at = _find_address(item) - start
+        bounds.extend((at, at + len(item)))
+    small = {name: bytes(raw) for name, raw in members.items() if name in _LIST_MEMBERS and len(raw) <= _SMALL}
+    return ListBounds(bounds, small, cut)
+
+
+def _scan(job: Scan) -> Scanned | RejectedFrame:
+    files = _Files(job.path)
+    result = process_frame(files.frame, job.options, job.options.estimate, files.decode)
+    if isinstance(result, RejectedFrame):
+        return result
+    captured = result.captured
+    value, companion = files.locate_draft(captured.value), files.locate_draft(captured.companion)
+    passed = tuple(bytes(block) for block in captured.passed)
+    captured = msgspec.structs.replace(captured, value=value, companion=companion, passed=passed)
+    members = {} if value else files.locate_members(result.members)
+    return Scanned(msgspec.structs.replace(result, captured=captured, members={}), members)
+
+
+class _Files:
+    """The file of a frame, and the files of texts that were decoded from it."""
+
+    def __init__(self, path: str) -> None:
+        self.frame = map_file(path)
+        self._path = path
+        self._maps = {path: self.frame}
+
+    def decode(self, literal: Buffer) -> Buffer:
+        """Decode a JSON string into a new file and return its bytes, memory-mapped."""
+        path = f"{self._path}.text{len(self._maps)}"
+        with Path(path).open("xb") as file:
+            file.writelines(text_pieces(literal, trim(literal)))
+        self._maps[path] = map_file(path)
+        return self._maps[path]
+
+    def locate_draft(self, draft: Draft | None) -> Draft | None:
+        """The draft with the file span of its bytes in place of the bytes."""
+        return replace(draft, blob=b"", file=self.locate(draft.blob)) if draft else None
+
+    def locate_members(self, members: Mapping[str, Buffer]) -> dict[str, FileSpan]:
+        """The file spans of a result's members. Of very many, those that MCP does not define are one piece."""
+        if len(members) <= MAX_MEMBERS:
+            return {name: self.locate(raw) for name, raw in members.items()}
+        named = {name: self.locate(raw) for name, raw in members.items() if name in RESULT_MEMBERS}
+        rest = object_of({name: raw for name, raw in members.items() if name not in RESULT_MEMBERS})
+        return {**named, OTHER_MEMBERS: self.locate(join(rest)[1:-1])}
+
+    def locate(self, blob: Buffer) -> FileSpan:
+        """The file span of a blob: within one of the files, or in a new file if the blob was assembled."""
+        for path, whole in self._maps.items():
+            offset = _find_address(blob) - _find_address(whole)
+            if 0 <= offset <= len(whole) - len(blob):
+                return FileSpan(path, Span(offset, len(blob)))
+        path = f"{self._path}.part{len(blob)}"
+        Path(path).write_bytes(blob)
+        return FileSpan(path, Span(0, len(blob)))
+
+
+class _PyBuffer(ctypes.Structure):
+    """CPython's `Py_buffer` (https://docs.python.org/3/c-api/buffer.html)."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.py_object),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+def _find_address(buffer: Buffer) -> int:
+    """The memory address of a buffer's bytes. Offsets are computed from it, since the scanner returns only values."""
+    view = _PyBuffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(view), 0)
+    address = int(view.buf or 0)
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
+    return address

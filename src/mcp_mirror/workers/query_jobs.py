@@ -1,0 +1,72 @@
+"""The jobs of the query runner. They run in worker processes, so this module imports nothing that jobs do not use."""
+
+import gc
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Protocol, TypeVar
+
+from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.query.indexes import keep_indexes
+from mcp_mirror.system.files import map_file
+from mcp_mirror.types import Buffer, FileSpan
+
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+class Query(Protocol[Answer_co]):
+    """A query of a value. It and its result can be pickled."""
+
+    def __call__(self, blob: Buffer, is_over: Callable[[], bool], /) -> Answer_co:
+        """Run the query; `is_over` is true after its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryJob:
+    """One query of a value."""
+
+    value: FileSpan | bytes
+    query: Query[Any]
+    seconds: float
+
+    def __call__(self) -> object:
+        """Run the query in the worker process."""
+        sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
+        gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
+        try:
+            value = self.value
+            if isinstance(value, FileSpan):
+                blob = map_file(value.path)[value.span.start : value.span.stop]
+                with keep_indexes(value):
+                    return run_query(blob, self.query, self.seconds)
+            return run_query(value, self.query, self.seconds)
+        except MirrorError as error:
+            return error
+        except OSError:
+            return FileRemoved()
+        except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
+            return ToolError(f"The query failed: {type(error).__name__}.")
+        finally:
+            gc.enable()
+
+
+class FileRemoved:
+    """The file no longer exists."""
+
+
+def run_query(blob: Buffer, query: Query[Answer_co], seconds: float) -> Answer_co:
+    """Run a query with its deadline in seconds.
+
+    Raises:
+        ToolError: The query failed, or the value is too large or nested too deep for it.
+    """
+    end = monotonic() + seconds
+    try:
+        return query(blob, lambda: monotonic() > end)
+    except RecursionError:
+        raise ToolError("The value is nested too deep for this query. Query a path below it.") from None
+    except MemoryError:
+        raise ToolError(
+            "The query takes too much memory. Query a smaller part of the value, or request fewer results."
+        ) from None
