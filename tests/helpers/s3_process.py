@@ -71,6 +71,11 @@ class S3Process:
             connection.request(method, path)
             return connection.getresponse().read()
 
+    def reset(self) -> None:
+        """Remove all objects and uploads."""
+        self.request("POST", "/moto-api/reset")
+        self.request("PUT", f"/{BUCKET}")
+
     def names(self) -> list[str]:
         """The names of all objects."""
         answer = self.request("GET", f"/{BUCKET}?list-type=2").decode()

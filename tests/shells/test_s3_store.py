@@ -62,7 +62,15 @@ async def opened(
 
 
 @pytest.fixture
-def bucket(own_s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> S3Process:
+def bucket(bucket: S3Process) -> S3Process:
+    """The server of all tests, empty."""
+    bucket.reset()
+    return bucket
+
+
+@pytest.fixture
+def own_bucket(own_s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> S3Process:
+    """A server that the test may stop."""
     for name, value in own_s3.environment.items():
         monkeypatch.setenv(name, value)
     return own_s3
@@ -287,12 +295,12 @@ async def refused(use: Awaitable[object]) -> tuple[str, float]:
 
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 async def test_an_outage_of_the_object_store_is_reported_in_time(
-    fault: str, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, redis_server: RedisProcess, own_bucket: S3Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3, "_REQUEST_SECONDS", 1)
-    async with opened(redis_server, bucket, tmp_path) as store:
+    async with opened(redis_server, own_bucket, tmp_path) as store:
         await put(store, "t-1")
-        bucket.__exit__() if fault == "kill" else bucket.pause()
+        own_bucket.__exit__() if fault == "kill" else own_bucket.pause()
         for use in (put(store, "t-9"), read(store, "t-1")):
             message, seconds = await refused(use)
             assert message.startswith("The object store of `store.blobs` ")
@@ -302,21 +310,21 @@ async def test_an_outage_of_the_object_store_is_reported_in_time(
         assert isinstance(await store.describe("me", "t-1"), Descriptor)
         assert await store.describe("me", "t-9") is None
         if fault == "pause":
-            bucket.resume()
+            own_bucket.resume()
             assert await read(store, "t-1") == LARGE
             await put(store, "t-9")
             assert await read(store, "t-9") == LARGE
-            await wait_for_objects(bucket, 2)
+            await wait_for_objects(own_bucket, 2)
 
 
 async def test_an_object_store_that_fails_during_a_put_leaves_no_value(
-    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+    redis_server: RedisProcess, own_bucket: S3Process, tmp_path: Path
 ) -> None:
-    async with opened(redis_server, bucket, tmp_path) as store:
+    async with opened(redis_server, own_bucket, tmp_path) as store:
         putting = asyncio.create_task(put(store, "t-1", LARGE * 8))
-        while not await asyncio.to_thread(bucket.uploads):
+        while not await asyncio.to_thread(own_bucket.uploads):
             assert not putting.done()
-        bucket.__exit__()
+        own_bucket.__exit__()
         await refused(putting)
         assert await store.describe("me", "t-1") is None
         assert await store.list("me") == ()
