@@ -1,6 +1,6 @@
 """What concerns every test: those of one group stay together, and hypothesis has the same examples on every run.
 
-The variable HYPOTHESIS_PROFILE chooses how many: `quick` (the default) 60 for each test, `same` 150, and `explore` 150
+The variable HYPOTHESIS_PROFILE chooses how many: `quick` (the default) 25 for each test, `same` 150, and `explore` 150
 that differ each time. And what tests of several folders need.
 """
 
@@ -26,7 +26,7 @@ from s3_process import S3Process
 settings.register_profile(
     "same", derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("quick", settings.get_profile("same"), max_examples=60)
+settings.register_profile("quick", settings.get_profile("same"), max_examples=25)
 settings.register_profile("explore", settings.get_profile("same"), derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

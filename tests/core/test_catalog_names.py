@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from samples import at_most
 
 from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
 from mcp_mirror.core.naming import Origin
@@ -59,7 +60,7 @@ def origins(world: World) -> set[Origin]:
 
 
 @pytest.mark.parametrize("mirror", MIRRORS)
-@settings(max_examples=60)
+@at_most(60)
 @given(world=WORLD)
 def test_tool_names_are_unique_and_never_reserved_names(mirror: MirrorPolicy, world: World) -> None:
     entries = build(world, mirror).entries
@@ -74,7 +75,7 @@ def test_tool_names_are_unique_and_never_reserved_names(mirror: MirrorPolicy, wo
 
 @pytest.mark.parametrize("is_transparent", [False, True])
 @pytest.mark.parametrize("mirror", MIRRORS)
-@settings(max_examples=30)
+@at_most(30)
 @given(world=WORLD)
 def test_the_tools_of_one_upstream_alone_have_unique_names(
     mirror: MirrorPolicy,
@@ -122,7 +123,7 @@ def locked(world: World) -> Lock:
 
 @pytest.mark.parametrize("mode", ["warn", "block"])
 @pytest.mark.parametrize("transparent", [False, True])
-@settings(max_examples=25)
+@at_most(25)
 @given(pinned=WORLD, world=WORLD)
 def test_tools_without_a_pin_do_not_change_names_of_pinned_tools(
     mode: LockMode,
@@ -149,7 +150,7 @@ def test_tools_without_a_pin_do_not_change_names_of_pinned_tools(
 
 
 @pytest.mark.parametrize("mirror", MIRRORS[:3])
-@settings(max_examples=40)
+@at_most(40)
 @given(worlds=st.lists(WORLD, min_size=2, max_size=4))
 def test_a_name_that_was_one_tools_is_never_anothers(mirror: MirrorPolicy, worlds: list[World]) -> None:
     given_names: dict[str, Origin] = {}

@@ -7,8 +7,9 @@ from itertools import product
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from samples import at_most
 
 from mcp_mirror.core.result_processing import read_ifc
 from mcp_mirror.security.flows import (
@@ -95,7 +96,7 @@ def is_higher(one: Labels, other: Labels) -> bool:
     )
 
 
-@settings(max_examples=50)
+@at_most(50)
 @given(labels, labels, labels)
 def test_join_forms_a_lattice(one: Labels, other: Labels, third: Labels) -> None:
     join = Flows().join
@@ -160,7 +161,7 @@ def test_every_flow_between_two_places() -> None:
     assert wrong == []
 
 
-@settings(max_examples=50)
+@at_most(50)
 @given(every_flows, labels, labels, targets)
 def test_a_joined_value_may_flow_where_both_sources_may(policy: Flows, one: Labels, other: Labels, to: str) -> None:
     """So it is one whether two pointers of a call are looked at apart or together."""
@@ -168,7 +169,7 @@ def test_a_joined_value_may_flow_where_both_sources_may(policy: Flows, one: Labe
     assert apart == (policy.refusal(policy.join(one, other), to) is None)
 
 
-@settings(max_examples=50)
+@at_most(50)
 @given(every_flows, labels, targets, st.lists(st.tuples(st.sampled_from(NAMES), ifcs), max_size=4))
 def test_upstreams_without_permission_never_lower_labels(
     policy: Flows, value: Labels, to: str, chain: list[tuple[str, object]]
@@ -184,7 +185,7 @@ def test_upstreams_without_permission_never_lower_labels(
         assert policy.refusal(washed, to) is not None
 
 
-@settings(max_examples=50)
+@at_most(50)
 @given(every_flows, labels, st.sampled_from(NAMES), ifcs)
 def test_an_upstream_lowers_only_what_it_may(policy: Flows, value: Labels, upstream: str, ifc: object) -> None:
     lowers = policy.place(upstream).may_lower
@@ -337,7 +338,7 @@ def test_files_and_upstreams_have_their_configured_labels() -> None:
         assert (found.integrity, found.confidentiality) == ("untrusted", "private")
 
 
-@settings(max_examples=50)
+@at_most(50)
 @given(labels)
 def test_stored_labels_survive_reading(value: Labels) -> None:
     assert Flows().read_labels(made(labels=format_labels(value))) == value

@@ -5,6 +5,7 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from mcp_mirror.paths import find_notice_bases, is_whole_notice, new_base
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.types import Kind
+from mcp_mirror.types import Kind, Member
 
 ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
 BASE, COMPANION = f"{'t' * 80}-{ID}", f"{'t' * 80}-11111111-2222-4333-8444-555555555555"
@@ -29,11 +30,16 @@ HIDDEN = (
 )
 
 
-def stored(value: Any, **changes: Any) -> NoticeInput:
-    blob = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
+@cache
+def kind_and_members(blob: bytes) -> tuple[Kind, tuple[Member, ...]]:
     span = trim(blob)
     kind = kind_at(blob, span.start)
-    given_members = members(blob, span) if kind == "object" else ()
+    return kind, members(blob, span) if kind == "object" else ()
+
+
+def stored(value: Any, **changes: Any) -> NoticeInput:
+    blob = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
+    kind, given_members = kind_and_members(blob)
     if "head" in changes:
         changes["error"] = ErrorExcerpt(changes.pop("head"))
     fields = {
@@ -265,8 +271,9 @@ ARGUMENTS = [
     ids=["plain", "companion", "error", "quoted error", "binary"],
 )
 def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, changes: dict[str, Any]) -> None:
+    blob = json.dumps(value, ensure_ascii=False).encode()
     for arguments in ARGUMENTS:
-        notice = notice_of(value, style, arguments=arguments, **dict(changes))
+        notice = notice_of(blob, style, arguments=arguments, **dict(changes))
         assert len(notice.encode()) < 2048
         seen = notice.replace("\n", "").replace("\t", "")
         assert not {c for c in seen if unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")}

@@ -9,6 +9,7 @@ from conversations import CONVERSATIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules import RULES
+from samples import at_most
 
 from mcp_mirror.prune import ChatFormat, Pruned, prune_messages, pruned_paths, restore_messages
 
@@ -19,7 +20,7 @@ conversations = st.sampled_from(sorted(CONVERSATIONS)).flatmap(
 )
 shares = st.integers(0, 110)
 """Budgets in percent of the conversation's tokens."""
-some = settings(max_examples=30)
+some = at_most(30)
 memories = st.sampled_from((None, "a dict"))
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,11 +15,27 @@ from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget, Unit, Window
 from mcp_mirror.types import FileSpan, Span
 
-ROWS = [{"id": at, "name": f"user {at}", "tags": ["a", "b"][: at % 3]} for at in range(100_000)]
-ARRAY = json.dumps(ROWS).encode()
-LINES = [f'line {at}, größe \\ "{at}"' for at in range(150_000)]
-TEXT = "\n".join(LINES)
 BUDGET = Budget(1000, 4000, lambda text: len(text) // 3)
+
+
+@cache
+def rows() -> list[Any]:
+    return [{"id": at, "name": f"user {at}", "tags": ["a", "b"][: at % 3]} for at in range(100_000)]
+
+
+@cache
+def array() -> bytes:
+    return json.dumps(rows()).encode()
+
+
+@cache
+def lines() -> list[str]:
+    return [f'line {at}, größe \\ "{at}"' for at in range(150_000)]
+
+
+@cache
+def long_text() -> str:
+    return "\n".join(lines())
 
 
 class Counted(bytes):
@@ -48,15 +65,26 @@ def window(by: Unit, offset: int, limit: int = 2) -> Window:
 @pytest.mark.parametrize("at", [0, 1, 7, 50_000, 99_999])
 @pytest.mark.parametrize("lead", [b"", b'  {"rows": '])
 def test_an_indexed_item_is_the_item_of_a_search(at: int, lead: bytes) -> None:
-    blob = lead + ARRAY + b"  "
-    span = Span(len(lead), len(ARRAY))
+    blob = lead + array() + b"  "
+    span = Span(len(lead), len(array()))
     assert find_item(blob, span, at) == item(blob, span, at)
     with keep_indexes(kept(f"items {lead!r}", len(blob))):
         assert find_item(blob, span, at) == find_item(blob, span, at) == item(blob, span, at)
 
 
-@pytest.mark.parametrize("values", [ROWS, [], [1], [at / 7 for at in range(200_000)], ["x" * 3_000_000, 1], [[[]] * 2]])
-def test_an_indexed_array_has_its_length(values: list[Any]) -> None:
+ARRAYS: dict[str, Callable[[], list[Any]]] = {
+    "rows": rows,
+    "nothing": list,
+    "one": lambda: [1],
+    "numbers": lambda: [at / 7 for at in range(200_000)],
+    "a long text": lambda: ["x" * 3_000_000, 1],
+    "arrays": lambda: [[[]] * 2],
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_indexed_array_has_its_length(name: str) -> None:
+    values = ARRAYS[name]()
     blob = json.dumps(values).encode()
     span = Span(0, len(blob))
     assert count(blob, span) == len(values) == find_item(blob, span, len(values))
@@ -80,34 +108,34 @@ def test_an_item_at_the_end_of_the_part_without_an_index_is_whole() -> None:
 
 
 def test_a_pointer_finds_a_late_item_by_an_index() -> None:
-    blob = b'{"rows":' + ARRAY + b"}"
+    blob = b'{"rows":' + array() + b"}"
     found = locate(blob, ("rows", "99999", "name"), find_item=find_item)
     assert found == locate(blob, ("rows", "99999", "name"))
-    assert locate(blob, ("rows", "100000"), find_item=find_item) == Miss(1, "array", length=len(ROWS))
+    assert locate(blob, ("rows", "100000"), find_item=find_item) == Miss(1, "array", length=len(rows()))
 
 
 def test_a_kept_index_spares_reading_an_array_again() -> None:
-    blob = Counted(ARRAY)
+    blob = Counted(array())
     with keep_indexes(kept("spared items", len(blob))):
         find_item(blob, Span(0, len(blob)), 90_000)
         Counted.read = 0
         found = find_item(blob, Span(0, len(blob)), 99_998)
-        assert count(blob, Span(0, len(blob))) == len(ROWS)
+        assert count(blob, Span(0, len(blob))) == len(rows())
     assert isinstance(found, Span)
-    assert json.loads(ARRAY[found.start : found.stop]) == ROWS[99_998]
+    assert json.loads(array()[found.start : found.stop]) == rows()[99_998]
     assert Counted.read == 0
 
 
 @pytest.mark.parametrize("dump", [json.dumps, lambda text: json.dumps(text, ensure_ascii=False)])
 @pytest.mark.parametrize("by", ["lines", "chars"])
 def test_windows_of_an_indexed_text_show_the_same_in_any_order(dump: Callable[[Any], str], by: Unit) -> None:
-    blob = f" {dump(TEXT)} ".encode()
-    units: Any = LINES if by == "lines" else TEXT
+    blob = f" {dump(long_text())} ".encode()
+    units: Any = lines() if by == "lines" else long_text()
     with keep_indexes(kept(f"{by} {dump('é')}", len(blob))):
         for offset in (0, 140_000, 3, 60_000, len(units) - 2, -2, -100_000, 140_000):
             shown = window(by, offset)(blob, never)
             start = offset % len(units)
-            wanted = "\n".join(units[start : start + 2]) if by == "lines" else TEXT[start : start + 2]
+            wanted = "\n".join(units[start : start + 2]) if by == "lines" else long_text()[start : start + 2]
             assert shown.startswith(wanted)
             assert shown == window(by, offset)(bytes(blob), never)
         assert window(by, len(units))(blob, never) == "(nothing more)"
@@ -116,20 +144,20 @@ def test_windows_of_an_indexed_text_show_the_same_in_any_order(dump: Callable[[A
 
 
 def test_a_kept_index_spares_reading_a_text_again() -> None:
-    blob = Counted(json.dumps(TEXT).encode())
+    blob = Counted(json.dumps(long_text()).encode())
     with keep_indexes(kept("spared lines", len(blob))):
         window("lines", -1)(blob, never)
         Counted.read = 0
-        assert window("lines", -1)(blob, never) == LINES[-1]
+        assert window("lines", -1)(blob, never) == lines()[-1]
         assert 0 < Counted.read < 3 << 20
 
 
 def test_windows_of_json_text_by_line_are_indexed_too() -> None:
-    blob = json.dumps(ROWS, indent=1).encode()
-    lines = blob.decode().split("\n")
+    blob = json.dumps(rows(), indent=1).encode()
+    shown = blob.decode().split("\n")
     with keep_indexes(kept("json lines", len(blob))):
-        for offset in (len(lines) - 3, 400_000, 0):
-            assert window("lines", offset)(blob, never).startswith("\n".join(lines[offset : offset + 2]))
+        for offset in (len(shown) - 3, 400_000, 0):
+            assert window("lines", offset)(blob, never).startswith("\n".join(shown[offset : offset + 2]))
 
 
 @pytest.mark.parametrize(("blob", "shown"), [(b'""', "(nothing more)"), (b'"a"', "a"), (b'"a\\n"', "a")])
@@ -139,18 +167,18 @@ def test_windows_of_small_texts_by_line(blob: bytes, shown: str) -> None:
 
 
 def test_later_queries_continue_an_index_that_the_time_limit_cut_off() -> None:
-    blob = json.dumps(TEXT * 3).encode()
+    blob = json.dumps(long_text() * 3).encode()
     calls = iter(range(1000))
     with keep_indexes(kept("late", len(blob))):
         with pytest.raises(ToolError, match="takes longer"):
             window("lines", -1)(blob, lambda: next(calls) >= 3)
-        assert window("lines", -1)(blob, never) == LINES[-1]
+        assert window("lines", -1)(blob, never) == lines()[-1]
         with pytest.raises(ToolError, match="takes longer"):
-            find_item(ARRAY, Span(0, len(ARRAY)), 99_999, lambda: True)
+            find_item(array(), Span(0, len(array())), 99_999, lambda: True)
 
 
 def test_only_the_latest_indexes_are_kept() -> None:
-    blob = Counted(ARRAY)
+    blob = Counted(array())
     with keep_indexes(kept("the oldest", len(blob))):
         find_item(blob, Span(0, len(blob)), 99_999)
     for number in range(64):
@@ -159,13 +187,13 @@ def test_only_the_latest_indexes_are_kept() -> None:
     Counted.read = 0
     with keep_indexes(kept("the oldest", len(blob))):
         find_item(blob, Span(0, len(blob)), 99_999)
-    assert Counted.read >= len(ARRAY)
+    assert Counted.read >= len(array())
 
 
 def test_late_items_are_edited_and_counted_by_an_index() -> None:
     patch = Patch(b'[{"op":"replace","path":"/99998/id","value":-1},{"op":"remove","path":"/99999"}]')
-    edited = json.loads(b"".join(join_pieces(ARRAY, patch(ARRAY, never))))
-    assert edited == [*ROWS[:-2], {**ROWS[-2], "id": -1}]
-    assert Shape(BUDGET)(ARRAY, never).startswith("array, 100,000 items")
-    assert window("items", -1)(ARRAY, never) == f"99999: {json.dumps(ROWS[-1])}"
-    assert trim(ARRAY) == Span(0, len(ARRAY))
+    edited = json.loads(b"".join(join_pieces(array(), patch(array(), never))))
+    assert edited == [*rows()[:-2], {**rows()[-2], "id": -1}]
+    assert Shape(BUDGET)(array(), never).startswith("array, 100,000 items")
+    assert window("items", -1)(array(), never) == f"99999: {json.dumps(rows()[-1])}"
+    assert trim(array()) == Span(0, len(array()))

@@ -1,8 +1,9 @@
 """Large JSON texts are scanned once: in pieces, with the same outcome as a parse of the whole text."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -31,32 +32,33 @@ RULES = CaptureRules("auto", inline_budget=20, error_budget=20, is_wrapped=False
 ORDER = ProcessingOptions(RULES, "compact", "rows", b"{}", FixedBases(BASE, BESIDE), max_key_bytes=100)
 
 
+@cache
 def rows(size: int = 2 * MB) -> list[Any]:
     return [{"id": at, "name": f"user {at}", "score": at / 7} for at in range(size // 50)]
 
 
-SHAPES: dict[str, list[Any]] = {
-    "objects": rows(),
-    "objects with the separator inside": [
+SHAPES: dict[str, Callable[[], list[Any]]] = {
+    "objects": rows,
+    "objects with the separator inside": lambda: [
         {"id": at, "below": [{"id": n, "none": []} for n in range(at % 4)], "text": '},{"id"'} for at in range(30_000)
     ],
-    "arrays": [[[at / 7] * 50, []] for at in range(3_000)],
-    "large items": [[[at] * 200_000] for at in range(9)],
-    "an item of many separators": [[1], [2], [[at] for at in range(50_000)], [3], *([at] for at in range(9))],
-    "numbers": [at / 7 for at in range(100_000)],
-    "texts": [f'line, {at} "x","y" \\' for at in range(80_000)],
-    "texts beyond ASCII": [f"größe {at} 😀" for at in range(80_000)],
-    "mixed": [[at, {"a": at}, "x,", None][at % 4] for at in range(250_000)],
-    "a first item without the separator": [1, *rows()],
-    "few objects": [{"id": 1}],
-    "nothing": [],
+    "arrays": lambda: [[[at / 7] * 50, []] for at in range(3_000)],
+    "large items": lambda: [[[at] * 200_000] for at in range(9)],
+    "an item of many separators": lambda: [[1], [2], [[at] for at in range(50_000)], [3], *([at] for at in range(9))],
+    "numbers": lambda: [at / 7 for at in range(100_000)],
+    "texts": lambda: [f'line, {at} "x","y" \\' for at in range(80_000)],
+    "texts beyond ASCII": lambda: [f"größe {at} 😀" for at in range(80_000)],
+    "mixed": lambda: [[at, {"a": at}, "x,", None][at % 4] for at in range(250_000)],
+    "a first item without the separator": lambda: [1, *rows()],
+    "few objects": lambda: [{"id": 1}],
+    "nothing": list,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("indent", [None, 1])
 def test_a_scanned_array_has_its_length_and_finds_its_items(name: str, indent: int | None) -> None:
-    values = SHAPES[name]
+    values = SHAPES[name]()
     text = b'{"a":1,"b": ' + json.dumps(values, indent=indent, ensure_ascii=False).encode() + b', "c": [[[1]]]}'
     start = text.index(b"[")
     scan = scan_array(text, start)
@@ -117,43 +119,54 @@ def test_a_text_without_a_large_part_has_no_scan(text: bytes) -> None:
     assert scan_text(text) is None
 
 
-LONG = json.dumps(rows())
+@cache
+def long_array() -> str:
+    return json.dumps(rows())
+
+
 ONE_TEXT = '{"content":[{"type":"text","text":@}]}'
-PARTS: dict[str, tuple[str, str]] = {
-    "rows": ('{"structuredContent":{"rows":@,"total":1,"more":[1,2]}}', LONG),
-    "rows after others": ('{"content":[],"structuredContent":{"total":{"a":[1]},"rows":@}, "isError": false}', LONG),
-    "rows before another member": ('{"structuredContent":{"rows": @},"_meta":{"a":1}}', LONG),
-    "a wrapped array": ('{"content":[],"structuredContent":{"result":@}}', LONG),
-    "a wrapped array and a text": ('{"content":[{"type":"text","text":"x"}],"structuredContent":{"result":@}}', LONG),
-    "a key that occurs twice": ('{"structuredContent":{"a":1,"rows":@,"a":2}}', LONG),
-    "rows that occur twice": ('{"structuredContent":{"rows":@,"rows":[]}}', LONG),
-    "an escaped key": ('{"structuredContent":{"\\u0072ows \\"":@}}', LONG),
-    "two large arrays": ('{"structuredContent":{"one":@,"two":@}}', LONG),
-    "content blocks": ('{"content":[@]}', ",".join(['{"type":"text","text":"a line"}'] * 60_000)),
+PARTS: dict[str, tuple[str, Callable[[], str]]] = {
+    "rows": ('{"structuredContent":{"rows":@,"total":1,"more":[1,2]}}', long_array),
+    "rows after others": (
+        '{"content":[],"structuredContent":{"total":{"a":[1]},"rows":@}, "isError": false}', long_array
+    ),
+    "rows before another member": ('{"structuredContent":{"rows": @},"_meta":{"a":1}}', long_array),
+    "a wrapped array": ('{"content":[],"structuredContent":{"result":@}}', long_array),
+    "a wrapped array and a text": (
+        '{"content":[{"type":"text","text":"x"}],"structuredContent":{"result":@}}', long_array
+    ),
+    "a key that occurs twice": ('{"structuredContent":{"a":1,"rows":@,"a":2}}', long_array),
+    "rows that occur twice": ('{"structuredContent":{"rows":@,"rows":[]}}', long_array),
+    "an escaped key": ('{"structuredContent":{"\\u0072ows \\"":@}}', long_array),
+    "two large arrays": ('{"structuredContent":{"one":@,"two":@}}', long_array),
+    "content blocks": ('{"content":[@]}', lambda: ",".join(['{"type":"text","text":"a line"}'] * 60_000)),
     "a resource": (
-        '{"content":[{"type":"resource","resource":{"uri":"file:///a","text":@}}]}', json.dumps(LONG)
+        '{"content":[{"type":"resource","resource":{"uri":"file:///a","text":@}}]}', lambda: json.dumps(long_array())
     ),
-    "JSON in a text": (ONE_TEXT, json.dumps(json.dumps({"rows": rows(), "n": 1}))),
-    "an array in a text": (ONE_TEXT, json.dumps(LONG)),
-    "an error": ('{"content":[{"type":"text","text":@}],"isError":true}', json.dumps('"quoted"\n' * 200_000)),
-    "a text before its type": ('{"content":[ {"text": @ , "type":"text"} ] }', json.dumps("a line\n" * 200_000)),
+    "JSON in a text": (ONE_TEXT, lambda: json.dumps(json.dumps({"rows": rows(), "n": 1}))),
+    "an array in a text": (ONE_TEXT, lambda: json.dumps(long_array())),
+    "an error": ('{"content":[{"type":"text","text":@}],"isError":true}', lambda: json.dumps('"quoted"\n' * 200_000)),
+    "a text before its type": (
+        '{"content":[ {"text": @ , "type":"text"} ] }', lambda: json.dumps("a line\n" * 200_000)
+    ),
     "a text with annotations": (
-        '{"content":[{"type":"text","text":@,"annotations":{"a":"b"}}]}', json.dumps("x" * 2 * MB)
+        '{"content":[{"type":"text","text":@,"annotations":{"a":"b"}}]}', lambda: json.dumps("x" * 2 * MB)
     ),
-    "two texts": ('{"content":[{"type":"text","text":@},{"type":"text","text":"b"}]}', json.dumps("y, z" * MB)),
-    "a text with a backslash at its end": (ONE_TEXT, json.dumps("x" * 2 * MB + "\\")),
-    "a text beyond ASCII": (ONE_TEXT, json.dumps("größe😀" * MB, ensure_ascii=False)),
+    "two texts": ('{"content":[{"type":"text","text":@},{"type":"text","text":"b"}]}', lambda: json.dumps("y, z" * MB)),
+    "a text with a backslash at its end": (ONE_TEXT, lambda: json.dumps("x" * 2 * MB + "\\")),
+    "a text beyond ASCII": (ONE_TEXT, lambda: json.dumps("größe😀" * MB, ensure_ascii=False)),
     "text and the same rows": (
-        '{"content":[{"type":"text","text":@}],"structuredContent":{"result":[1]}}', json.dumps(LONG)
+        '{"content":[{"type":"text","text":@}],"structuredContent":{"result":[1]}}', lambda: json.dumps(long_array())
     ),
-    "JSON text that breaks off": (ONE_TEXT, json.dumps(LONG[:-1])),
-    "a text without an end": (ONE_TEXT.replace("}]}", '},"'), json.dumps("x" * 2 * MB)),
+    "JSON text that breaks off": (ONE_TEXT, lambda: json.dumps(long_array()[:-1])),
+    "a text without an end": (ONE_TEXT.replace("}]}", '},"'), lambda: json.dumps("x" * 2 * MB)),
 }  # fmt: skip
 
 
+@cache
 def frame_of(name: str) -> bytes:
-    template, inserted = PARTS[name]
-    return f'{{"jsonrpc":"2.0","id":1,"result":{template.replace("@", inserted)}}}'.encode()
+    template, build = PARTS[name]
+    return f'{{"jsonrpc":"2.0","id":1,"result":{template.replace("@", build())}}}'.encode()
 
 
 def process_plainly(frame: bytes, order: ProcessingOptions = ORDER) -> ProcessedResult:
@@ -226,32 +239,31 @@ def test_a_stored_index_has_at_most_a_thousand_marks() -> None:
     assert stored.indices[0] == 0
 
 
-FRAME, TEXT = frame_of("rows"), frame_of("an error")
 HEAD = b'{"jsonrpc":"2.0","id":1,'
+OTHER_FRAMES: dict[str, Callable[[], bytes]] = {
+    "rows that break off": lambda: frame_of("rows")[:-2],
+    "an invalid member": lambda: frame_of("rows").replace(b'"total":1', b'"total":x'),
+    "rows that are not UTF-8": lambda: frame_of("rows").replace(b"user 30000", b"user \xff"),
+    "an invalid flag": lambda: frame_of("an error").replace(b'"isError":true', b'"isError":"\xff"'),
+    "an invalid escape": lambda: frame_of("an error").replace(b"quoted", b"\\q", 1),
+    "a text that is not UTF-8": lambda: frame_of("an error").replace(b"quoted", b"\xff", 1),
+    "a text that breaks off": lambda: frame_of("an error")[:-1],
+    "a text without an end": lambda: frame_of("a text without an end"),
+    "a notification": lambda: HEAD + b'"params":{"rows":%b}}',
+    "parameters and a result": lambda: HEAD + b'"params":{"rows":%b},"result":{"a":"b"}}',
+    "an error response": lambda: HEAD + b'"error":{"code":1,"message":"x","data":%b}}',
+    "an error and a result": lambda: HEAD + b'"error":{"code":1,"message":"x"},"result":{"rows":%b}}',
+    "a result and an error": lambda: HEAD + b'"result":{"rows":%b},"error":{"code":1,"message":"x"}}',
+    "an unknown member": lambda: HEAD + b'"rows":%b}',
+    "an array as the result": lambda: HEAD + b'"result":%b}',
+    "an input request": lambda: HEAD + b'"result":{"resultType":"input_required","rows":%b}}',
+}
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        FRAME[:-2],
-        FRAME.replace(b'"total":1', b'"total":x'),
-        FRAME.replace(b"user 30000", b"user \xff"),
-        TEXT.replace(b'"isError":true', b'"isError":"\xff"'),
-        TEXT.replace(b"quoted", b"\\q", 1),
-        TEXT.replace(b"quoted", b"\xff", 1),
-        TEXT[:-1],
-        frame_of("a text without an end"),
-        HEAD + b'"params":{"rows":%b}}' % LONG.encode(),
-        HEAD + b'"params":{"rows":%b},"result":{"a":"b"}}' % LONG.encode(),
-        HEAD + b'"error":{"code":1,"message":"x","data":%b}}' % LONG.encode(),
-        HEAD + b'"error":{"code":1,"message":"x"},"result":{"rows":%b}}' % LONG.encode(),
-        HEAD + b'"result":{"rows":%b},"error":{"code":1,"message":"x"}}' % LONG.encode(),
-        HEAD + b'"rows":%b}' % LONG.encode(),
-        HEAD + b'"result":%b}' % LONG.encode(),
-        HEAD + b'"result":{"resultType":"input_required","rows":%b}}' % LONG.encode(),
-    ],
-)
-def test_any_other_scanned_frame_has_the_outcome_of_a_parsed_one(frame: bytes) -> None:
+@pytest.mark.parametrize("name", OTHER_FRAMES)
+def test_any_other_scanned_frame_has_the_outcome_of_a_parsed_one(name: str) -> None:
+    frame = OTHER_FRAMES[name]().replace(b"%b", long_array().encode())
+
     def outcome(scans: Scans | None) -> object:
         try:
             found = read_result_members(frame, scans=scans)
@@ -273,7 +285,7 @@ def test_a_scan_of_any_text_agrees_with_its_parse(text: bytes) -> None:
 
 
 def test_scans_answer_for_values_within_a_scanned_text() -> None:
-    text = f'{{"content":[{{"rows":{LONG},"n":[1,2]}}]}}'.encode()
+    text = f'{{"content":[{{"rows":{long_array()},"n":[1,2]}}]}}'.encode()
     scans = Scans()
     opened = scans.open_object(text) or {}
     (block,) = scans.open_array(opened["content"]) or []
@@ -281,16 +293,16 @@ def test_scans_answer_for_values_within_a_scanned_text() -> None:
     assert known == members(block, trim(block))
     assert [scans.count_items(block, one.span) for one in known] == [len(rows()), 2]
     assert count_items(block, known[0].span) == len(rows())
-    assert scans.is_container(LONG.encode())
-    assert scans.open_array(LONG.encode()) is not None
-    assert scans.open_array(b"[" + LONG.encode() + b",x]") is None
+    assert scans.is_container(long_array().encode())
+    assert scans.open_array(long_array().encode()) is not None
+    assert scans.open_array(b"[" + long_array().encode() + b",x]") is None
     assert scans.open_array(b'[{"a":"' + b"x" * 2 * MB + b'"},x]') is None
     assert scans.open_object(b"{" + text + b"}") is None
     assert not scans.is_container(json.dumps("a" * 2 * MB).encode())
 
 
 def test_a_shifted_scan_finds_the_same_items() -> None:
-    text = LONG.encode()
+    text = long_array().encode()
     scan = scan_array(b"  " + text, 2)
     assert isinstance(scan, ArrayScan)
     assert scan.shift(-2) == scan_array(text, 0)

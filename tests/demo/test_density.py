@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rdkit import Chem
-from samples import sample
+from samples import at_most, sample
 
 from mcp_mirror.demo.atoms import CUTOFF, RADIAL_STEP, charge_shells, radial_table, read_shells, shell_density
 from mcp_mirror.demo.density import POINTS, VOXEL, count_electrons, density_grid, round_significant
@@ -67,7 +67,7 @@ def test_a_grid_integrates_to_the_electron_count(smiles: str) -> None:
     assert count_electrons(round_significant(density_grid(structure))) == pytest.approx(expected, rel=0.002)
 
 
-@settings(max_examples=20, deadline=None)
+@at_most(20)
 @given(
     element=st.sampled_from(["H", "C", "Cl", "I"]),
     offset=st.tuples(*[st.floats(-VOXEL, VOXEL, allow_nan=False)] * 3),

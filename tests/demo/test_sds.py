@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reportlab.lib.pagesizes import A4
 from reportlab.lib.styles import getSampleStyleSheet
 from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Paragraph, SimpleDocTemplate, Table
+from samples import at_most
 
 from mcp_mirror.demo.pdf_text import read_text
 from mcp_mirror.demo.sds import extract
@@ -184,7 +185,7 @@ def test_missing_information_is_none(content: str) -> None:
     assert extracted(content) == {"product_name": None, "ingredients": []}
 
 
-@settings(max_examples=200, deadline=None)
+@at_most(200)
 @given(
     st.lists(
         st.one_of(

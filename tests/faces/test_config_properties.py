@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from samples import at_most
 
 from mcp_mirror.config.loading import load_config
 from mcp_mirror.errors import ConfigError
@@ -38,7 +39,7 @@ PIECES = (
 YAML_LIKE = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@at_most(400)
 @given(text=st.text() | YAML_LIKE)
 def test_any_text_gives_a_configuration_or_its_problems(scratch: Path, text: str) -> None:
     check_loading(scratch, text)
@@ -108,14 +109,14 @@ FILES = st.dictionaries(
 ANY_MAPPING = given(data=mappings_of(["upstreams", "mcpServers"]) | FILES, as_json=st.booleans())
 
 
-@settings(max_examples=100, deadline=None)
+@at_most(100)
 @ANY_MAPPING
 def test_any_mapping_gives_a_configuration_or_its_problems(scratch: Path, data: Any, *, as_json: bool) -> None:
     check_loading(scratch, json.dumps(data) if as_json else yaml.safe_dump(data, allow_unicode=True))
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@at_most(400)
 @ANY_MAPPING
 def test_many_mappings_give_a_configuration_or_its_problems(scratch: Path, data: Any, *, as_json: bool) -> None:
     check_loading(scratch, json.dumps(data) if as_json else yaml.safe_dump(data, allow_unicode=True))

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from samples import at_most
 
 from mcp_mirror.core.budgets import MIN_CALL_TOKENS
 from mcp_mirror.errors import ToolError
@@ -171,7 +172,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@at_most(200)
 @given(st.integers(200, 12_000), CALLS)
 def test_concurrent_calls_never_exceed_the_budget_of_a_conversation(
     window: int, calls: list[tuple[str, str, int, int]]
