@@ -8,23 +8,21 @@ import json
 import resource
 import stat
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 from gateway_processes import COMMAND, start_executable
 from samples import sample
 from tests.auth.conftest import HASHES, TOKENS
+from tests.hostile.raw_connections import HeldConnection, Holder, holding
 from tests.load import slowness
 from tests.walk.conftest import BOUND, serve_gateway, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tests.walk.conftest import Configured, Serve
 
 HALF = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:80\r\nx-half: "
@@ -37,50 +35,6 @@ def write_config(configured: Configured, **limits: Any) -> Path:
     return configured({}, auth={"tokens": HASHES}, limits=limits)
 
 
-class HeldConnection(asyncio.Protocol):
-    """A raw connection, and what came over it."""
-
-    def __init__(self) -> None:
-        self.received = b""
-        self.over = asyncio.Event()
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the base class's name
-        self.over.set()
-
-
-class Holder:
-    """Keeps raw connections open."""
-
-    def __init__(self, url: str) -> None:
-        address = urlsplit(url)
-        assert address.hostname is not None
-        assert address.port is not None
-        self.place = (address.hostname, address.port)
-        self.open: list[HeldConnection] = []
-
-    async def hold(self, head: bytes = b"") -> HeldConnection:
-        """Open one more connection, and send so much."""
-        transport, connection = await asyncio.get_running_loop().create_connection(HeldConnection, *self.place)
-        transport.write(head)
-        self.open.append(connection)
-        return connection
-
-    async def hold_many(self, number: int, head: bytes = b"") -> None:
-        for at in range(0, number, 100):
-            await asyncio.gather(*(self.hold(head) for _ in range(min(100, number - at))), return_exceptions=True)
-
-    def count_open(self) -> int:
-        return sum(not connection.over.is_set() for connection in self.open)
-
-
 async def drip(connection: HeldConnection, pause: float) -> bytes:
     """Send a byte now and then, until the other end closes the connection; gives its answer."""
     assert connection.transport is not None
@@ -90,17 +44,6 @@ async def drip(connection: HeldConnection, pause: float) -> bytes:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(connection.over.wait(), pause)
     return connection.received
-
-
-@asynccontextmanager
-async def holding(url: str) -> AsyncIterator[Holder]:
-    holder = Holder(url)
-    try:
-        yield holder
-    finally:
-        for connection in holder.open:
-            if connection.transport is not None:
-                connection.transport.abort()
 
 
 def client_of(name: str) -> httpx2.AsyncClient:
