@@ -86,6 +86,11 @@ ACCEPTED: dict[str, tuple[bytes, list[int]]] = {
 """Requests, and the statuses of the responses."""
 
 REJECTED: dict[str, bytes] = {
+    "a length and chunks": with_chunks(LENGTH) + NEXT,
+    "chunks and a length": HEAD + CHUNKED + LENGTH + b"\r\n" + CHUNKS + NEXT,
+    "two lengths": with_length(LENGTH) + NEXT,
+    "two lengths in one line": with_length().replace(LENGTH, b"content-length: %d, %d\r\n" % (len(BODY), len(BODY)))
+    + NEXT,
     "two lengths that differ": with_length(b"content-length: 1\r\n") + NEXT,
     "a negative length": HEAD + b"content-length: -1\r\n\r\n" + BODY + NEXT,
     "a length with a sign": with_length().replace(LENGTH, LENGTH.replace(b": ", b": +")) + NEXT,
@@ -102,6 +107,12 @@ REJECTED: dict[str, bytes] = {
     "a coding after a vertical tab": with_chunks().replace(b" chunked", b"\x0bchunked") + NEXT,
     "chunks twice": with_chunks(CHUNKED) + NEXT,
     "chunks twice in one line": with_chunks().replace(b" chunked", b" chunked, chunked") + NEXT,
+    "chunks in HTTP/1.0": with_chunks().replace(b"/1.1", b"/1.0") + NEXT,
+    "line feeds only": with_length(CLOSE).replace(b"\r\n", b"\n"),
+    "a line feed after a header": with_length(b"x: 1\n") + NEXT,
+    "a line feed after the head": with_length().replace(b"\r\n\r\n", b"\r\n\n") + NEXT,
+    "a header on two lines": with_length(b"x: 1\r\n 2\r\n") + NEXT,
+    "a coding on two lines": with_chunks().replace(b" chunked", b"\r\n chunked") + NEXT,
     "a space before the colon": with_length().replace(b"content-length:", b"content-length :") + NEXT,
     "a tab before the colon": with_chunks().replace(b"transfer-encoding:", b"transfer-encoding\t:") + NEXT,
     "a space in a name": with_length(b"x y: 1\r\n") + NEXT,
@@ -110,6 +121,7 @@ REJECTED: dict[str, bytes] = {
     "a name that is not ASCII": with_length(b"x\xe4: 1\r\n") + NEXT,
     "a carriage return in a line": with_length(b"x: 1\rtransfer-encoding: chunked\r\n") + NEXT,
     "a null byte in a value": with_length(b"x: 1\0\r\n") + NEXT,
+    "a control character in a value": with_length(b"x: 1\x01\r\n") + NEXT,
     "a continuation of the request line": LINE + b" x: 1\r\n" + with_length()[len(LINE) :] + NEXT,
     "no host": with_length().replace(HOST, b"") + NEXT,
     "two hosts": with_length(HOST) + NEXT,
@@ -120,6 +132,11 @@ REJECTED: dict[str, bytes] = {
     "a tab in the request line": with_length().replace(b"POST ", b"POST\t") + NEXT,
     "a space after the version": with_length().replace(b"/1.1", b"/1.1 ") + NEXT,
     "no version": with_length().replace(b" HTTP/1.1", b"") + NEXT,
+    "the version 0.9": with_length().replace(b"/1.1", b"/0.9") + NEXT,
+    "the version 2.0": with_length().replace(b"/1.1", b"/2.0") + NEXT,
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a method in small letters": with_length().replace(b"POST", b"post") + NEXT,
+    "a method that opens a tunnel": b"CONNECT 127.0.0.1:80 HTTP/1.1\r\n" + HOST + b"\r\n" + NEXT,
     "a version of two digits": with_length().replace(b"/1.1", b"/1.10") + NEXT,
     "another protocol": b"DESCRIBE /mcp RTSP/1.0\r\n" + HOST + b"\r\n" + NEXT,
     "a path that is not ASCII": with_length().replace(b"/mcp", b"/m\xe4") + NEXT,
@@ -133,6 +150,8 @@ REJECTED: dict[str, bytes] = {
     "a chunk's size that is not a number": first_chunk(b"g\r\n"),
     "a chunk without a size": first_chunk(b"\r\n"),
     "a chunk's size that overflows": first_chunk(b"f" * 21 + b"\r\n"),
+    "a space after a chunk's size": first_chunk(SIZE + b" \r\n"),
+    "a null byte in a chunk's extension": first_chunk(SIZE + b";a\0\r\n"),
     "a line feed after a chunk's size": first_chunk(SIZE + b"\n"),
     "a line feed after a chunk's extension": first_chunk(SIZE + b";a\n"),
     "a line feed after a chunk": first_chunk(SIZE + b"\r\n", b"\n"),
@@ -141,7 +160,11 @@ REJECTED: dict[str, bytes] = {
     "a chunk that is shorter than its size": first_chunk(b"%x\r\n" % (len(BODY) + 1)),
     "a trailer without a colon": last_chunk(b"0\r\nx\r\n\r\n"),
     "a trailer with a space in its name": last_chunk(b"0\r\nx y: 1\r\n\r\n"),
-    "a trailer of the framing": last_chunk(b"0\r\ncontent-length : 1\r\n\r\n"),
+    "a length in a trailer": last_chunk(b"0\r\ncontent-length: 1\r\n\r\n"),
+    "a coding in a trailer": last_chunk(b"0\r\ntransfer-encoding: chunked\r\n\r\n"),
+    "a trailer on two lines": last_chunk(b"0\r\nx: 1\r\n 2\r\n\r\n"),
+    "line feeds after the last chunk": last_chunk(b"0\n\n"),
+    "a line feed after the last chunk": last_chunk(b"0\r\n\n"),
 }
 """Messages that the gateway rejects. None of them reveals the request at its end."""
 

@@ -12,13 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from urllib.parse import unquote
 
-import h11
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from mcp_mirror.server.handover import ConnectionHandover
+from mcp_mirror.server.http_exchange import Exchange
+from mcp_mirror.server.http_parser import HeadTooLargeError, InvalidRequestError, RequestHead, RequestParser
 from mcp_mirror.settings.limits import TrafficPolicy
 
 if sys.platform != "win32":
@@ -39,9 +42,6 @@ _NETWORK_BITS: Final = 64
 _RETRY_AFTER: Final = 5
 """Seconds."""
 _INTERNAL_ERROR: Final = -32603
-
-_MAX_MERGED: Final = 1 << 16
-"""Bytes of a part of a body that is written in one piece with the head."""
 
 _HANDOVER_RETRY: Final = 0.005
 """Seconds between two attempts to give a connection to another worker."""
@@ -170,86 +170,11 @@ class Connections:
         await JSONResponse(body, 503, headers)(scope, receive, send)
 
 
-class _LimitedHead(h11.Connection):
-    """An h11 connection that rejects every head over the limit; h11 checks only incomplete heads."""
-
-    def __init__(self, max_head_bytes: int) -> None:
-        super().__init__(h11.SERVER, max_head_bytes)
-        self._max_head_bytes = max_head_bytes
-        self.is_head_too_large: bool = False
-
-    def next_event(self) -> Any:
-        """Parse the next event; see `h11.Connection.next_event`.
-
-        Raises:
-            h11.RemoteProtocolError: The client violates the protocol, or its request's head is over the limit.
-        """
-        if self.their_state is not h11.IDLE:
-            return super().next_event()
-        before = self.buffered
-        try:
-            event = super().next_event()
-        except h11.RemoteProtocolError:
-            self.is_head_too_large = before > self._max_head_bytes
-            raise
-        if isinstance(event, h11.Request) and before - self.buffered > self._max_head_bytes:
-            self.is_head_too_large = True
-            raise h11.RemoteProtocolError("the head is too large", error_status_hint=431)
-        return event
-
-    @property
-    def buffered(self) -> int:
-        """The number of received bytes that are not parsed."""
-        return len(self.trailing_data[0])
-
-
-class _HeadMerger:
-    """Writes a response to a connection: its head and the beginning of its body in one piece.
-
-    uvicorn writes them one after the other. The client would then wake for the head, and again for the body.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head = b""
-        """The head that waits for the body; empty if no head waits."""
-
-    def write(self, data: bytes) -> None:
-        """Write a part of a response. A head waits at most until the event loop has run the other ready tasks."""
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.write(head + data if len(data) < _MAX_MERGED else head)
-            if len(data) >= _MAX_MERGED:
-                self._transport.write(data)
-        elif data.startswith(b"HTTP/"):
-            self._head = data
-            self._loop.call_soon(self._flush)
-        else:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        """Write a waiting head, and close the connection."""
-        self._flush()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        """Whether the connection is closed or closing."""
-        return self._transport.is_closing()
-
-    def _flush(self) -> None:
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.write(head)
-
-
-class LimitedProtocol(H11Protocol):
-    """A connection: uvicorn's HTTP protocol with limits."""
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection: uvicorn's HTTP protocol with limits, and with a parser that reads one request after the other."""
 
     app: Any
-    app_state: dict[str, Any]
-    conn: _LimitedHead
-    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
+    cycle: Exchange | None  # type: ignore[assignment]  # None before the first request
 
     def __init__(self, connections: Connections, *, received: bytes = b"", **keys: Any) -> None:
         """Create a connection.
@@ -260,14 +185,19 @@ class LimitedProtocol(H11Protocol):
             keys: The arguments of uvicorn.
         """
         super().__init__(**keys)
+        self._requests = RequestParser(connections.head.max_bytes)
         self._received = received
-        self.conn = _LimitedHead(connections.head.max_bytes)
-        self.app_state = {**self.app_state, _ADMIT: self.admit, _WATCH: self.watch_disconnect}
+        self._state = {**self.app_state, _ADMIT: self.admit, _WATCH: self.watch_disconnect}
         self._on_disconnect: Callable[[], object] | None = None
         self.address = ""
         self.is_admitted = False
         self._connections = connections
-        self._deadline: asyncio.TimerHandle | None = None
+        self._is_idle = False
+        """Whether no byte has come since the last response."""
+        self._deadline: float | None = None
+        """When the connection closes, in the time of the event loop; None while the server handles a request."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Checks the deadline. It is not cancelled for each request: when it fires early, it waits again."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Count the connection, and close or refuse it if there are too many."""
@@ -277,43 +207,103 @@ class LimitedProtocol(H11Protocol):
             self.app = self._connections.refuse
         if self._connections.is_overrun:
             self.drop()
-        elif self._received:
+        else:
             self.data_received(self._received)
             self._received = b""
-        else:
-            self._update_limits()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection from the count."""
         self._release()
+        self._requests.received.clear()
         super().connection_lost(exc)
         if self._on_disconnect is not None:
             self._on_disconnect()
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client."""
-        super().data_received(data)
+        self._requests.received += data
+        self._handle_received()
+
+    def _handle_received(self) -> None:
+        """Parse the received bytes up to the end of a request, and answer an invalid one."""
+        try:
+            self._read_request()
+        except InvalidRequestError:
+            self.logger.warning("Invalid HTTP request received.")
+            self._close_with(400, "Invalid HTTP request received.")
+        except HeadTooLargeError:
+            limit = f"`limits.max_header_bytes` ({self._connections.head.max_bytes:,})"
+            self._close_with(431, f"The request's head is over {limit}.")
         self._update_limits()
 
-    def handle_events(self) -> None:
-        """Handle parsed events, which may begin a request, or give the connection to the worker of its session."""
-        if self._connections.handover is not None and self._is_given(self._connections.handover):
-            return
-        super().handle_events()
-        if self.cycle is not None and self.cycle.transport is self.transport:
-            self.cycle.transport = _HeadMerger(self.transport, self.loop)  # type: ignore[assignment]  # has what the cycle uses
+    def _read_request(self) -> None:
+        """Begin an exchange, continue it, or give the connection to the worker of the request's session."""
+        while not self.transport.is_closing():
+            if self._requests.is_in_body:
+                if (body := self._requests.read_body()) is None:
+                    return
+                self._add_body(body)
+            elif self._is_serving:
+                if self._requests.received:
+                    self.flow.pause_reading()
+                return
+            elif self._is_given() or (head := self._requests.read_head()) is None:
+                return
+            else:
+                self._begin(head)
 
-    def _is_given(self, handover: ConnectionHandover) -> bool:
+    def _begin(self, head: RequestHead) -> None:
+        raw_path, _, query = head.target.partition(b"?")
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": head.version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": head.method,
+            "root_path": self.root_path,
+            "path": unquote(raw_path.decode()),
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": head.headers,
+            "state": self._state.copy(),
+        }
+        self.cycle = Exchange(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=head.expects_continue,
+            keep_alive=head.keeps_alive,
+            on_response=self.on_response_complete,
+        )
+        self._add_body(b"")
+        self._start_asgi_task(self.cycle, self.app)
+
+    def _add_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return
+        cycle.body += body
+        cycle.more_body = self._requests.is_in_body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        if body or not cycle.more_body:
+            cycle.message_event.set()
+
+    def _is_given(self) -> bool:
         """Give the connection to another worker if its next request belongs there. Returns whether it does."""
-        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
-            return False
-        received = self.conn.trailing_data[0]
-        owner = handover.find_owner(received)
-        if owner is None:
+        handover, received = self._connections.handover, self._requests.received
+        if handover is None or (owner := handover.find_owner(received)) is None:
             return False
         connection = self.transport.get_extra_info("socket").fileno()
         try:
-            is_given = not self.transport.get_write_buffer_size() and handover.give(owner, connection, received)
+            is_given = not self.transport.get_write_buffer_size() and handover.give(owner, connection, bytes(received))
         except OSError:
             return False  # this worker answers that the session does not exist
         if is_given:
@@ -326,20 +316,13 @@ class LimitedProtocol(H11Protocol):
     def _retry_handover(self) -> None:
         if not self.transport.is_closing():
             self.flow.resume_reading()
-            self.handle_events()
+            self._handle_received()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        super().on_response_complete()
-        self._update_limits()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer an invalid request with HTTP 400, or 431 for a head over the limit, and close the connection."""
-        if not self.conn.is_head_too_large:
-            super().send_400_response(msg)
-            return
-        limit = f"`limits.max_header_bytes` ({self._connections.head.max_bytes:,})"
-        self._close_with(431, f"The request's head is over {limit}.")
+        """Handle the next request, or wait for it."""
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._handle_received()
 
     def admit(self) -> None:
         """Mark the connection as admitted."""
@@ -356,47 +339,62 @@ class LimitedProtocol(H11Protocol):
         self._release()
         self.transport.abort()
 
+    @property
+    def _is_serving(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
     def _update_limits(self) -> None:
-        """Update the count and the deadline of the head after a change of the connection's state."""
+        """Update the count and the deadline after a change of the connection's state."""
         if self.transport.is_closing():
             self._release()
-        elif self.cycle is not None and not self.cycle.response_complete:
-            self._cancel_deadline()
+        elif self._is_serving:
+            self._deadline = None
             self._connections.mark_serving(self)
         else:
-            if self._deadline is None and self.timeout_keep_alive_task is None:
-                self._deadline = self.loop.call_later(self._connections.head.timeout, self._close_at_deadline)
+            was_idle, self._is_idle = self._is_idle, self.cycle is not None and self._requests.is_at_start
+            if self._deadline is None or was_idle != self._is_idle:
+                self._set_deadline(self.timeout_keep_alive if self._is_idle else self._connections.head.timeout)
             self._connections.mark_waiting(self)
 
-    def _close_at_deadline(self) -> None:
-        self._deadline = None
-        if self.cycle is None and not self.conn.buffered:
-            self.drop()
-            return
-        seconds = f"{self._connections.head.timeout:g} s"
-        self._close_with(408, f"The request's head took over {seconds} (`limits.header_timeout`).")
+    def _set_deadline(self, seconds: float) -> None:
+        self._deadline = self.loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self._deadline:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
 
-    def _close_with(self, status: int, message: str) -> None:
-        """Send a response if the client can receive one now, and close the connection."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.get_write_buffer_size():
-            headers = [("content-type", "text/plain; charset=utf-8"), ("connection", "close")]
-            start, body = h11.Response(status_code=status, headers=headers), h11.Data(data=message.encode())
-            event: h11.Event
-            for event in (start, body, h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if self._deadline is None:
+            return
+        if self.loop.time() < self._deadline:
+            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+        elif self._requests.is_at_start:
             self.transport.close()
             self._release()
         else:
+            seconds = f"{self._connections.head.timeout:g} s"
+            self._close_with(408, f"The request's head took over {seconds} (`limits.header_timeout`).")
+
+    def _close_with(self, status: int, message: str) -> None:
+        """Send a response if the client can receive one now, and close the connection."""
+        has_begun = self.cycle is not None and self.cycle.response_started
+        if (self._requests.is_in_body and has_begun) or self.transport.get_write_buffer_size():
             self.drop()
+            return
+        body = message.encode()
+        head = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
+        self._release()
 
     def _release(self) -> None:
-        self._cancel_deadline()
+        self._deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._connections.remove(self)
-
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
 
 
 def _find_network(address: str) -> str:

@@ -33,7 +33,7 @@ class ConnectionHandover:
         self._inbox = worker.inboxes[worker.number][0]
         self._tasks: set[asyncio.Task[object]] = set()
 
-    def find_owner(self, received: bytes) -> int | None:
+    def find_owner(self, received: bytes | bytearray) -> int | None:
         """The other worker to which a request belongs; None if this worker serves it, or its head is incomplete."""
         end = received.find(_HEAD_END)
         if end < 0 or (found := _SESSION_LINE.search(received, 0, end + 2)) is None:

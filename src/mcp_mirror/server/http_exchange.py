@@ -1,0 +1,90 @@
+"""The exchange of one HTTP request and its response between a connection and the ASGI application."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+_HEADER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n")
+_WITHOUT_BODY: Final = (204, 304)
+
+
+class Exchange(RequestResponseCycle):
+    """uvicorn's cycle of a request and its response, which writes a head together with the beginning of the body.
+
+    uvicorn writes them one after the other: the client would wake for the head, and again for the body.
+    """
+
+    _head = b""
+    """The head that waits for the body; empty if no head waits."""
+    _has_body = True
+    _is_chunked = False
+    _missing: int | None = None
+    """The number of bytes that are missing in the body; None if the head names no length."""
+
+    async def send(self, message: Any) -> None:
+        """Send an ASGI message of the application; its head waits until the event loop has run the ready tasks."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if message["type"] != ("http.response.body" if self.response_started else "http.response.start"):
+            raise RuntimeError(f"The application sent {message['type']!r} at the wrong time.")
+        if self.response_started:
+            self._send_body(message.get("body", b""), has_more=message.get("more_body", False))
+        else:
+            self._head = self._build_head(message["status"], (*self.default_headers, *message.get("headers", ())))
+            self.response_started, self.waiting_for_100_continue = True, False
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _build_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+        lines, is_closing = [STATUS_LINE[status]], False
+        for name, value in headers:
+            key = name.lower()
+            if key == b"content-length":
+                self._missing = int(value)
+            elif key == b"connection":
+                is_closing = value.lower() == b"close"
+            line = b"%b: %b\r\n" % (key, value)
+            if not _HEADER.fullmatch(line):
+                raise RuntimeError(f"The application sent the invalid header {line!r}.")
+            lines.append(line)
+        self._has_body = self.scope["method"] != "HEAD" and status not in _WITHOUT_BODY
+        if self._has_body and self._missing is None:
+            self._is_chunked = self.scope["http_version"] == "1.1"
+            self.keep_alive = self.keep_alive and self._is_chunked
+        if self._is_chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        if not self.keep_alive and not is_closing:
+            lines.append(b"connection: close\r\n")
+        self.keep_alive = self.keep_alive and not is_closing
+        return b"".join((*lines, b"\r\n"))
+
+    def _send_body(self, body: bytes, *, has_more: bool) -> None:
+        if not self._has_body:
+            body = b""
+        elif self._is_chunked:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            body = chunk if has_more else chunk + b"0\r\n\r\n"
+        elif self._missing is not None:
+            self._missing -= len(body)
+            if self._missing < 0 or (self._missing and not has_more):
+                raise RuntimeError("The body of the response does not have the length that its head names.")
+        self._write(body)
+        if not has_more:
+            self.response_complete = True
+            self.message_event.set()
+            if not self.keep_alive:
+                self.transport.close()
+            self.on_response()
+
+    def _write(self, data: bytes) -> None:
+        head, self._head = self._head, b""
+        if head or data:
+            self.transport.write(head + data)
+
+    def _flush(self) -> None:
+        if not self.transport.is_closing():
+            self._write(b"")

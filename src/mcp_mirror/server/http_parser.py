@@ -1,0 +1,180 @@
+"""Parses HTTP/1 requests from the bytes of one connection, without I/O.
+
+llhttp (`httptools`) parses header lines, lengths and chunks, without its leniencies. This module adds the rules that
+llhttp leaves to its caller: the request line, `Host`, the only transfer coding, and the limits of size. It gives llhttp
+the bytes of one request only: those after it stay unparsed, so that another worker process can receive them.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+_REQUEST_LINE: Final = re.compile(rb"((?!CONNECT )[A-Z-]+) ([!-~]+) HTTP/(1\.[01])\r\n")
+_UPGRADE_LINE: Final = re.compile(rb"(?<=\r\n)upgrade:[^\r]*\r\n", re.IGNORECASE)
+_EMPTY_LINE: Final = b"\r\n\r\n"
+"""The end of a head, and of a chunked body."""
+
+
+class InvalidRequestError(Exception):
+    """A request is not valid HTTP, or more than the limit of bytes lies between the parts of its body."""
+
+
+class HeadTooLargeError(Exception):
+    """A head is over the limit."""
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """The head of a request."""
+
+    method: str
+    target: bytes
+    version: str
+    """`1.0` or `1.1`."""
+    headers: list[tuple[bytes, bytes]]
+    """The headers, with names in lower case."""
+    keeps_alive: bool
+    """Whether another request may follow on the connection."""
+    expects_continue: bool
+    """Whether the client waits for a `100 Continue` before it sends the body."""
+
+
+class RequestParser:
+    """Parses the requests of one connection, one after the other."""
+
+    def __init__(self, max_head_bytes: int) -> None:
+        """Expect the head of a request.
+
+        Args:
+            max_head_bytes: The limit of each head, and of the bytes between two parts of a chunked body.
+        """
+        self.received: bytearray = bytearray()
+        """The bytes that are not parsed yet."""
+        self.is_in_body: bool = False
+        """Whether the body of the last head is not complete."""
+        self._max_head_bytes = max_head_bytes
+        self._parser = HttpRequestParser(self)
+        self._searched = 0
+        """The number of bytes that contain no end of the head."""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._is_head_complete = False
+        self._is_complete = False
+        self._keeps_alive = False
+        self._body: list[bytes] = []
+        self._rest: int | None = 0
+        """The number of missing bytes of the body; None if it is chunked."""
+        self._framing = 0
+        """The number of bytes since the last part of a chunked body."""
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether no byte of the next request has been received."""
+        return not self.received and not self.is_in_body
+
+    def read_head(self) -> RequestHead | None:
+        """Parse the head of the next request; return None if it is not complete.
+
+        Raises:
+            HeadTooLargeError: The head is over the limit.
+            InvalidRequestError: The request is not valid.
+        """
+        received = self.received
+        if not received:
+            return None
+        end = received.find(_EMPTY_LINE, self._searched)
+        size = end + len(_EMPTY_LINE) if end >= 0 else len(received)
+        if size > self._max_head_bytes:
+            raise HeadTooLargeError
+        line = _REQUEST_LINE.match(received)
+        if line is None and (end >= 0 or b"\n" in received or not received[:1].isupper()):
+            raise InvalidRequestError
+        if line is None or end < 0:
+            self._searched = max(0, size - len(_EMPTY_LINE) + 1)
+            return None
+        method, target, version = map(bytes, line.groups())  # before the bytes are removed
+        self._parse_head(size)
+        return self._check_head(method.decode(), target, version.decode())
+
+    def read_body(self) -> bytes | None:
+        """Parse a part of the body, which may be empty; return None if more bytes are needed.
+
+        Raises:
+            InvalidRequestError: The body is not valid.
+        """
+        received = self.received
+        if self._rest is not None:
+            size = min(self._rest, len(received))
+            self._rest -= size
+        elif (end := received.find(_EMPTY_LINE)) >= 0:
+            size = end + len(_EMPTY_LINE)
+        else:  # a part must not end within an empty line, because the next part could then contain the next request
+            size = len(received) - next(n for n in (3, 2, 1, 0) if received.endswith(_EMPTY_LINE[:n]))
+        if not size:
+            return None
+        self._parse(size)
+        body = b"".join(self._body)
+        self._body.clear()
+        self.is_in_body = not self._is_complete
+        self._framing = 0 if body else self._framing + size
+        if self._framing > self._max_head_bytes:
+            raise InvalidRequestError
+        return body
+
+    def _parse_head(self, size: int) -> None:
+        head = self.received[:size]
+        self._headers, self._is_head_complete, self._is_complete, self._searched = [], False, False, 0
+        try:
+            self._parse(size)
+        except HttpParserUpgrade:  # llhttp skips the body; without the offer, it does not
+            self._headers, self._is_complete, self._parser = [], False, HttpRequestParser(self)
+            self.received[:0] = head = bytearray(_UPGRADE_LINE.sub(b"", head))
+            self._parse(len(head))
+
+    def _parse(self, size: int) -> None:
+        part = self.received[:size]
+        del self.received[:size]
+        try:
+            self._parser.feed_data(part)
+        except HttpParserError:
+            raise InvalidRequestError from None
+
+    def _check_head(self, method: str, target: bytes, version: str) -> RequestHead:
+        headers = self._headers
+        names = [name for name, _ in headers]
+        is_old = version == "1.0"
+        hosts = names.count(b"host")
+        if not self._is_head_complete or hosts > 1 or not (hosts or is_old):
+            raise InvalidRequestError
+        self._rest, self._framing = 0, 0
+        if b"content-length" in names:
+            self._rest = int(headers[names.index(b"content-length")][1])
+        elif b"transfer-encoding" in names:
+            codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+            if codings != [b"chunked"] or is_old:
+                raise InvalidRequestError
+            self._rest = None
+        expects_continue = b"expect" in names and headers[names.index(b"expect")][1].lower() == b"100-continue"
+        self._headers = []  # for the fields of a trailer
+        self.is_in_body = not self._is_complete
+        return RequestHead(
+            method, target, version, headers, self._keeps_alive and not is_old, expects_continue and not is_old
+        )
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header."""
+        self._headers.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        """Note the end of the head."""
+        self._is_head_complete = True
+        self._keeps_alive = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        """Add a part of the body."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end of the request."""
+        self._is_complete = True
