@@ -118,9 +118,12 @@ def _blank(found: re.Match[str]) -> str:
     return "\n" * found.group().count("\n")
 
 
+_ANY_EXCLUDED: Final = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(EXCLUDED)})(?![A-Za-z])", re.IGNORECASE)
+
+
 def words_in(line: str) -> Iterator[tuple[str, str]]:
     """Yield each excluded word or sentence of a line, and the advice."""
-    for word, advice in EXCLUDED.items():
+    for word, advice in EXCLUDED.items() if _ANY_EXCLUDED.search(line) else ():
         if re.search(rf"(?<![A-Za-z]){word}(?![A-Za-z])", line, re.IGNORECASE):
             yield word, advice
     for pattern, advice in SENTENCES.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway_processes import forked_python
 from scripted import scripted_server
 from typer.testing import CliRunner, Result
 
@@ -53,7 +54,7 @@ def test_an_interrupted_evaluation_continues_with_the_missing_runs(case: Path, t
     with scripted_server() as server:
         server.scripts["sky"] = ["It is blue."]
         server.hold = 2
-        broken = subprocess.Popen(arguments(case, server.url, *more), stdout=subprocess.PIPE, text=True)
+        broken = subprocess.Popen(forked_python(*arguments(case, server.url, *more)), stdout=subprocess.PIPE, text=True)
         assert server.blocked.wait(BOUND)
         broken.send_signal(signal.SIGINT)
         output, _ = broken.communicate(timeout=BOUND)
@@ -82,7 +83,7 @@ def test_a_terminal_shows_how_many_runs_are_done(case: Path, monkeypatch: pytest
         server.scripts["sky"] = ["It is blue."]
         server.hold = 2
         command = arguments(case, server.url, "--model", "sky", "--repeats", "2", "--format", "json", "--by", "case")
-        evaluation = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=device, text=True)
+        evaluation = subprocess.Popen(forked_python(*command), stdout=subprocess.PIPE, stderr=device, text=True)
         try:
             shown = _read_until(terminal, b"1/2")
             assert b"runs, 1 succeeded" in shown

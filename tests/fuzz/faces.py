@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
+from gateway_processes import forked_python
 from tests.load import slowness
 
 from mcp_mirror.app import Application, open_application
@@ -176,7 +177,7 @@ class Stage:
     @asynccontextmanager
     async def lines(self) -> AsyncIterator[Attempt]:
         """A gateway on standard streams, in a process of its own, which takes lines without an end."""
-        command = [sys.executable, "-m", "mcp_mirror", "serve", "--config", str(self._config)]
+        command = forked_python("-m", "mcp_mirror", "serve", "--config", str(self._config))
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=1 << 24)
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,13 +1,13 @@
 """The budget fixture fails a test where the gateway stalls, and only there."""
 
 import asyncio
-import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from gateway_processes import forked_python
 from tests.hostile.conftest import BEGIN, END, PAGE, Budget, Lines, Row, budget_with, longest_stall, table_of
 from tests.walk.conftest import BOUND
 
@@ -23,7 +23,7 @@ def budget() -> Budget:
 @pytest_asyncio.fixture
 async def program() -> AsyncIterator[Lines]:
     """A program on the library, as an MCP server on standard streams."""
-    process = await asyncio.create_subprocess_exec(sys.executable, str(PROGRAM), stdin=PIPE, stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(*forked_python(str(PROGRAM)), stdin=PIPE, stdout=PIPE)
     client = Lines(process)
     await client.greet()
     yield client

@@ -16,6 +16,7 @@ from typing import Any
 import mcp_types as types
 import numpy as np
 import pytest
+from gateway_processes import forked_python
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from numpy.typing import NDArray
@@ -566,7 +567,8 @@ asyncio.run(mirror.serve_stdio())
 async def test_a_program_is_a_server_on_standard_streams(chemist: Any, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(upstreams={"maker": chemist}))
-    parameters = StdioServerParameters(command=sys.executable, args=[str(program)])
+    command, *args = forked_python(str(program))
+    parameters = StdioServerParameters(command=command, args=args)
     async with asyncio.timeout(3 * BOUND), Client(stdio_client(parameters)) as client:
         listed = {tool.name for tool in (await client.list_tools()).tools}
         assert {"repeat_mirrored", "make_grid_mirrored"} < listed
@@ -581,9 +583,9 @@ def test_the_program_of_the_readme_runs(tmp_path: Path, chemist: Any) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     program = readme.partition("## Quick start: an agent developer")[2].partition("```python\n")[2].partition("```")[0]
     (tmp_path / "mcp-mirror.yaml").write_text(json.dumps({"upstreams": {"maker": chemist}}))
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=3 * BOUND, check=True
-    )
+    (tmp_path / "program.py").write_text(program)
+    command = forked_python("program.py")
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=3 * BOUND, check=True)
     *notice, average, counts = ran.stdout.splitlines()
     assert "array[8760]" in "".join(notice)
     assert average == "10.5"

@@ -2,12 +2,12 @@
 
 import importlib.util
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway_processes import forked_python
 
 from mcp_mirror import Call, Mirror, Next, SyncMirror, ToolResult
 from mcp_mirror.app import open_application
@@ -26,7 +26,7 @@ async def closed(call, call_next):
 
 
 def test_the_example_prints_two_results_and_a_refusal() -> None:
-    run = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run(forked_python(str(EXAMPLE)), capture_output=True, text=True, check=True, timeout=60)
     *found, refused = run.stdout.splitlines()
     assert found == ["Nothing about pipelines.", "Nothing about stages."]
     assert refused.startswith("search_mirrored was called 2 times")

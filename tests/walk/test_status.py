@@ -170,7 +170,7 @@ async def test_a_mistyped_option_is_reported(configured: Configured, run: Run) -
 
 
 def test_check_ends_quietly_if_its_output_is_closed(configured: Configured, chemist: Any) -> None:
-    command = [COMMAND, "check", "--config", str(configured({"lab": chemist}))]
+    command = forked_python(COMMAND, "check", "--config", str(configured({"lab": chemist})))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway_processes import forked_python
 from tests.walk.conftest import BOUND
 
 from mcp_mirror import Mirror, SyncMirror
@@ -132,9 +133,9 @@ def test_errors_of_the_script_and_of_the_start_are_raised(tmp_path: Any) -> None
 def test_the_script_in_the_documentation_runs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "library.md").read_text(encoding="utf-8")
     script = page.partition("## Scripts and notebooks")[2].partition("```python\n")[2].partition("```")[0]
-    ran = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=3 * BOUND, check=True
-    )
+    (tmp_path / "script.py").write_text(script)
+    command = forked_python("script.py")
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=3 * BOUND, check=True)
     mean, schema = ran.stdout.splitlines()
     assert mean == "4999.5"
     assert schema == "{'type': 'numpy.ndarray', 'shape': [10000], 'dtype': 'int64'}"
