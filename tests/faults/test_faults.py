@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from samples import sample
 from tests.faults import proxy
 from tests.faults.harness import FAULTS, REFUSALS, Fault, Seen, observe, pattern
 from tests.faults.proxy import body_without_end, event_without_end, silence
@@ -59,11 +60,18 @@ CHOSEN = [
     or (FAULTS.index(fault) % 2 == 0) == (version == "2025")
 ]
 """Each fault, over HTTP alternately in one of the two protocol versions; `make soak` uses both."""
+_ON_STDIO = {fault.what for fault in FAULTS if fault.transport == "stdio"}
+
+
+def is_quick(case: tuple[Fault, str]) -> bool:
+    """Whether `make test` has a fault: all on stdio, and those that only HTTP has."""
+    fault, _ = case
+    return fault.transport == "stdio" or fault.what not in _ON_STDIO
 
 
 @pytest.mark.parametrize(
     ("fault", "version"),
-    CHOSEN,
+    sample(CHOSEN, is_quick),
     ids=name_of,
 )
 async def test_a_fault_costs_what_it_must_and_no_more(

@@ -28,22 +28,30 @@ from pathlib import Path
 from typing import Final
 
 PRELOADED: Final = (
+    "anyio._backends._asyncio",
+    "anyio.streams.tls",
+    "mcp_mirror.__main__",
     "mcp_mirror.app",
     "mcp_mirror.cli.main",
     "mcp_mirror.cli.call",
     "mcp_mirror.cli.check",
     "mcp_mirror.cli.lock",
+    "mcp_mirror.cli.reload",
     "mcp_mirror.cli.serve",
     "mcp_mirror.cli.stats",
     "mcp_mirror.cli.wrap",
     "mcp_mirror.cli.wrapping",
     "mcp_mirror.cli.values",
+    "mcp_mirror.server.auth.gate",
+    "mcp_mirror.server.dashboard",
     "mcp_mirror.server.http",
+    "mcp_mirror.server.http_server",
     "mcp_mirror.server.stdio",
     "mcp_mirror.upstreams.transports.http",
     "mcp_mirror.upstreams.transports.stdio",
     "mcp.server.mcpserver",
     "uvicorn",
+    "uvicorn.lifespan.on",
 )
 """Modules that the programs import anyhow, directly or through others."""
 _FILES: Final = 4

@@ -81,6 +81,7 @@ async def test_many_errors(configured: Configured, serve: Serve, raw: Any, budge
             row.outcome = "shown in part"
 
 
+@pytest.mark.slow
 async def test_many_clients_at_once(configured: Configured, serve: Serve, raw: Any, budget: Budget) -> None:
     async with AsyncExitStack() as stack:
         stage = await staged(stack, serve, attacked(configured, raw))

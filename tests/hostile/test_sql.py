@@ -14,7 +14,7 @@ from mcp_mirror import Mirror
 
 pytest.importorskip("duckdb")
 
-RUNS = 600 if FULL else 60
+RUNS = 600 if FULL else 30
 AT_ONCE = 20
 
 

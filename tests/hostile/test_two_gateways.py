@@ -212,6 +212,7 @@ def token_of(owner: str) -> str:
     return f"mcpm_{owner}-0123456789abcdef0123456789abcdef"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 240)
 async def test_every_acknowledged_path_of_two_killed_gateways_is_accounted_for(
     configured: Configured, raw: Any, tmp_path: Path, audit: Audit

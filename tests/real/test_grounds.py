@@ -46,6 +46,7 @@ def test_check_finds_all_four_servers_well_and_names_each_twin_in_full(
     assert [tool.name for tool in gateway.tools() if tool.name not in done.stdout] == []
 
 
+@pytest.mark.slow
 def test_call_prints_what_a_model_would_read(command: str, config: Path) -> None:
     argv = [command, "call", "--config", str(config), "get-sum_mirrored", "--arg", "a=2", "--arg", "b=40"]
     done = subprocess.run(argv, capture_output=True, timeout=60, check=False, encoding="utf-8")

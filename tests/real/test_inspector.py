@@ -74,7 +74,8 @@ def test_the_inspector_lists_every_twin_with_a_valid_schema(
     assert (OF_ROOTS in names) is (way == "over_stdio")  # where upstreams see what the one client can do
 
 
-@pytest.mark.parametrize(("way", "version"), sample(WAYS if ALL else WAYS[2:], WAYS[2].__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "version"), WAYS if ALL else WAYS[2:])
 def test_the_inspector_calls_a_twin(way: str, version: str, request: pytest.FixtureRequest, inspect: Inspect) -> None:
     target = request.getfixturevalue(way)
     arguments = ("--tool-name", "get-sum_mirrored", "--tool-args-json", '{"a": 2, "b": 40}', "--protocol-era", version)
@@ -97,6 +98,7 @@ def test_a_result_stored_in_one_run_is_an_argument_of_the_next(
     assert target.read_bytes() == source.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_value_is_brought_back_in_a_later_run(over_http: list[str], inspect: Inspect) -> None:
     arguments = ("--tool-name", "get-structured-content_mirrored", "--tool-arg", "location=Chicago")
     path = path_in(inspect(over_http, "tools/call", *arguments)["content"][0]["text"])

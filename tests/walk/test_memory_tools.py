@@ -430,6 +430,7 @@ async def _watch(process: int) -> int:
     return peak
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 async def test_a_large_value_is_searched_and_read_in_little_memory(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
