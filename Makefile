@@ -283,13 +283,13 @@ comma := ,
 # The pure modules: tests/core covers every branch of them. Modules with I/O are tested with real processes.
 PURE  := errors types paths callers $(addprefix observability/,audit argument_shapes) \
          $(addprefix settings/,policies upstreams store labels access limits declarations) \
-         $(addprefix payload/,json_rpc framing json_spans scans canonical_json) \
-         $(addprefix security/,flows pins path_hash sanitize) \
+         $(addprefix payload/,json_rpc framing json_spans scans) \
+         $(addprefix security/,flows pins sanitize) \
          $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice parsed_result pipe_tables preview \
-           python_literals related_words resolve result_processing schema schema_references text_format tool_definitions tool_index \
-           tool_inspection tool_summary validation) \
-         $(addprefix tokens/,__init__ pieces lexicon costs estimate messages) \
-         $(addprefix prune/,__init__ formats stubs phases replacements ledger pruning restoring) \
+           python_literals related_words resolve result_processing schema schema_references text_format tool_index \
+           tool_inspection validation) \
+         $(addprefix tokens/,__init__ lexicon costs estimate messages) \
+         $(addprefix prune/,__init__ formats stubs ledger pruning) \
          $(addprefix functions/,__init__ signatures results result_types dataframes reply) \
          $(addprefix query/,__init__ texts indexes windows lines grep shape select trees edits) \
          $(addprefix evals/,__init__ cases conversation dialects pointers judge few_shot matrix report)

@@ -19,8 +19,8 @@ import numpy as np
 
 from counts import TOKENIZERS
 from mcp_mirror.tokens.costs import UNIT, Margin, Rule, Table, lanes, with_sum
+from mcp_mirror.tokens.estimate import classify_piece, count_joints, split
 from mcp_mirror.tokens.lexicon import build_lexicon
-from mcp_mirror.tokens.pieces import classify_piece, count_joints, split
 from measure import JOINING, measured, measured_parts
 from texts import KINDS, Text
 from vocabulary import Seen, candidate_parts, entries, spaced_share, wide_collection

@@ -23,15 +23,15 @@ from mcp_mirror.gateway.call import Runtime, Stage
 from mcp_mirror.gateway.contents import LABELS
 from mcp_mirror.gateway.dispatch import Dispatcher
 from mcp_mirror.gateway.gateway import Gateway
-from mcp_mirror.gateway.state_builder import StateBuilder
+from mcp_mirror.gateway.pipeline import StateBuilder
 from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
 from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.observability.signals import NO_SIGNALS, Signals
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.change_notifier import ChangeNotifier
+from mcp_mirror.server.handover import Worker
 from mcp_mirror.server.server import MirrorServer
-from mcp_mirror.server.worker import Worker
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.registry import UpstreamRegistry
@@ -70,10 +70,6 @@ class Application:
         """Continue with another configuration: its upstreams, twins, own tools, policies and stages.
 
         Calls that are in progress end under the configuration with which they began.
-
-        Args:
-            config: The configuration.
-            pins: The pinned tool definitions.
 
         Returns:
             The changed sections that take effect only at the next start.

@@ -17,14 +17,14 @@ from platformdirs import user_cache_path
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.gateway.call import Stage
-from mcp_mirror.gateway.call_quotas import CallQuotas
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StageDependencies
 from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.gateway.services import Services
-from mcp_mirror.gateway.stages.call_metrics import RequestMetrics, RequestObserver
 from mcp_mirror.gateway.stages.consent import UsedConsents
+from mcp_mirror.gateway.stages.limits import CallQuotas
+from mcp_mirror.gateway.stages.telemetry import RequestMetrics, RequestObserver
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.code.sandbox import PACKAGE, Sandbox
 from mcp_mirror.memory.usage import UsageCounter
@@ -36,8 +36,8 @@ from mcp_mirror.observability.logging import create_path_hasher
 from mcp_mirror.observability.signals import Signals
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
-from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.rate_limits import Limit, PrincipalLimiter, Queue
+from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.server.announcements import Announcements
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.handlers import Handlers
@@ -52,7 +52,7 @@ from mcp_mirror.stores.opening import open_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
 from mcp_mirror.upstreams.elicitation import SuspendedCalls
-from mcp_mirror.upstreams.listing_cache import ListingCache
+from mcp_mirror.upstreams.listing import ListingCache
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.upstream import ChangeListeners, UpstreamDependencies
 from mcp_mirror.workers.frames import FrameScanner
@@ -266,7 +266,7 @@ def _build_quotas(config: Config, store: Store, recorder: EventRecorder | None) 
 def _build_tracing_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> Stage | None:
     if signals.tracing is None:
         return None
-    from mcp_mirror.gateway.stages.tracing import TracingStage  # noqa: PLC0415  # only if configured
+    from mcp_mirror.gateway.stages.telemetry import TracingStage  # noqa: PLC0415  # only if configured
     from mcp_mirror.observability.tracing import end_span  # noqa: PLC0415  # as above
 
     def describe_client(channel: ClientChannel) -> dict[str, str]:
@@ -285,7 +285,7 @@ def build_observer(signals: Signals) -> RequestObserver | None:
     measured = RequestMetrics(signals.metrics) if signals.metrics else None
     if signals.tracing is None:
         return measured
-    from mcp_mirror.gateway.stages.tracing import RequestTracing  # noqa: PLC0415  # only if configured
+    from mcp_mirror.gateway.stages.telemetry import RequestTracing  # noqa: PLC0415  # only if configured
     from mcp_mirror.observability.tracing import end_span  # noqa: PLC0415  # as above
 
     return RequestTracing(signals.tracing, end_span, measured)

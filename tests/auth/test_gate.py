@@ -21,7 +21,7 @@ from mcp_mirror.app import open_application
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.pins import Pins
-from mcp_mirror.server.auth.tokens import mint_token
+from mcp_mirror.server.auth.principals import mint_token
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Run

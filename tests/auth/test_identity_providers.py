@@ -11,7 +11,7 @@ import yaml
 from tests.auth.issuing import SigningKey, jwks
 
 from mcp_mirror.config.loading import load_config
-from mcp_mirror.server.auth.jwts import Issuers
+from mcp_mirror.server.auth.keys import Issuers
 from mcp_mirror.settings.access import AuthPolicy
 
 PAGE = Path(__file__).parents[2] / "docs/guides/identity-providers.md"

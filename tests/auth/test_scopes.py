@@ -23,13 +23,13 @@ from tests.auth.strangers import ENVELOPE, MODERN, Visitor, visiting
 from tests.walk.conftest import BOUND
 
 from mcp_mirror.callers import Caller, ClientChannel, NullChannel
-from mcp_mirror.cli.reload import Reloading
+from mcp_mirror.cli.serving import Reloading
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round, read_round
 from mcp_mirror.payload.json_rpc import join, object_of
 from mcp_mirror.server.announcements import ListChange
-from mcp_mirror.upstreams.channel_proxy import require_scopes
+from mcp_mirror.upstreams.content_filter import require_scopes
 from mcp_mirror.upstreams.elicitation import InputRequired
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import jwt
 import pytest
 from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
 
-from mcp_mirror.server.auth.jwts import Issuers
-from mcp_mirror.server.auth.keys import KeysUnavailableError
+from mcp_mirror.server.auth.keys import Issuers, KeysUnavailableError
 from mcp_mirror.settings.access import IssuerPolicy
 
 ISSUER = "https://login.example.com/"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, format_record
-from mcp_mirror.security.path_hash import PathHasher
+from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import AuditPolicy
 
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"

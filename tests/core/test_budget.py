@@ -15,11 +15,10 @@ from mcp_mirror.core.budgets import (
     ROOM_DIVISOR,
     TokenAccount,
     compute_capacity,
-    count_media_tokens,
-    count_result_tokens,
     estimate_wanted_tokens,
     lower_budgets,
 )
+from mcp_mirror.core.replies import count_media_tokens, count_result_tokens
 from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
 from mcp_mirror.types import Buffer, Traffic
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.tool_definitions import format_definition
+from mcp_mirror.core.tool_inspection import format_definition
 from mcp_mirror.errors import MirrorError
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.server.accepted_envelopes import NO_ENVELOPE
+from mcp_mirror.server.client_channel import NO_ENVELOPE
 from mcp_mirror.server.direct_path import open_direct_request
 
 VERSION = "io.modelcontextprotocol/protocolVersion"

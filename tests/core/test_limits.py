@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.resolve import check_pointer_count, find_pointers
 from mcp_mirror.core.result_processing import ProcessingOptions, process_frame
-from mcp_mirror.core.tool_definitions import find_excess
+from mcp_mirror.core.tool_inspection import find_excess
 from mcp_mirror.errors import BusyError, ToolError, WireError
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_rpc import check_envelope, is_deeper, open_message

@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.tokens import PROVIDERS, TokenProvider, estimate_tokens, upper_estimator
-from mcp_mirror.tokens.costs import decode_table, encode_table, table
+from mcp_mirror.tokens.costs import classify_piece, decode_table, encode_table, split, table
 from mcp_mirror.tokens.messages import IMAGE_TOKENS, MEDIUM_TOKENS
-from mcp_mirror.tokens.pieces import classify_piece, split
 from texts import KINDS, texts
 
 chance = random.Random(11)  # noqa: S311  # the same texts on every run

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.tool_index import build_index, split_words, stem_word
-from mcp_mirror.core.tool_summary import describe_in_one_line, summarize_tool
+from mcp_mirror.core.tool_index import build_index, describe_in_one_line, split_words, stem_word, summarize_tool
 from mcp_mirror.payload.floods import finish
 
 

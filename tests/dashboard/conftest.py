@@ -14,12 +14,10 @@ from tests.dashboard.samples import NOW, open_disk
 from tests.walk.conftest import configured, raw, run
 
 from mcp_mirror.dashboard.api import DashboardApi
-from mcp_mirror.dashboard.services import DashboardServices
-from mcp_mirror.dashboard.viewers import KEY, Viewer
+from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.security.flows import Flows
-from mcp_mirror.settings.dashboard import DashboardPolicy
-from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.settings.policies import DashboardPolicy, MirrorPolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.child_watchdog import ChildWatchdog

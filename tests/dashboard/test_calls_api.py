@@ -10,8 +10,8 @@ from tests.dashboard.samples import NOW, base_of, fill_busy, log_calls, make_cal
 
 from mcp_mirror.dashboard import api
 from mcp_mirror.dashboard.savings import MAX_ROWS, Assumptions, build_savings, find_price, merge_prices
-from mcp_mirror.settings.dashboard import DashboardPolicy, PricePolicy
 from mcp_mirror.settings.limits import PrincipalLimits
+from mcp_mirror.settings.policies import DashboardPolicy, PricePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.event_log import Sums
 

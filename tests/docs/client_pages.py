@@ -9,7 +9,7 @@ from typing import Any, Final
 from typer.testing import CliRunner
 
 from mcp_mirror.cli.install.clients import CLIENTS, Client, Machine, Place
-from mcp_mirror.cli.install.program import find_program
+from mcp_mirror.cli.install.files import find_program
 from mcp_mirror.cli.main import app
 
 ROOT: Final = Path(__file__).parents[2]

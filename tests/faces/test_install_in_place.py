@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from mcp_mirror.cli.install import program
+from mcp_mirror.cli.install import files
 from mcp_mirror.cli.install.clients import CLIENTS, Machine
 from mcp_mirror.cli.install.entries import find_subcommand
 from mcp_mirror.cli.install.files import BACKUP_SUFFIX
@@ -530,14 +530,14 @@ def test_under_uvx_an_entry_starts_uvx(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("PATH", str(uvx.parent))
     source = "file:///w/mcp_mirror.whl"
     for found, words in ((None, []), (source, ["--from", source])):
-        monkeypatch.setattr(f"{program.__name__}._read_source", lambda found=found: found)
+        monkeypatch.setattr(f"{files.__name__}._read_source", lambda found=found: found)
         monkeypatch.setattr("sys.prefix", str(tmp_path / "uv" / "archive-v0" / "x"))
-        command = program.find_program()
+        command = files.find_program()
         assert command == [str(uvx), *words, "mcp-mirror"]
-        assert program.describe_command("doctor") == " ".join(("uvx", *words, "mcp-mirror", "doctor"))
+        assert files.describe_command("doctor") == " ".join(("uvx", *words, "mcp-mirror", "doctor"))
         assert find_subcommand({"command": command[0], "args": [*command[1:], "wrap", "--", "x"]}) == "wrap"
         monkeypatch.setattr("sys.prefix", "/usr")
-        assert program.describe_command("doctor") == "mcp-mirror doctor"
+        assert files.describe_command("doctor") == "mcp-mirror doctor"
 
 
 WINDOWS, MAC, LINUX = "AppData/Roaming", "Library/Application Support", ".config"

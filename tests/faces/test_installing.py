@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from mcp_mirror.cli.install.files import BACKUP_SUFFIX
-from mcp_mirror.cli.install.merge import apply_install, apply_uninstall, plan_install, plan_uninstall
-from mcp_mirror.cli.install.merge_clients import find_client, known_clients
+from mcp_mirror.cli.install.merge import (
+    apply_install,
+    apply_uninstall,
+    find_client,
+    known_clients,
+    plan_install,
+    plan_uninstall,
+)
 from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import ConfigError

@@ -15,13 +15,13 @@ from mcp_mirror.config.lock_file import read_file, write_file
 from mcp_mirror.errors import ConfigError, MirrorError, StoreError
 from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.pins import NO_LOCK
+from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
-from mcp_mirror.system.private_files import UnsafePathError
+from mcp_mirror.system.files import UnsafePathError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

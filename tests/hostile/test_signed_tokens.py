@@ -11,7 +11,7 @@ import jwt
 import pytest
 from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
 
-from mcp_mirror.server.auth.jwts import Issuers
+from mcp_mirror.server.auth.keys import Issuers
 from mcp_mirror.settings.access import IssuerPolicy
 
 if TYPE_CHECKING:

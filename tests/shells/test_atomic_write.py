@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_mirror.system.atomic_write import atomic_write
+from mcp_mirror.system.files import atomic_write
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="permissions and folder descriptors of POSIX")
 

@@ -14,7 +14,7 @@ import pytest
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.observability.audit_file import AuditFile
-from mcp_mirror.security.path_hash import PathHasher
+from mcp_mirror.security.sanitize import PathHasher
 
 if sys.platform == "win32":
     pytest.skip("these are files of POSIX systems", allow_module_level=True)

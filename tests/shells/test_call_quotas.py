@@ -10,10 +10,9 @@ import pytest
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.errors import RefusalReason, StoreError
 from mcp_mirror.gateway.call import Call
-from mcp_mirror.gateway.call_quotas import CallQuotas
 from mcp_mirror.gateway.pipeline import compose
-from mcp_mirror.gateway.stages.events import EventStage
-from mcp_mirror.gateway.stages.quota import QuotaStage
+from mcp_mirror.gateway.stages.limits import CallQuotas, QuotaStage
+from mcp_mirror.gateway.stages.reporting import EventStage
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.settings.limits import PrincipalLimits, TrafficPolicy, find_limits
 from mcp_mirror.settings.policies import EventsPolicy

@@ -12,7 +12,7 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.core.replies import build_error_reply
 from mcp_mirror.errors import RefusalReason, StoreError
 from mcp_mirror.gateway.call import Call
-from mcp_mirror.gateway.stages.events import EventStage
+from mcp_mirror.gateway.stages.reporting import EventStage
 from mcp_mirror.observability.events import MAX_ARGUMENTS, EventRecorder, FinishedCall, read_calls
 from mcp_mirror.settings.policies import EventsPolicy
 from mcp_mirror.stores.event_log import MemoryEventLog, SumKey, Sums

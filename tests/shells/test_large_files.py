@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_mirror.system.files import map_file
-from mcp_mirror.system.large_files import unlink_large
+from mcp_mirror.system.files import map_file, unlink_large
 
 BOUND = 20
 LARGE = 1 << 23

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from mcp_mirror.cli.usage import group_sums, sum_up
 from mcp_mirror.observability.events import CallEvent
 from mcp_mirror.observability.lineage import CallNode, Graph, ValueNode, build_graph
-from mcp_mirror.observability.usage import group_sums, sum_up
 from mcp_mirror.stores.event_log import Sums
 from mcp_mirror.types import Descriptor, Provenance
 

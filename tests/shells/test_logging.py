@@ -10,8 +10,8 @@ import pytest
 
 from mcp_mirror.config import load_config
 from mcp_mirror.observability.logging import SecretFilter, configure_logging, print_status
-from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.redaction import HIDDEN
+from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import Config
 
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"

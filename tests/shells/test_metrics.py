@@ -9,8 +9,8 @@ import pytest
 from mcp_mirror.errors import StoreError
 from mcp_mirror.observability.metrics import OTHER, Metrics
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.measured import MeasuredStore
 from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.stores.opening import MeasuredStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,18 +10,16 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.errors import ConfigError, FlowError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.context_budgets import ContextBudgets
-from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose, load_stages
-from mcp_mirror.gateway.stages.audit import AuditStage
-from mcp_mirror.gateway.stages.concurrency import ConcurrencyStage
+from mcp_mirror.gateway.pipeline import StageDependencies, answer_errors, build_stages, compose, load_stages
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
-from mcp_mirror.gateway.stages.errors import answer_errors
-from mcp_mirror.gateway.stages.events import EventStage
+from mcp_mirror.gateway.stages.limits import ConcurrencyStage
+from mcp_mirror.gateway.stages.reporting import AuditStage, EventStage
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.flows import Flows, build_flows
-from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.rate_limits import Limit, PrincipalLimiter, Queue
+from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
 from mcp_mirror.settings.policies import Config, ContextPolicy, EventsPolicy, MirrorPolicy
 from mcp_mirror.settings.store import StorePolicy

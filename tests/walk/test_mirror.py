@@ -593,6 +593,6 @@ def test_the_program_of_the_readme_runs(tmp_path: Path, chemist: Any) -> None:
 
 
 def test_the_package_itself_loads_little() -> None:
-    seen = "import sys, mcp_mirror.workers.process; print('mcp_mirror.app' in sys.modules)"
+    seen = "import sys, mcp_mirror.workers.pool; print('mcp_mirror.app' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=3 * BOUND, check=True)
     assert ran.stdout == "False\n"

@@ -13,9 +13,8 @@ import typer
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.check import explain_all_down
-from mcp_mirror.cli.console import open_console, print_problems
+from mcp_mirror.cli.console import can_show_progress, describe_progress, open_console, print_problems, show_progress
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.progress import can_show_progress, describe_progress, show_progress
 from mcp_mirror.cli.run import exit_with_error, load, mute_upstream_warnings, print_note, run_until_signal
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.core.schema import Schema, types_at

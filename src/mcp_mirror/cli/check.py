@@ -15,10 +15,9 @@ from rich.text import Text
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller
-from mcp_mirror.cli.console import open_console, print_problems
+from mcp_mirror.cli.console import open_console, print_problems, show_progress
 from mcp_mirror.cli.lock import describe_finding
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.progress import show_progress
 from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.tokens import expected_estimator

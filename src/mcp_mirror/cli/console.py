@@ -1,12 +1,17 @@
-"""The console that tables and problems are printed to."""
+"""The console that tables, problems and progress are printed to."""
 
-from collections.abc import Iterable
-from typing import Final
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
 from rich.console import Console
+from rich.text import Text
 
 _WIDTH: Final = 250
 """Columns of a table that is not printed to a terminal."""
+_REFRESHES: Final = 4
+"""Updates of the lines in a second."""
 
 
 def open_console(*, is_stderr: bool = False) -> Console:
@@ -19,3 +24,46 @@ def print_problems(problems: Iterable[str]) -> None:
     """Print problems to standard error, one a line."""
     for problem in problems:
         open_console(is_stderr=True).print(f"problem: {problem}", style="yellow", highlight=False, markup=False)
+
+
+def can_show_progress(console: Console) -> bool:
+    """Whether the console writes to a terminal that can replace lines."""
+    # FORCE_COLOR makes rich treat a pipe as a terminal, but it is about colors only.
+    is_terminal = console.file.isatty() or os.environ.get("TTY_COMPATIBLE") == "1"
+    return console.is_interactive and is_terminal
+
+
+def show_progress(console: Console, describe: Callable[[], str]) -> AbstractContextManager[object]:
+    """Show lines on a terminal for the duration of the context, and erase them at its end.
+
+    Files and pipes get nothing.
+
+    Args:
+        console: The console of the terminal.
+        describe: Returns the lines; a thread calls it several times a second. Lines wider than the terminal are cut.
+    """
+    if not can_show_progress(console):
+        return nullcontext()
+    from rich.live import Live  # noqa: PLC0415  # for terminals only
+
+    return Live(_Lines(describe), console=console, transient=True, refresh_per_second=_REFRESHES, redirect_stdout=False)
+
+
+class _Lines:
+    def __init__(self, describe: Callable[[], str]) -> None:
+        self._describe = describe
+
+    def __rich__(self) -> Text:
+        return Text(self._describe(), no_wrap=True, overflow="ellipsis")
+
+
+def describe_progress(notification: Mapping[str, Any]) -> str:
+    """Return the parameters of a progress notification in one line, such as `2/5, Reading page 2`."""
+    done, total = notification.get("progress", 0), notification.get("total")
+    counts = _format_number(done) if total is None else f"{_format_number(done)}/{_format_number(total)}"
+    message = " ".join(str(notification.get("message", "")).split())
+    return f"{counts}, {message}" if message else counts
+
+
+def _format_number(number: float) -> str:
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.2f}"

@@ -1,13 +1,29 @@
-"""The table of commands. Each command lives in a module of its own, which is imported when the command runs."""
+"""The table of commands. Each command is in a module of its own, which is imported when the command runs."""
 
+import gc
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from mcp_mirror.cli.lazy import import_lazily
+from mcp_mirror import __version__
+
+
+def import_lazily(module: str) -> Any:
+    """Import a module.
+
+    The garbage collector is off during the import and ignores the imported objects afterwards. Searching them takes an
+    eighth of the start, and later some 50 ms of every full collection, which would delay calls.
+    """
+    gc.disable()
+    imported = import_module(module)
+    gc.freeze()
+    gc.enable()
+    return imported
+
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("mcp_mirror.cli.serve:serve", "Serve one client on standard input and output, or many over HTTP."),
@@ -55,7 +71,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "mcp_mirror.cli.config:config_app",
         "Print the schema, the reference or an example of the configuration.",
     ),
-    "version": ("mcp_mirror.cli.version:version", "Print the version."),
+    "version": ("mcp_mirror.cli.main:print_version", "Print the version."),
 }
 """Each command's `module:name` and the line that `mcp-mirror --help` prints for it, the first of the command's help."""
 
@@ -98,9 +114,14 @@ app: Final = typer.Typer(
 )
 
 
+def print_version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
 def _print_version(is_asked: bool) -> None:  # noqa: FBT001  # the signature of option callbacks
     if is_asked:
-        load_command("version").callback()
+        print_version()
         raise typer.Exit
 
 

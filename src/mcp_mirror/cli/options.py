@@ -1,9 +1,13 @@
-"""Options that several commands have."""
+"""Options that several commands have, and the ages in them, such as 7d."""
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+
+from mcp_mirror.cli.run import exit_with_error
+from mcp_mirror.errors import MirrorError
 
 ConfigOption = Annotated[
     Path | None,
@@ -29,3 +33,24 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 VerboseOption = Annotated[
     int, typer.Option("--verbose", "-v", count=True, help="Increase log verbosity; repeat for more.")
 ]
+_AGE: Final = re.compile(r"([0-9]{1,9})([smhd])")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse_age(age: str, option: str) -> float:
+    """Return an age in seconds; 0 for an empty text. Exits with an error if it cannot be read.
+
+    Args:
+        age: A number and s, m, h or d.
+        option: The name of the option, for the error.
+    """
+    match = _AGE.fullmatch(age)
+    if age and not match:
+        exit_with_error(MirrorError(f"{option} takes a number and s, m, h or d, such as 7d; got {age!r}."))
+    return int(match[1]) * _UNITS[match[2]] if match else 0
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time in its largest fitting unit: `3 h`."""
+    unit = next((unit for unit in "dhm" if seconds >= _UNITS[unit]), "s")
+    return f"{max(0, int(seconds / _UNITS[unit]))} {unit}"

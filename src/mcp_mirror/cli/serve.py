@@ -11,8 +11,8 @@ from mcp_mirror.cli.serving import Serving
 from mcp_mirror.cli.workers import Supervisor, WorkerStart, check_workers
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging, print_status
-from mcp_mirror.system.file_handles import raise_handle_limit
 from mcp_mirror.system.heap import keep_freed_memory
+from mcp_mirror.system.resources import raise_handle_limit
 
 _MAX_PORT = 65535
 _WAITING = (

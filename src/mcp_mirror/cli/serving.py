@@ -1,20 +1,27 @@
-"""Serves a configuration in this process until a signal: one client on stdio, or many over HTTP."""
+"""Serves a configuration in this process until a signal: one client on stdio, or many over HTTP.
+
+At SIGHUP, or when the file changes, it reloads the configuration. If the new one cannot be used, it reports the error
+and continues with the old one.
+"""
 
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio.abc import TaskStatus
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.cli.run import print_note, run_until_signal
-from mcp_mirror.errors import MirrorError
+from mcp_mirror.config import load_config
+from mcp_mirror.config.lock_file import read_pins
+from mcp_mirror.errors import ConfigError, MirrorError
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.observability.signals import open_signals
 from mcp_mirror.server.server import explain_failed_start
@@ -22,8 +29,64 @@ from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.event_loop import measure_stalls
 
 if TYPE_CHECKING:
-    from mcp_mirror.cli.reload import Reloading
     from mcp_mirror.cli.workers import WorkerStart
+
+_POLL_INTERVAL: Final = 1.0
+"""Seconds between two checks of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloading:
+    """Reloads one configuration file."""
+
+    application: Application
+    path: Path
+    environ: Mapping[str, str]
+    print_line: Callable[[str], None]
+    """Prints a line for the operator."""
+    on_reload: Callable[[Config], None] = lambda _config: None
+    """Called with each configuration that the gateway has loaded."""
+    complete: Callable[[Config], Config] = lambda config: config
+    """Adds what the configuration file does not contain."""
+
+    def reload(self) -> None:
+        """Read the file again and continue with its configuration; report an unusable one and keep the old one."""
+        try:
+            config = self.complete(load_config(self.path, self.environ))
+            deferred = self.application.reload(config, read_pins(config.lock))
+        except ConfigError as error:
+            self.print_line(f"mcp-mirror: the configuration was not reloaded, the old one continues. {error}")
+            return
+        for warning in config.warnings:
+            self.print_line(f"mcp-mirror: {warning}")
+        self.on_reload(config)
+        rest = f" A change of {' and '.join(deferred)} takes effect at the next start." if deferred else ""
+        self.print_line(f"mcp-mirror: the configuration was reloaded.{rest}")
+
+    async def follow_signal(self) -> None:
+        """Reload at each SIGHUP; return on systems without it."""
+        if sys.platform == "win32":
+            return
+        with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+            async for _ in signals:
+                self.reload()
+
+    async def follow_file(self) -> None:
+        """Reload whenever the file has changed. This checks the path, because editors replace the file."""
+        known = self._read_version()
+        while True:
+            await anyio.sleep(_POLL_INTERVAL)
+            if (version := self._read_version()) not in (known, None):
+                known = version
+                self.reload()
+
+    def _read_version(self) -> tuple[int, int, int] | None:
+        """Return values that change with the file; None while it does not exist."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +157,7 @@ class Serving:
         await application.serve_metrics(announce, shutdown, number)
 
     def _build_reloading(self, application: Application, path: Path, *, is_worker: bool) -> "Reloading":
-        from mcp_mirror.cli.reload import Reloading  # noqa: PLC0415  # not for a configuration of options
+        from mcp_mirror.cli.serving import Reloading  # noqa: PLC0415  # not for a configuration of options
 
         return Reloading(
             application,

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mcp_mirror.cli.run import print_note
-from mcp_mirror.server.auth.tokens import mint_token
+from mcp_mirror.server.auth.principals import mint_token
 
 
 def token(

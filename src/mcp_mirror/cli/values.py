@@ -18,9 +18,8 @@ from rich import box
 from rich.table import Table
 
 from mcp_mirror.callers import LOCAL
-from mcp_mirror.cli.ages import format_duration, parse_age
 from mcp_mirror.cli.console import open_console
-from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption
+from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, format_duration, parse_age
 from mcp_mirror.cli.run import exit_with_error, load_store_config, print_note, reads_terminal, run_until_signal
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.errors import MirrorError, ToolError
@@ -32,8 +31,8 @@ from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.opening import open_persistent_store
-from mcp_mirror.system.atomic_write import atomic_write
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.files import atomic_write
 from mcp_mirror.types import Buffer, Descriptor
 from mcp_mirror.workers.frames import FrameScanner
 

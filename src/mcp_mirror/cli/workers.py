@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.server.worker import Worker
+from mcp_mirror.server.handover import Worker
 from mcp_mirror.settings.policies import Config
 
 _INTERRUPTED: Final = 130

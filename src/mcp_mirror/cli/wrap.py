@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mcp_mirror.cli.lazy import import_lazily
+from mcp_mirror.cli.main import import_lazily
 from mcp_mirror.cli.options import StoreOption, VerboseOption
 from mcp_mirror.system.early_program import end_early, start_early
 

@@ -19,8 +19,8 @@ from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.observability.logging import configure_logging, print_status
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
-from mcp_mirror.system.file_handles import raise_handle_limit
 from mcp_mirror.system.heap import keep_freed_memory
+from mcp_mirror.system.resources import raise_handle_limit
 
 _RUNNERS: Final = frozenset(
     {"npx", "bunx", "uvx", "pipx", "node", "bun", "deno", "python", "python3", "uv", "npm", "pnpm"}
@@ -130,15 +130,10 @@ def build_wrap_config(
 def _describe_target(target: Target, name: str) -> dict[str, Any]:
     """Return the section of a server; a remote one uses the tokens of an earlier `mcp-mirror login`."""
     if target.command:
-        return _describe_program(target.command)
+        program, *arguments = (word.replace("${", "$${") for word in target.command)
+        return {"command": program, "args": arguments}
     has_tokens = (user_data_path("mcp-mirror") / "tokens" / f"{name}.json").is_file()
     return describe_remote(target.url, target.headers, sse=target.sse, uses_login=has_tokens)
-
-
-def _describe_program(command: Sequence[str]) -> dict[str, Any]:
-    """Return the section of a program. Its arguments are literal, as they are without the gateway."""
-    program, *arguments = (word.replace("${", "$${") for word in command)
-    return {"command": program, "args": arguments}
 
 
 def describe_remote(

@@ -155,7 +155,9 @@ def _kind_schema(kind: Kind, *, is_whole: bool) -> dict[str, Any]:
             return text if is_any else _admit_variable({**text, "pattern": f"^(?:{kind.pattern})$"})
         case Number():
             bounds = {"minimum": kind.minimum, "exclusiveMinimum": kind.above, "maximum": kind.maximum}
-            number = {"type": "integer" if is_whole else "number"} | _drop_absent(bounds)
+            number = {"type": "integer" if is_whole else "number"} | {
+                name: value for name, value in bounds.items() if value is not None
+            }
             return _admit_variable(number, *([{"const": kind.none_word}] if kind.none_word else []))
         case Measure():
             text = {"type": "string", "pattern": f"^(?:{kind.pattern})$", "examples": [kind.example]}
@@ -165,7 +167,3 @@ def _kind_schema(kind: Kind, *, is_whole: bool) -> dict[str, Any]:
 
 def _admit_variable(*schemas: Mapping[str, Any]) -> dict[str, Any]:
     return {"anyOf": [*schemas, _VARIABLE]}
-
-
-def _drop_absent(members: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value is not None}

@@ -1,17 +1,20 @@
-"""Finds and reads a configuration file, once, into the settings' frozen objects.
+"""Finds and reads a configuration, of a file or of a program, once, into the settings' frozen objects.
 
 The steps: YAML to nodes with locations (`source`), clients' blocks to upstreams (`clients`), variables into the enabled
-part, nodes to objects (`reader`), rules between keys (`checks`). One error reports all problems of a file. No message
-contains a value from the file or the environment.
+part, nodes to objects (`reader`), rules between keys (`checks`), and warnings of secrets in files that others can read.
+One error reports all problems of a file. No message contains a value from the file or the environment.
 """
 
 import json
 import os
+import re
+import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 from platformdirs import user_config_path, user_data_path
 
@@ -25,14 +28,16 @@ from mcp_mirror.config.checks import (
     check_store,
     check_upstream,
 )
-from mcp_mirror.config.clients import CLIENT_BLOCKS, gather_upstreams
-from mcp_mirror.config.exposure import warn_of_exposure
+from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED, gather_upstreams
 from mcp_mirror.config.reader import Reader
 from mcp_mirror.config.scalars import expand_home, kind_name, read_boolean
-from mcp_mirror.config.source import Findings, Node, Scalar, Table, YamlLocation, expand, read_yaml
+from mcp_mirror.config.shape import list_keys
+from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation, expand, read_yaml
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.security.redaction import SECRET_NAMES
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 
 CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
@@ -41,6 +46,18 @@ MAX_FILE_BYTES: Final = 1 << 20
 LONGEST_SECONDS: Final = 3600
 """A client's `timeout` above this is in milliseconds: some clients use them, and no client waits longer."""
 LOCK_SUFFIX: Final = ".lock.json"
+_SHORTEST: Final = 8
+"""Characters; shorter values are switches and names."""
+_PATH: Final = re.compile(r"(?:~|\.{0,2})/\S*|[A-Za-z]:\\.*")
+_SECRET: Final = re.compile(
+    r"auth\.tokens\.[^.]*(\.hash)?|store\.encryption\.keys\..*|server\.state_keys\..*|audit\.key|.*\.client_secret"
+)
+"""Paths of keys whose values are secrets."""
+GivenUpstreams = str | os.PathLike[str] | Mapping[str, Any] | Config | None
+"""A configuration file, its content, only its upstreams, or settings; None: no upstreams."""
+
+GivenStore = str | Mapping[str, Any] | StorePolicy | None
+"""A kind of store, the content of `store`, or settings; None: the store of the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,3 +271,87 @@ def _read_timeout(seconds: float, node: Node | None, findings: Findings) -> floa
 def _is_clients_timeout(location: YamlLocation) -> bool:
     """Return whether the unit is unknown: the name of Codex's `tool_timeout_sec` contains its unit."""
     return location.path[0] in CLIENT_BLOCKS and location.path[-1] == "timeout"
+
+
+def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
+    """Warn once if other users can read a configuration file that contains secrets in plain text."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return
+    if sys.platform == "win32" or not mode & (stat.S_IRGRP | stat.S_IROTH):
+        return
+    locations = list(_find_literal_secrets(root))
+    if locations:
+        more = f" and {len(locations) - 1} more" if len(locations) > 1 else ""
+        findings.warn(
+            locations[0],
+            f"other users can read this file (mode {mode:04o}), which contains this secret{more}; run chmod 600 "
+            f"{path}, or write ${{VAR}} and set the variable",
+        )
+
+
+def _find_literal_secrets(node: Node) -> Iterator[YamlLocation]:
+    match node:
+        case Scalar():
+            if "${" not in node.text and _is_secret(node):
+                yield node.location
+        case Items():
+            for item in node.nodes:
+                yield from _find_literal_secrets(item)
+        case Table():
+            for member in node.members.values():
+                yield from _find_literal_secrets(member)
+
+
+def _is_secret(scalar: Scalar) -> bool:
+    keys, text = scalar.location.path, scalar.text
+    if len(text) < _SHORTEST or _PATH.fullmatch(text):
+        return False
+    section = RENAMED.get(keys[-2], keys[-2]) if len(keys) > 1 else ""
+    if section in ("env", "headers"):
+        return bool(SECRET_NAMES.search(keys[-1]))
+    return bool(_SECRET.fullmatch(".".join(keys))) or (bool(keys) and keys[-1] == "url" and _has_password(text))
+
+
+def _has_password(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).password)
+    except ValueError:
+        return False
+
+
+def read_given(upstreams: GivenUpstreams, store: GivenStore, environ: Mapping[str, str]) -> Config:
+    """Return the configuration of a program. Without a kind of store, values are stored in memory.
+
+    Raises:
+        ConfigError: The configuration cannot be used.
+    """
+    config = _read_upstreams(upstreams, environ)
+    chosen = _read_store(store, config.store, environ)
+    return replace(config, store=replace(chosen, kind=chosen.kind or "memory"))
+
+
+def _read_upstreams(given: GivenUpstreams, environ: Mapping[str, str]) -> Config:
+    match given:
+        case None:
+            return Config()
+        case Config():
+            return given
+        case Mapping():
+            sections = {one.key for one in list_keys(Config)}
+            whole = any(key in sections or key in CLIENT_BLOCKS for key in given)
+            return read_config(given if whole else {"upstreams": given}, "Mirror(upstreams)", environ)
+    return load_config(Path(given), environ)
+
+
+def _read_store(given: GivenStore, configured: StorePolicy, environ: Mapping[str, str]) -> StorePolicy:
+    match given:
+        case None:
+            return configured
+        case StorePolicy():
+            return given
+        case Mapping():
+            return read_config({"store": given}, "Mirror(store)", environ).store
+    kind = read_config({"store": {"kind": given}}, "Mirror(store)", environ).store.kind
+    return replace(configured, kind=kind)

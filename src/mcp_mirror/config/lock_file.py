@@ -5,8 +5,7 @@ from pathlib import Path
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.pins import NO_PINS, Lock, Pins, read_lock, write_lock
 from mcp_mirror.settings.policies import LockPolicy
-from mcp_mirror.system.atomic_write import atomic_write
-from mcp_mirror.system.private_files import UnsafePathError, check_shared
+from mcp_mirror.system.files import UnsafePathError, atomic_write, check_shared
 
 
 def read_pins(policy: LockPolicy) -> Pins:

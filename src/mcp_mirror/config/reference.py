@@ -67,7 +67,8 @@ def _write_section(one: Field) -> str:
 def _list_rows(section: Value, prefix: str) -> Iterator[tuple[str, str, str, str]]:
     for one in list_keys(section.kind, section.mark(Without)):
         path = prefix + ".".join(one.path)
-        default = _format_code(write_default(one))
+        text = write_default(one)
+        default = f"`{text}`" if text else ""
         if one.is_required:
             default = "*one required*" if one.key in list_alternatives(section.kind) else "*required*"
         inner = _find_section(one.value)
@@ -105,10 +106,6 @@ def _describe(value: Value) -> str:
     if isinstance(kind, Text) and kind.resolves in ("file", "file or URL"):
         return "a path" if kind.resolves == "file" else "a path or URL"
     return "text" if isinstance(kind, Text) and kind.expected.startswith("text") else describe_expected(value)
-
-
-def _format_code(text: str) -> str:
-    return f"`{text}`" if text else ""
 
 
 def example_file() -> str:

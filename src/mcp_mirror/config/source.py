@@ -166,7 +166,8 @@ def read_yaml(text: str, findings: Findings) -> Node:
     try:
         root = yaml.compose(_replace_json_tabs(text), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        root, location, message = None, _find_error_location(error), _explain(error)
+        mark = error.problem_mark or error.context_mark
+        root, location, message = None, YamlLocation(mark.line + 1 if mark else 1), _explain(error)
     except yaml.reader.ReaderError as error:
         root, location = None, YamlLocation(text.count("\n", 0, error.position) + 1)
         message = "there is a control character here; remove it"
@@ -188,11 +189,6 @@ def _replace_json_tabs(text: str) -> str:
     except (ValueError, RecursionError):
         return text
     return text.replace("\t", " ")
-
-
-def _find_error_location(error: yaml.MarkedYAMLError) -> YamlLocation:
-    mark = error.problem_mark or error.context_mark
-    return YamlLocation(mark.line + 1 if mark else 1)
 
 
 def _explain(error: yaml.MarkedYAMLError) -> str:

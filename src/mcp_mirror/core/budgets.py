@@ -15,18 +15,10 @@ gateway sends it, in the last resort by an error without text, which costs nothi
 """
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import msgspec
-
-from mcp_mirror.payload.json_rpc import contiguous, open_array, open_object
 from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
-from mcp_mirror.tokens import IMAGE_TOKENS
-from mcp_mirror.types import Buffer, Segments
-
-Estimate = Callable[[Buffer], int]
 
 ROOM_DIVISOR: Final = 4
 """One call may reserve this part of the room: budgets shrink slowly, and concurrent calls all get a part."""
@@ -34,12 +26,6 @@ MIN_CALL_TOKENS: Final = 128
 """With less room the gateway calls no tool: a path has up to 102 bytes, and a text costs at most a token per byte."""
 NOTICE_TOKENS: Final = 600
 """Tokens that are enough for nearly every notice of any style; with fewer, only the path is returned."""
-
-_BYTES_PER_MEDIA_TOKEN: Final = 64
-"""Bytes of base64 for each token of a recording: 32 tokens a second (Gemini) at 12 kbit/s, a low bit rate."""
-_MAX_DECODED_BYTES: Final = 1 << 20
-"""Bytes up to which a string is decoded for the estimate; the escaped form of a longer one costs no less."""
-_MEDIA_TYPES: Final = frozenset({b'"image"', b'"audio"'})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +83,3 @@ def lower_budgets(mirror: MirrorPolicy, tokens: int) -> MirrorPolicy:
         answer_budget=min(mirror.answer_budget, tokens),
         notice=mirror.notice if tokens >= NOTICE_TOKENS else "opaque",
     )
-
-
-def count_result_tokens(members: Mapping[str, Buffer | Segments], estimate: Estimate) -> int:
-    """Tokens that a model reads of a result: of its content or its structured content, the larger number.
-
-    Clients show either of the two. An input-required result has neither and costs nothing.
-    """
-    structured = contiguous(members.get("structuredContent", b""))
-    blocks = open_array(contiguous(members.get("content", b"[]"))) or ()
-    return max(estimate(structured) if structured else 0, sum(_count_block_tokens(raw, estimate) for raw in blocks))
-
-
-def count_media_tokens(size: int) -> int:
-    """Tokens that an image, a recording or a file of this many bytes of base64 costs at most."""
-    return max(IMAGE_TOKENS, size // _BYTES_PER_MEDIA_TOKEN)
-
-
-def _count_block_tokens(raw: Buffer, estimate: Estimate) -> int:
-    block = open_object(raw) or {}
-    kind, literal = bytes(block.get("type", b"")), block.get("text", b"")
-    if kind == b'"text"' and bytes(literal[:1]) == b'"':
-        if len(literal) > _MAX_DECODED_BYTES:
-            return estimate(literal)
-        text = msgspec.json.decode(literal, type=str).encode()
-        return estimate(text) if text else 0
-    is_file = "blob" in (open_object(block.get("resource", b"null")) or {})
-    return count_media_tokens(len(raw)) if is_file or kind in _MEDIA_TYPES else estimate(raw)

@@ -233,14 +233,11 @@ def _build_value(parsed: ParsedResult, reader: _Reader) -> Draft:
     if len(parsed.blocks) == 1:
         block = parsed.blocks[0]
         if block.text is None:
-            return _build_draft(block.raw, "binary" if block.media or _is_resource(block) else None, reader)
+            is_binary = block.media or "resource" in (open_object(block.raw) or {})
+            return _build_draft(block.raw, "binary" if is_binary else None, reader)
         return _build_draft(_parse_json_text(block.text, reader) or block.text, None, reader)
     parts: list[Buffer | Segments] = [block.raw if block.text is None else block.text for block in parsed.blocks]
     return _build_draft(join(array_of(parts)), None, reader)
-
-
-def _is_resource(block: ParsedBlock) -> bool:
-    return "resource" in (open_object(block.raw) or {})
 
 
 def _build_draft(blob: Buffer, kind: Kind | None, reader: _Reader) -> Draft:

@@ -155,11 +155,7 @@ def _locate_wrapped(parsed: ParsedResult, value: Draft) -> str:
 
 
 def find_unwrapped_key(envelope: bytes) -> str | None:
-    """The key of the wrapper that `capture` removed from a value; None if it removed none.
-
-    Args:
-        envelope: The value's stored envelope.
-    """
+    """The key of the wrapper that `capture` removed from a value; None if it removed none."""
     parts = (open_object(envelope) or {}).get(PARTS)
     place: str = json.loads(bytes(parts)).get("structuredContent", "") if parts else ""
     kind, _, key = place.partition(":")

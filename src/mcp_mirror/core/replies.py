@@ -1,29 +1,36 @@
-"""Builds results for clients: a notice and the blocks beside it, a path, or an error message.
+"""Builds results for clients: a notice and the blocks beside it, a path, or an error message; counts their tokens.
 
 Other modules decide what is stored and what fits a context window.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.budgets import count_media_tokens
 from mcp_mirror.core.capture import Captured
 from mcp_mirror.core.result_processing import ProcessedResult
 from mcp_mirror.paths import SCHEME
-from mcp_mirror.payload.json_rpc import array_of
+from mcp_mirror.payload.json_rpc import array_of, contiguous, open_array, open_object
 from mcp_mirror.security.sanitize import sanitize_ends
+from mcp_mirror.tokens import IMAGE_TOKENS
 from mcp_mirror.types import Buffer, Draft, Segments, media_type_of
 
 Reply = Mapping[str, Buffer | Segments]
 """The members of a `tools/call` result, JSON text."""
+
+Estimate = Callable[[Buffer], int]
 
 MAX_ERROR_BYTES: Final = 8_000
 """Bytes of an error message of the gateway."""
 
 EMPTY_ERROR: Final[Reply] = {"content": b"[]", "isError": b"true"}
 """An error without text, which costs no tokens."""
+_BYTES_PER_MEDIA_TOKEN: Final = 64
+"""Bytes of base64 for each token of a recording: 32 tokens a second (Gemini) at 12 kbit/s, a low bit rate."""
+_MAX_DECODED_BYTES: Final = 1 << 20
+"""Bytes up to which a string is decoded for the estimate; the escaped form of a longer one costs no less."""
+_MEDIA_TYPES: Final = frozenset({b'"image"', b'"audio"'})
 
 
 def build_reply(processed: ProcessedResult, linked: str | None) -> Reply:
@@ -90,3 +97,30 @@ def _link_block(base: str, value: Draft) -> bytes:
     """A resource link to a stored value, which clients can show to the user."""
     link = {"type": "resource_link", "uri": f"{SCHEME}{base}", "name": base, "size": len(value.blob)}
     return msgspec.json.encode({**link, "mimeType": media_type_of(value.kind, value.media_type)})
+
+
+def count_result_tokens(members: Mapping[str, Buffer | Segments], estimate: Estimate) -> int:
+    """Tokens that a model reads of a result: of its content or its structured content, the larger number.
+
+    Clients show either of the two. An input-required result has neither and costs nothing.
+    """
+    structured = contiguous(members.get("structuredContent", b""))
+    blocks = open_array(contiguous(members.get("content", b"[]"))) or ()
+    return max(estimate(structured) if structured else 0, sum(_count_block_tokens(raw, estimate) for raw in blocks))
+
+
+def count_media_tokens(size: int) -> int:
+    """Tokens that an image, a recording or a file of this many bytes of base64 costs at most."""
+    return max(IMAGE_TOKENS, size // _BYTES_PER_MEDIA_TOKEN)
+
+
+def _count_block_tokens(raw: Buffer, estimate: Estimate) -> int:
+    block = open_object(raw) or {}
+    kind, literal = bytes(block.get("type", b"")), block.get("text", b"")
+    if kind == b'"text"' and bytes(literal[:1]) == b'"':
+        if len(literal) > _MAX_DECODED_BYTES:
+            return estimate(literal)
+        text = msgspec.json.decode(literal, type=str).encode()
+        return estimate(text) if text else 0
+    is_file = "blob" in (open_object(block.get("resource", b"null")) or {})
+    return count_media_tokens(len(raw)) if is_file or kind in _MEDIA_TYPES else estimate(raw)

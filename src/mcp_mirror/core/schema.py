@@ -365,7 +365,11 @@ def _find_accepted_types(references: References, parts: list[Any], branches: lis
 
 def _narrow_types(references: References, part: Schema, known: Mapping[int, frozenset[str]]) -> frozenset[str]:
     """The types that one schema accepts, given those of the other schemas at its location."""
-    kinds = _find_declared_types(part)
+    kinds = frozenset(_read_types(part.get("type"))) or _EVERY_TYPE
+    if "number" in kinds:
+        kinds |= {"integer"}
+    values = [part["const"]] if "const" in part else _as_sequence(part.get("enum"))
+    kinds = kinds & {_TYPE_OF.get(type(value), "object") for value in values} if values else kinds
     for below in (*references.targets(part), *_as_sequence(part.get("allOf"))):
         kinds &= known.get(id(below), _EVERY_TYPE)
     for word in _UNIONS:
@@ -376,15 +380,6 @@ def _narrow_types(references: References, part: Schema, known: Mapping[int, froz
 
 def _join_types(kinds: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset[str]().union(*kinds)
-
-
-def _find_declared_types(part: Schema) -> frozenset[str]:
-    """The types in a schema's own `type`, `const` or `enum`."""
-    kinds = frozenset(_read_types(part.get("type"))) or _EVERY_TYPE
-    if "number" in kinds:
-        kinds |= {"integer"}
-    values = [part["const"]] if "const" in part else _as_sequence(part.get("enum"))
-    return kinds & {_TYPE_OF.get(type(value), "object") for value in values} if values else kinds
 
 
 _TYPE_OF: Final = {

@@ -1,4 +1,4 @@
-"""Ranks tools for a search: BM25 over the words of their names, descriptions and parameters.
+"""Ranks tools for a search, and summarizes them: BM25 over the words of their names, descriptions and parameters.
 
 Words are split at case changes and punctuation, and stemmed. A word of the search also finds related words
 (`related_words`) with less weight.
@@ -12,8 +12,9 @@ from itertools import islice, pairwise
 from typing import Any, Final, Protocol
 
 from mcp_mirror.core.related_words import RELATED, STOP_WORDS
-from mcp_mirror.core.schema import remove_hint
+from mcp_mirror.core.schema import Schema, remove_hint, types_at
 from mcp_mirror.payload.floods import Steps
+from mcp_mirror.security.sanitize import cut, sanitize
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_]")
 _SUMMARY_END: Final = re.compile(r"(?<=[.!?])\s|\n")
@@ -48,6 +49,17 @@ _PARTS: Final[Mapping[str, tuple[float, float]]] = {
     "parameter value": (0.7, 0.2),
 }
 """By the part of a definition, the weight of its words, and `b` of BM25: how much its length is discounted."""
+_MAX_LINE_BYTES: Final = 160
+_MAX_SIGNATURE_BYTES: Final = 400
+_MAX_ARGUMENTS: Final = 24
+_MAX_CHOICES: Final = 6
+"""The most values of an enumeration that a signature shows."""
+_MAX_SCANNED: Final = 2_000
+"""Characters of a description that are searched for the end of its first sentence."""
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
+_SHORT: Final[Mapping[str, str]] = {"integer": "int", "boolean": "bool"}
+_EVERY_TYPE: Final = 5
+"""The number of JSON types other than null, counting `integer` as a number."""
 
 
 class IndexedTool(Protocol):
@@ -88,12 +100,7 @@ class ToolIndex:
         self._postings = postings
 
     def search(self, query: str, limit: int) -> list[str]:
-        """Return the names of the tools that match a search, the best first.
-
-        Args:
-            query: Words in any language.
-            limit: The most names to return.
-        """
+        """Return the names of the tools that match a search, the best first."""
         scores: dict[int, float] = defaultdict(float)
         matches: dict[int, int] = defaultdict(int)
         for variants in self._expand(query):
@@ -233,3 +240,43 @@ def _read_related_words() -> Mapping[str, frozenset[str]]:
 
 
 _RELATED: Final = _read_related_words()
+
+
+def summarize_tool(name: str, advert: Mapping[str, Any], schema: Schema) -> str:
+    """Return two lines: the tool's name with its arguments, and the first sentence of its description."""
+    line = describe_in_one_line(remove_hint(str(advert.get("description") or "")))
+    return f"{name}({write_signature(advert, schema)})" + (f"\n  {line}" if line else "")
+
+
+def describe_in_one_line(description: str) -> str:
+    """Return the first sentence of a description on one line, at most 160 bytes."""
+    text = " ".join(description[:_MAX_SCANNED].split())
+    return cut(sanitize(_SENTENCE_END.split(text, maxsplit=1)[0]), _MAX_LINE_BYTES)
+
+
+def write_signature(advert: Mapping[str, Any], schema: Schema) -> str:
+    """Return the arguments of a tool with their types, required ones first; `?` marks the others."""
+    own = advert["inputSchema"]
+    properties, originals = (_read_properties(one) for one in (own, schema))
+    required = own["required"] if isinstance(own.get("required"), list) else ()
+    find_types = types_at(schema)
+    names = sorted(properties, key=lambda name: name not in required)
+    written = [
+        f"{name}{'' if name in required else '?'}: {_write_type(originals.get(name), find_types((name,)))}"
+        for name in names[:_MAX_ARGUMENTS]
+    ]
+    written += ["..."] if len(names) > _MAX_ARGUMENTS else []
+    return cut(sanitize(", ".join(written)), _MAX_SIGNATURE_BYTES)
+
+
+def _read_properties(schema: Schema) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _write_type(schema: object, types: frozenset[str]) -> str:
+    choices = schema.get("enum") if isinstance(schema, Mapping) else None
+    if isinstance(choices, list) and 0 < len(choices) <= _MAX_CHOICES:
+        return "|".join(str(choice) for choice in choices)
+    shown = sorted(types - {"null"} - ({"integer"} if "number" in types else set()))
+    return "|".join(_SHORT.get(one, one) for one in shown) if 0 < len(shown) < _EVERY_TYPE else "any"

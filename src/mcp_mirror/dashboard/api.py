@@ -30,10 +30,9 @@ from mcp_mirror.dashboard.savings import (
     find_price,
     merge_prices,
 )
-from mcp_mirror.dashboard.services import DashboardServices
+from mcp_mirror.dashboard.services import DashboardServices, Viewer, name_principal, read_viewer
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS
 from mcp_mirror.dashboard.values import ForbiddenError, ValueFilter, Values
-from mcp_mirror.dashboard.viewers import Viewer, name_principal, read_viewer
 from mcp_mirror.errors import MirrorError, ToolError
 
 _logger = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.dashboard.services import DashboardServices
-from mcp_mirror.dashboard.viewers import Viewer, name_principal
+from mcp_mirror.dashboard.services import DashboardServices, Viewer, name_principal
 from mcp_mirror.errors import ToolError
 from mcp_mirror.observability.events import CallEvent, read_calls
 

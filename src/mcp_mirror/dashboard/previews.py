@@ -1,14 +1,21 @@
-"""Bounded parts of a value for the page: rows of a table, lines of a text, entries of an object or an array.
+"""Bounded parts of a value for the page: table rows, lines, entries, raster images, and the notice of the value.
 
 A part never contains more than a few hundred kB, whatever the size of the value. All strings are data: the page shows
 them as text.
 """
 
+import base64
+import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+import msgspec
+
+from mcp_mirror.core.capture import Estimate
+from mcp_mirror.core.media import read_media
+from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
@@ -16,7 +23,8 @@ from mcp_mirror.query import indexes
 from mcp_mirror.query.indexes import index_text
 from mcp_mirror.query.texts import IsOver, check_time
 from mcp_mirror.query.windows import count_lines
-from mcp_mirror.types import Buffer, Span
+from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.types import Buffer, Descriptor, Span
 
 MAX_ROWS: Final = 200
 """Rows, lines or entries of one part."""
@@ -32,6 +40,9 @@ _MAX_KEY: Final = 200
 """Characters of a key that is shown."""
 _MAX_LINK: Final = 2_000
 """Characters of a key that is linked."""
+MAX_IMAGE_BYTES: Final = 20 << 20
+"""The largest image that the page shows, decoded."""
+_NO_ARGUMENTS: Final = b"{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +197,64 @@ def _read_cell(blob: Buffer, span: Span) -> str:
 def _clean(text: str) -> str:
     """A text that can be encoded: a lone half of a surrogate pair becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
+
+
+def find_raster_type(data: bytes) -> str | None:
+    """Return the media type of a raster image by its first bytes; None for anything else, such as SVG."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data[:6] in (b"GIF87a", b"GIF89a"):
+        return "image/gif"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return None
+
+
+def peek_raster_type(block: Buffer) -> str | None:
+    """Return the media type of the image in a content block; None if it has none or is too large."""
+    media = read_media(block)
+    if media is None or media.size > MAX_IMAGE_BYTES:
+        return None
+    try:
+        return find_raster_type(binascii.a2b_base64(bytes(media.encoded[:32])))
+    except binascii.Error:
+        return None
+
+
+def decode_image(block: Buffer) -> tuple[str, bytes] | None:
+    """Return the media type and the bytes of the image in a content block; None without a raster image."""
+    media_type, media = peek_raster_type(block), read_media(block)
+    if media is None or media_type is None:
+        return None
+    try:
+        return media_type, base64.b64decode(bytes(media.encoded), validate=True)
+    except binascii.Error:
+        return None
+
+
+def rebuild_notice(known: Descriptor, blob: Buffer, mirror: MirrorPolicy, estimate: Estimate) -> str:
+    """Return the notice that a model read when a value was stored, by the present configuration.
+
+    The arguments of the call, texts and media beside the value, and excerpts of errors are missing.
+    """
+    stored = NoticeInput(
+        path=known.base,
+        tool=known.provenance.tool,
+        arguments=_NO_ARGUMENTS,
+        blob=blob,
+        kind=known.kind,
+        estimate=estimate,
+        members=known.members,
+        shown=_find_shown(known, blob, mirror),
+        preview=known.preview,
+    )
+    return write_notice(stored, mirror.notice)
+
+
+def _find_shown(known: Descriptor, blob: Buffer, mirror: MirrorPolicy) -> str | None:
+    """The value itself if the model could read it whole."""
+    if known.tokens > mirror.inline_budget or not known.preview or known.kind == "binary":
+        return None
+    return msgspec.json.decode(blob, type=str) if known.kind == "text" else str(blob, "utf-8")

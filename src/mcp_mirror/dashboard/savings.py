@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mcp_mirror.callers import OWN
-from mcp_mirror.settings.dashboard import PricePolicy
+from mcp_mirror.settings.policies import PricePolicy
 from mcp_mirror.stores.event_log import HOUR, HOURS_PER_DAY, SumKey, Sums
 
 PRICES: Final = (
@@ -108,12 +108,7 @@ def price_calls(own: Sums, others: Sums, assumed: Assumptions) -> Money:
 
 
 def build_savings(sums: Mapping[str, Mapping[SumKey, Sums]], assumed: Assumptions) -> dict[str, Any]:
-    """Return totals and rows by day, upstream, tool and principal, as an object for JSON.
-
-    Args:
-        sums: The sums of each principal, by the principal's name.
-        assumed: Price and lengths.
-    """
+    """Return totals and rows by day, upstream, tool and principal, as an object for JSON."""
     flat = [(name, key, one) for name, each in sums.items() for key, one in each.items()]
     groups: dict[str, dict[str, list[tuple[SumKey, Sums]]]] = {"day": {}, "upstream": {}, "tool": {}, "principal": {}}
     for name, key, one in flat:
@@ -122,17 +117,13 @@ def build_savings(sums: Mapping[str, Mapping[SumKey, Sums]], assumed: Assumption
         labels = {"day": day, "upstream": upstream or "mcp-mirror", "tool": tool, "principal": name}
         for group, label in labels.items():
             groups[group].setdefault(label, []).append((key, one))
-    rows = {group: _build_rows(found, assumed) for group, found in groups.items()}
+    rows = {group: [_build_row(name, sums, assumed) for name, sums in found.items()] for group, found in groups.items()}
     rows["day"].sort(key=lambda row: row["name"])
     for group in ("upstream", "tool", "principal"):
         rows[group].sort(key=lambda row: (-row["kept_out"], -row["calls"], row["name"]))
     total = _build_row("total", [(key, one) for _, key, one in flat], assumed)
     cut = {group: _cut_rows(found) if group != "day" else found for group, found in rows.items()}
     return {"total": total, **{f"by_{group}": found for group, found in cut.items()}}
-
-
-def _build_rows(found: Mapping[str, Sequence[tuple[SumKey, Sums]]], assumed: Assumptions) -> list[dict[str, Any]]:
-    return [_build_row(name, sums, assumed) for name, sums in found.items()]
 
 
 def _build_row(name: str, sums: Iterable[tuple[SumKey, Sums]], assumed: Assumptions) -> dict[str, Any]:

@@ -1,16 +1,25 @@
-"""The objects that the dashboard works on."""
+"""The objects that the dashboard works on, and viewers: the people behind requests, and what each of them may see."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
+from mcp_mirror.callers import LOCAL
+from mcp_mirror.errors import ToolError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit
 from mcp_mirror.security.flows import Flows
-from mcp_mirror.settings.dashboard import DashboardPolicy
-from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.security.sanitize import strip_invisible
+from mcp_mirror.settings.policies import DashboardPolicy, MirrorPolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
+
+KEY: Final = "mcp_mirror.viewer"
+"""The entry of an ASGI scope with the viewer of the request."""
+_MAX_NAME: Final = 120
+"""Bytes of a principal's name that the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +42,48 @@ class DashboardServices:
     audit: Audit = NO_AUDIT
     on_change: Callable[[str], None] = lambda _namespace: None
     """Called with a namespace after one of its values was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A person who uses the dashboard."""
+
+    namespace: str
+    """The namespace of the person."""
+    is_operator: bool = False
+    """The person sees the calls and the metadata of all namespaces."""
+    reads_others: bool = False
+    """An operator who may also read the values of others."""
+    reads_hidden: bool = False
+    """The flow policy does not apply: the person can read the store's files anyway."""
+
+    def select_namespace(self, asked: str) -> str:
+        """Return the namespace that a request names, the viewer's own by default.
+
+        Raises:
+            ToolError: The namespace belongs to another principal.
+        """
+        if asked and asked != self.namespace and not self.is_operator:
+            raise ToolError("Only an operator sees other principals. Select your own values.")
+        return asked or self.namespace
+
+    def may_read(self, namespace: str) -> bool:
+        """Whether the viewer may read values, arguments and notices of a namespace."""
+        return namespace == self.namespace or (self.is_operator and self.reads_others)
+
+
+def read_viewer(scope: Mapping[str, Any]) -> Viewer:
+    """Return the viewer of a request."""
+    viewer: Viewer = scope[KEY]
+    return viewer
+
+
+def name_principal(namespace: str) -> str:
+    """Return the name of a namespace's owner for people."""
+    if namespace == LOCAL:
+        return "local user"
+    try:
+        issuer, name = json.loads(namespace)
+    except ValueError:
+        return strip_invisible(namespace, _MAX_NAME)
+    return strip_invisible(str(name) if issuer == "token" else f"{name} ({issuer})", _MAX_NAME)

@@ -12,11 +12,8 @@ import anyio.to_thread
 
 from mcp_mirror.core.media import read_media
 from mcp_mirror.core.preview import describe_media
-from mcp_mirror.dashboard.images import decode_image, peek_raster_type
-from mcp_mirror.dashboard.notices import rebuild_notice
-from mcp_mirror.dashboard.previews import MAX_ROWS, PartQuery
-from mcp_mirror.dashboard.services import DashboardServices
-from mcp_mirror.dashboard.viewers import Viewer
+from mcp_mirror.dashboard.previews import MAX_ROWS, PartQuery, decode_image, peek_raster_type, rebuild_notice
+from mcp_mirror.dashboard.services import DashboardServices, Viewer
 from mcp_mirror.errors import FlowError, MirrorError, ToolError
 from mcp_mirror.memory.flow_guard import FlowGuard
 from mcp_mirror.memory.tools.files import encode_file
@@ -77,16 +74,17 @@ class ValueFilter:
 
     def admits(self, one: Descriptor) -> bool:
         """Whether a value passes; the store applies `tool`."""
-        if (self.kind and one.kind != self.kind) or not self._admits_size(one.size):
+        if self.kind and one.kind != self.kind:
+            return False
+        if (self.smallest is not None and one.size < self.smallest) or (
+            self.largest is not None and one.size > self.largest
+        ):
             return False
         if not self.search:
             return True
         texts = (one.base, one.provenance.tool, one.provenance.upstream, one.media_type or "", *one.labels.values())
         wanted = self.search.casefold()
         return any(wanted in text.casefold() for text in texts)
-
-    def _admits_size(self, size: int) -> bool:
-        return (self.smallest is None or size >= self.smallest) and (self.largest is None or size <= self.largest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,11 @@ def convert_failure(tool: str, error: BaseException) -> Result:
     if not isinstance(error, MirrorError):
         message = f"{kind}: {message}" if message else kind
     text = f"{tool} failed: {message}"
-    return {"content": _encode([{"type": "text", "text": _replace_surrogates(text)}]), "isError": b"true"}
+    # The text with parts replaced that JSON cannot contain, such as lone surrogates.
+    return {
+        "content": _encode([{"type": "text", "text": text.encode("utf-8", "replace").decode()}]),
+        "isError": b"true",
+    }
 
 
 def write_json(value: object) -> bytes:
@@ -305,8 +309,3 @@ def _convert_by_pydantic(value: object) -> object:
 
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_convert_unknown)
-
-
-def _replace_surrogates(text: str) -> str:
-    """The text with parts replaced that JSON cannot contain, such as lone surrogates."""
-    return text.encode("utf-8", "replace").decode()

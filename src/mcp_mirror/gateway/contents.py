@@ -63,11 +63,6 @@ class ContentCapture:
     async def capture_resource(self, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
         """Return the result of a `resources/read` with notices in place of large contents.
 
-        Args:
-            result: The upstream's result.
-            namespace: The owner of stored values.
-            origin: The resource.
-
         Raises:
             ToolError: The flow policy hides the resource from the model.
             StoreError: The model may not see a content, and the content could not be stored.
@@ -92,11 +87,6 @@ class ContentCapture:
 
     async def capture_prompt(self, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
         """Return the result of a `prompts/get` with notices in place of large messages.
-
-        Args:
-            result: The upstream's result.
-            namespace: The owner of stored values.
-            origin: The prompt.
 
         Raises:
             ToolError: The flow policy hides the prompt from the model.

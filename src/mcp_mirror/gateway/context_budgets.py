@@ -1,7 +1,7 @@
 """Token accounts of conversations: each call reserves the tokens that its reply may take.
 
 An account belongs to a namespace and to the harness's conversation id, or to the connection if the harness sends none.
-Accounts live in this process only.
+Accounts live in this process only. The module also counts the tokens of replies.
 """
 
 import logging
@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import anyio.to_thread
 import msgspec
 
-from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, compute_capacity
+from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, compute_capacity, lower_budgets
+from mcp_mirror.core.replies import Reply, count_reply_bytes, count_result_tokens
 from mcp_mirror.errors import ToolError
-from mcp_mirror.settings.policies import ContextPolicy
+from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
+from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)
 
@@ -35,6 +38,8 @@ _EXPECTED: Final = (
 
 Key = tuple[str, str]
 """Whether the harness or the connection named the conversation, and the name."""
+_INLINE_BYTES: Final = 1 << 17
+"""Replies up to this size are counted on the event loop, larger ones in a thread."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -200,3 +205,15 @@ def _create_account(capacity: int, definitions: int) -> TokenAccount:
             capacity,
         )
     return TokenAccount(capacity, definitions)
+
+
+async def count_reply_tokens(reply: Reply, estimate: Callable[[Buffer], int]) -> int:
+    """Return the tokens that a model reads of a reply."""
+    if count_reply_bytes(reply) > _INLINE_BYTES:
+        return await anyio.to_thread.run_sync(count_result_tokens, reply, estimate)
+    return count_result_tokens(reply, estimate)
+
+
+def fit_to_reservation(mirror: MirrorPolicy, reservation: Reservation) -> MirrorPolicy:
+    """Return the policy with no budget above what a call may send."""
+    return mirror if reservation.tokens is None else lower_budgets(mirror, reservation.tokens)

@@ -1,29 +1,39 @@
 """The innermost step of the pipeline: runs one of the gateway's own tools, or calls the upstream's tool of a twin."""
 
 import hashlib
+import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+import anyio.to_thread
 import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import Reply, build_content_reply, build_error_reply
-from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved, explain_strings
+from mcp_mirror.core.resolve import (
+    EscapedPath,
+    Pointer,
+    Resolved,
+    TypedText,
+    explain_strings,
+    find_typed_texts,
+    substitute_pointers,
+)
 from mcp_mirror.core.result_processing import Visibility
+from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError, UpstreamError
-from mcp_mirror.gateway.arguments import fit_arguments, select_header_arguments
 from mcp_mirror.gateway.call import Call, RuntimeState, ScriptOrigin
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_error
-from mcp_mirror.gateway.routing import Router
+from mcp_mirror.gateway.routing import Router, ToolFinder
 from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
-from mcp_mirror.gateway.stages.call_metrics import RequestObserver
-from mcp_mirror.gateway.tool_finder import ToolFinder
+from mcp_mirror.gateway.stages.telemetry import RequestObserver
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.scripts import Scripts
@@ -31,10 +41,11 @@ from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import has_candidates
-from mcp_mirror.payload.json_rpc import contiguous
+from mcp_mirror.payload.json_rpc import contiguous, join
+from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
-from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.types import Buffer, JsonToken, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 from mcp_mirror.upstreams.session import UpstreamRequest
@@ -51,6 +62,15 @@ _MAX_NAMESPACES: Final = 1_000
 Values = Mapping[Pointer, Resolved]
 """The stored values that pointers in the arguments name."""
 _NO_VALUES: Final[Values] = {}
+_VALIDATED_BYTES: Final = 1 << 18
+"""Arguments up to this size are validated against the tool's schema."""
+_INLINE_BYTES: Final = 1 << 17
+"""Values up to this size are substituted on the event loop, larger ones in a thread."""
+
+Found = Pointer | EscapedPath | TypedText
+"""A string of the arguments that is replaced."""
+Validate = Callable[[CatalogEntry, bytes], Awaitable[str | None]]
+"""Returns the first fault of a tool's arguments (JSON text); None if they are valid or the upstream validates them."""
 
 
 class _Inputs(msgspec.Struct, frozen=True):
@@ -79,13 +99,6 @@ class Dispatcher:
     def __init__(
         self, services: Services, read_state: Callable[[], RuntimeState], observer: RequestObserver | None = None
     ) -> None:
-        """Dispatch calls.
-
-        Args:
-            services: The objects that all calls share.
-            read_state: Returns the current state.
-            observer: Measures the requests to upstreams; None: nothing does.
-        """
         self._observer = observer
         self._services = services
         self._read_state = read_state
@@ -303,3 +316,78 @@ def _require_input(call: Call, required: InputRequired) -> Reply:
     if call.round_state:
         required = replace(required, state={**(required.state or {}), **call.round_state})
     return build_input_required_reply(required, call.arguments, call.name)
+
+
+async def fit_arguments(
+    entry: CatalogEntry,
+    arguments: Buffer,
+    found: tuple[Pointer | EscapedPath, ...],
+    values: Mapping[Pointer, Resolved],
+    validate: Validate,
+    *,
+    may_quote: bool,
+) -> Segments:
+    """Replace pointers by their values and validate the result against the tool's own schema.
+
+    If the arguments are not valid, a text in place of another type is replaced by the JSON that it contains.
+
+    Args:
+        entry: The tool.
+        arguments: A JSON object, as the client sent it.
+        found: The strings that are replaced.
+        values: The values of pointers.
+        validate: Validates arguments.
+        may_quote: An error may quote the values.
+
+    Raises:
+        ToolError: The arguments do not fit.
+    """
+    sent = await _substitute(entry, arguments, found, values) if found else (arguments,)
+    if (fault := await _find_fault(entry, sent, validate)) is None:
+        return sent
+    typed_texts = find_typed_texts(arguments, found, types_at(entry.schema))
+    if typed_texts:
+        replaced = tuple(sorted((*found, *typed_texts), key=lambda item: item.span.start))
+        changed = await _substitute(entry, arguments, replaced, values)
+        if await _find_fault(entry, changed, validate) is None:
+            return changed
+    if not may_quote:
+        fault = "the value of a memory path does not match the tool's schema"
+    raise ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. Correct them and call again.")
+
+
+async def _substitute(
+    entry: CatalogEntry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
+) -> Segments:
+    """Replace pointers by their values; in a thread if a value is large, because it may need to be parsed or quoted."""
+
+    def replace_all() -> Segments:
+        return substitute_pointers(arguments, found, values, types_at(entry.schema))
+
+    is_large = any(len(value.blob) > _INLINE_BYTES for value in values.values())
+    return await anyio.to_thread.run_sync(replace_all) if is_large else replace_all()
+
+
+async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Validate) -> str | None:
+    """Return the first fault of the arguments; None if they are valid, or so large that the upstream validates them."""
+    if sum(map(len, arguments)) > _VALIDATED_BYTES:
+        return None
+    return await validate(entry, bytes(join(arguments)))
+
+
+def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
+    """Return the arguments that the schema mirrors into HTTP headers, parsed, as a tree of their locations."""
+    selected: dict[str, Any] = {}
+    text = join(arguments) if entry.headers else b""
+    for location in entry.headers:
+        if not isinstance(span := locate(text, location), Miss):
+            with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header
+                _set_at(selected, location, json.loads(text[span.start : span.stop]))
+    return selected
+
+
+def _set_at(tree: dict[str, Any], location: tuple[JsonToken, ...], value: object) -> None:
+    *above, last = location
+    for token in above:
+        tree = tree.setdefault(str(token), {})
+    tree[str(last)] = value

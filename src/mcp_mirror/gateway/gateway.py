@@ -18,6 +18,7 @@ from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.paths import URI_TEMPLATE, parse_uri
 from mcp_mirror.payload.floods import Steps
+from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.registry import UpstreamRegistry
@@ -27,6 +28,9 @@ STATUS_URI: Final = "mcp-mirror://upstreams"
 """The resource that reports the state of each upstream."""
 VIEW_URI: Final = "ui://mcp-mirror/memory"
 """The resource with the view of `memory_list`, for clients that show MCP Apps."""
+
+_MAX_CHARACTERS: Final = 200
+"""Characters of a name, a title or a version."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -115,6 +119,18 @@ class Gateway:
         """Return the upstream that the gateway replaces, for this client; None if it serves several."""
         name = caller.upstream or self.runtime.state.config.server.wraps
         return next((one for one in self.upstreams if one.policy.name == name), None) if name else None
+
+    def find_identity(self, caller: Caller) -> dict[str, Any] | None:
+        """Return the `serverInfo` of the upstream that the gateway replaces, for this client.
+
+        Returns:
+            Name, title and version; None if the gateway replaces none, or its texts may not be shown.
+        """
+        upstream = self.find_only_upstream(caller)
+        if upstream is None or upstream.listing is None or not self.may_show(upstream.policy.name):
+            return None
+        info = {key: sanitize(str(text))[:_MAX_CHARACTERS] for key, text in upstream.listing.info.items()}
+        return {"version": "", **info} if info.get("name") else None
 
     @property
     def memory(self) -> Memory:

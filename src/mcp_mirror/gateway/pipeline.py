@@ -1,31 +1,33 @@
-"""The order of the stages that every tool call passes through."""
+"""The order of the stages that every tool call passes through, and the state of a gateway for a configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
-from mcp_mirror.errors import ConfigError
-from mcp_mirror.gateway.call import Next, Stage
-from mcp_mirror.gateway.call_quotas import CallQuotas
+from mcp_mirror.core.catalog import Catalog
+from mcp_mirror.core.replies import Reply, build_error_reply
+from mcp_mirror.errors import ConfigError, MirrorError, RefusedError
+from mcp_mirror.gateway.call import Call, Next, RuntimeState, Stage
+from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import ContextBudgets
-from mcp_mirror.gateway.stages.audit import AuditStage
-from mcp_mirror.gateway.stages.call_log import CallLogStage
-from mcp_mirror.gateway.stages.call_metrics import CallMetricsStage
-from mcp_mirror.gateway.stages.concurrency import ConcurrencyStage
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
-from mcp_mirror.gateway.stages.context_budget import ContextBudgetStage
-from mcp_mirror.gateway.stages.errors import answer_errors
-from mcp_mirror.gateway.stages.events import EventStage
-from mcp_mirror.gateway.stages.quota import QuotaStage
-from mcp_mirror.gateway.stages.usage import UsageStage
+from mcp_mirror.gateway.stages.limits import CallQuotas, ConcurrencyStage, ContextBudgetStage, QuotaStage
+from mcp_mirror.gateway.stages.reporting import AuditStage, CallLogStage, EventStage, UsageStage
+from mcp_mirror.gateway.stages.telemetry import CallMetricsStage
+from mcp_mirror.gateway.tool_search import search_tools
+from mcp_mirror.memory.code.run import RUN, RUN_TOOL
+from mcp_mirror.memory.tools.table import own_tools
+from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.events import EventRecorder
-from mcp_mirror.security.flows import Flows
-from mcp_mirror.security.path_hash import PathHasher
+from mcp_mirror.security.flows import Flows, build_flows
+from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.rate_limits import PrincipalLimiter
+from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.tokens import upper_estimator
 
@@ -62,14 +64,7 @@ class StageDependencies:
 def build_stages(
     config: Config, flows: Flows, shared: StageDependencies, custom: Sequence[Stage] = ()
 ) -> tuple[Stage, ...]:
-    """Return the stages in the order in which a call passes through them; a stage that is not configured is absent.
-
-    Args:
-        config: The configuration.
-        flows: Its flow policy.
-        shared: Objects that stages share.
-        custom: The user's own stages.
-    """
+    """Return the stages in the order in which a call passes through them; a stage that is not configured is absent."""
     estimate = upper_estimator(config.mirror.provider)
     has_memory = not config.is_transparent
     recorder = shared.recorder if has_memory else None
@@ -124,3 +119,66 @@ def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"The stage {name!r} of `mirror.stages` cannot be imported: {error}") from error
     return tuple(stages)
+
+
+async def answer_errors(call: Call, call_next: Next) -> Reply:
+    """Answer a call; errors become replies with `isError`.
+
+    Raises:
+        RefusedError: The client, not the model, must see the upstream's JSON-RPC error.
+    """
+    try:
+        return await call_next(call)
+    except RefusedError:
+        raise
+    except MirrorError as error:
+        call.trace.reason = error.reason or call.trace.reason
+        return build_error_reply(str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class StateBuilder:
+    """The objects that outlive a reload, from which every state is built."""
+
+    services: Services
+    shared: StageDependencies
+    dispatch: Next
+    """The innermost step of the pipeline."""
+    stages: tuple[Stage, ...] = ()
+    """Stages of the program that runs the gateway."""
+
+    def build(self, config: Config, pins: Pins, catalog: Catalog, *, is_isolated: bool) -> RuntimeState:
+        """Return the state for a configuration.
+
+        Args:
+            config: The configuration.
+            pins: The pinned tool definitions.
+            catalog: The catalog until the upstreams are listed.
+            is_isolated: Several principals use the gateway.
+
+        Raises:
+            ConfigError: A stage that the configuration names cannot be loaded.
+        """
+        services = self.services
+        flows = build_flows(config, is_isolated=is_isolated)
+        custom = (*self.stages, *load_stages(config.mirror.stages))
+        return RuntimeState(
+            config=config,
+            pins=pins,
+            flows=flows,
+            own_tools={**search_tools(config.mirror), **self._memory_tools(config)},
+            contents=ContentCapture(
+                services.writer, config.mirror, services.limits, services.new_id, services.upstreams.may_show, flows
+            ),
+            answer=compose(build_stages(config, flows, self.shared, custom), self.dispatch),
+            catalog=catalog,
+        )
+
+    def _memory_tools(self, config: Config) -> Mapping[str, MemoryTool]:
+        if config.is_transparent:
+            return {}
+        lifetime = self.services.writer.lifetime.lifetime
+        tools = own_tools(config.memory_tools, lifetime, has_sql=self.services.sql is not None)
+        if self.services.sandbox is None or not config.memory_tools.admits(RUN):
+            return tools
+        return {**tools, RUN: RUN_TOOL}

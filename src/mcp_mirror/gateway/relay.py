@@ -138,8 +138,11 @@ class Relay:
         self._last_pages |= {(kind, name, namespace): page for name, page in pages.items()}
         # An upstream that is down for a while keeps its items, so that the names of the others do not change.
         listed = [(name, pages.get(name, self._last_pages.get((kind, name, namespace)))) for name in names]
+        # The check for reserved names: the gateway has no prompts of its own.
         merged = merge_lists(
-            kind, ((name, page.items) for name, page in listed if page), self._choose_reservation_check(kind)
+            kind,
+            ((name, page.items) for name, page in listed if page),
+            self.is_reserved if kind != "prompts" else lambda _name: False,
         )
         self._origins[kind, self._list_visible_names(channel.caller)] = merged.origins
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
@@ -209,10 +212,6 @@ class Relay:
     def uri_for(self, origin: ResourceOrigin, caller: Caller) -> str:
         """Return the URI that a client uses for a resource."""
         return assign_name("resources", origin, self._get_last_list("resources", caller), self.is_reserved)
-
-    def _choose_reservation_check(self, kind: Kind) -> IsReserved:
-        """The check for reserved names: the gateway has no prompts of its own."""
-        return self.is_reserved if kind != "prompts" else lambda _name: False
 
     def _list_visible_names(self, caller: Caller) -> UpstreamNames:
         return tuple(upstream.policy.name for upstream in self.upstreams.visible_to(caller))

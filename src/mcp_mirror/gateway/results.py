@@ -28,8 +28,8 @@ from mcp_mirror.core.result_processing import (
 )
 from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError, WireError
 from mcp_mirror.gateway.call import Call, RuntimeState
-from mcp_mirror.gateway.reply_cost import count_reply_tokens
-from mcp_mirror.gateway.services import Services, fit_to_reservation
+from mcp_mirror.gateway.context_budgets import count_reply_tokens, fit_to_reservation
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.flows import format_labels
@@ -166,10 +166,19 @@ class ResultProcessor:
         """Return the notice of a stored result, its path if the notice does not fit, or the unchanged result."""
         result = processed.result
         if result.captured.value is None and not processed.is_hidden:
-            return await self._pass_through(call, options.tool, result.members)
+            if await self._reserve(call, result.members):
+                return result.members
+            tokens = await _count_tokens(call, result.members)
+            return build_error_reply(
+                f"Tool {options.tool!r} was called. Its result, about {tokens:,} tokens, does not fit the "
+                f"{call.reservation.left:,} that are left in this conversation's context, and is not stored "
+                "(`capture: never`). Compact the conversation, or ask for less."
+            )
         call.trace.hidden_tokens = count_hidden_tokens(result.captured)
         if processed.is_hidden:
-            return _build_hidden_reply(result, options.bases.value)
+            if result.captured.value is not None:
+                return build_path_reply(result, options.bases.value)
+            return {"content": b"[]", "isError": b"true" if result.captured.is_error else b"false"}
         reply = build_reply(result, options.bases.value if call.config.mirror.resource_links else None)
         return reply if await self._fits(call, reply) else build_path_reply(result, options.bases.value)
 
@@ -222,16 +231,6 @@ class ResultProcessor:
             return True
         return call.reservation.widen(await _count_tokens(call, reply))
 
-    async def _pass_through(self, call: Call, tool: str, members: Reply) -> Reply:
-        """Return a result that is not stored unchanged, or an error if its conversation has no room for it."""
-        if await self._reserve(call, members):
-            return members
-        return build_error_reply(
-            f"Tool {tool!r} was called. Its result, about {await _count_tokens(call, members):,} tokens, does not fit "
-            f"the {call.reservation.left:,} that are left in this conversation's context, and is not stored "
-            "(`capture: never`). Compact the conversation, or ask for less."
-        )
-
 
 def convert_refusal(error: RefusedError, entry: CatalogEntry, options: ProcessingOptions) -> Mapping[str, Buffer]:
     """Return an upstream's JSON-RPC error to a twin's call as a tool error, which the error budget bounds.
@@ -260,13 +259,6 @@ def hide_error(error: UpstreamError, tool: str, visibility: Visibility) -> ToolE
     return ToolError(
         f"{refusal.log_message} Its message is hidden because it may repeat a hidden value (`preview: false`)."
     )
-
-
-def _build_hidden_reply(result: ProcessedResult, base: str) -> Reply:
-    """Return the path of a stored result; a result without content has none."""
-    if result.captured.value is not None:
-        return build_path_reply(result, base)
-    return {"content": b"[]", "isError": b"true" if result.captured.is_error else b"false"}
 
 
 def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bool:

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from mcp_mirror.core.budgets import lower_budgets
-from mcp_mirror.gateway.context_budgets import UNLIMITED, Reservation
+from mcp_mirror.gateway.context_budgets import UNLIMITED, Reservation, fit_to_reservation
 from mcp_mirror.memory.code.sandbox import Sandbox
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.tools.tool import Memory
@@ -14,8 +13,8 @@ from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
-from mcp_mirror.security.path_hash import PathHasher
-from mcp_mirror.settings.policies import Config, MirrorPolicy, WirePolicy
+from mcp_mirror.security.sanitize import PathHasher
+from mcp_mirror.settings.policies import Config, WirePolicy
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.upstreams.elicitation import SuspendedCalls
 from mcp_mirror.upstreams.registry import UpstreamRegistry
@@ -66,14 +65,7 @@ class MemoryScope:
 
 
 def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryScope) -> Memory:
-    """Return what the gateway's own tools and resources work on.
-
-    Args:
-        services: The objects that all calls share.
-        config: The configuration.
-        flows: The flow policy.
-        scope: The call that the memory is opened for.
-    """
+    """Return what the gateway's own tools and resources work on."""
     return Memory(
         writer=services.writer,
         scanner=services.scanner,
@@ -93,8 +85,3 @@ def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryS
         sql=services.sql,
         path_labels=scope.path_labels,
     )
-
-
-def fit_to_reservation(mirror: MirrorPolicy, reservation: Reservation) -> MirrorPolicy:
-    """Return the policy with no budget above what a call may send."""
-    return mirror if reservation.tokens is None else lower_budgets(mirror, reservation.tokens)

@@ -45,14 +45,6 @@ class Subscriptions:
     """The resources that clients are subscribed to."""
 
     def __init__(self, upstreams: UpstreamRegistry, relay: Relay, tasks: TaskGroup, limit: int = 1000) -> None:
-        """Begin without subscriptions.
-
-        Args:
-            upstreams: All upstreams.
-            relay: Finds the upstream of a resource.
-            tasks: Runs one task per subscription.
-            limit: Subscriptions that one principal may have.
-        """
         self._limit = limit
         self._namespaces: dict[Hashable, str] = {}
         """The namespace of each subscriber."""

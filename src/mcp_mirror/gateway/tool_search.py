@@ -86,13 +86,7 @@ class ToolListing:
 
 
 def choose_listing(policy: MirrorPolicy, catalog: Catalog, own_tools: Mapping[str, MemoryTool]) -> Steps[ToolListing]:
-    """Return what a client sees, in steps of one tool.
-
-    Args:
-        policy: The configuration.
-        catalog: All tools that the client may use.
-        own_tools: The gateway's own tools.
-    """
+    """Return what a client sees, in steps of one tool."""
     is_search = policy.listing == "search"
     if policy.listing == "auto":
         is_search = (yield from catalog.count_tokens(policy.provider)) > policy.listing_budget

@@ -22,9 +22,9 @@ import msgspec
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
-from mcp_mirror.config.given import GivenStore, GivenUpstreams, read_given
+from mcp_mirror.config.loading import GivenStore, GivenUpstreams, read_given
 from mcp_mirror.core.replies import Reply as ToolResult
-from mcp_mirror.core.tool_definitions import Definition, Format, format_definition
+from mcp_mirror.core.tool_inspection import Definition, Format, format_definition
 from mcp_mirror.errors import MirrorError, unwrap_error_group
 from mcp_mirror.functions.reply import Reply, ScriptReply, read_reply
 from mcp_mirror.functions.results import encode_media, write_json

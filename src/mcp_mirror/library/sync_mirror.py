@@ -14,8 +14,8 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mcp_mirror.callers import LOCAL
-from mcp_mirror.config.given import GivenStore, GivenUpstreams
-from mcp_mirror.core.tool_definitions import Definition, Format
+from mcp_mirror.config.loading import GivenStore, GivenUpstreams
+from mcp_mirror.core.tool_inspection import Definition, Format
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply, ScriptReply
 from mcp_mirror.functions.signatures import ToolOptions

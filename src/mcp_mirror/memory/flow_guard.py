@@ -112,15 +112,7 @@ class FlowGuard:
 def _build_flow_error(
     refused: Mapping[str, Refusal], labels: Mapping[str, Labels], to: str, tool: str, flow: str
 ) -> FlowError:
-    """The error of a refused flow, with the elicitation that a user can allow it with.
-
-    Args:
-        refused: The refusal of each value, by base.
-        labels: The labels of all values, by base.
-        to: The destination.
-        tool: The tool's name, as clients know it.
-        flow: The flow's id.
-    """
+    """The error of a refused flow, with the elicitation that a user can allow it with."""
     base, first = next(iter(refused.items()))
     action = _FLOWS.get(to, f"go to {describe_place(to)}")
     more = f" ({len(refused) - 1} more may not either.)" if len(refused) > 1 else ""

@@ -104,7 +104,9 @@ def _describe(value: Any, limits: _Limits, *, with_values: bool, level: int = 0)
             return f"<{kind}, {len(value):,} {parts}>"
         return _describe_container(value, limits, with_values=with_values, level=level + 1)
     if isinstance(value, str):
-        return _describe_text(value, limits, with_values=with_values)
+        if len(value) in _PATH_CHARACTERS and (path := parse_path(strip_wrapping(value))):
+            return str(path)
+        return _cut(value, limits.characters) if with_values else f"<text, {len(value):,} characters>"
     if isinstance(value, bool) or value is None or with_values:
         return value
     return "<number>"
@@ -120,12 +122,6 @@ def _describe_container(value: Any, limits: _Limits, *, with_values: bool, level
         return shown | ({"...": f"<{rest:,} more members>"} if rest > 0 else {})
     items = [_describe(item, limits, with_values=with_values, level=level) for item in value[: limits.items]]
     return [*items, f"<{rest:,} more items>"] if rest > 0 else items
-
-
-def _describe_text(text: str, limits: _Limits, *, with_values: bool) -> str:
-    if len(text) in _PATH_CHARACTERS and (path := parse_path(strip_wrapping(text))):
-        return str(path)
-    return _cut(text, limits.characters) if with_values else f"<text, {len(text):,} characters>"
 
 
 def _cut(text: str, most: int) -> str:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
 from mcp_mirror.errors import RefusalReason
-from mcp_mirror.security.path_hash import PathHasher
+from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.types import Buffer
 
 Event = Literal["call", "flow", "refusal", "read"]
@@ -159,13 +159,7 @@ class CallTrace:
 
 
 def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:
-    """A record as a line of ASCII with bounded length.
-
-    Args:
-        record: The record.
-        time: The time as it is written.
-        path_hasher: Hashes memory paths.
-    """
+    """A record as a line of ASCII with bounded length."""
     members: dict[str, Any] = {
         "time": time,
         "event": record.event,

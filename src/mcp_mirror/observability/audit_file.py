@@ -18,8 +18,8 @@ import anyio.to_thread
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import AuditRecord, format_record
-from mcp_mirror.security.path_hash import PathHasher
-from mcp_mirror.system.private_files import UnsafePathError, open_log
+from mcp_mirror.security.sanitize import PathHasher
+from mcp_mirror.system.files import UnsafePathError, open_log
 
 _logger = logging.getLogger(__name__)
 

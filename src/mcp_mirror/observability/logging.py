@@ -16,9 +16,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_mirror.errors import summarize_traceback
-from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.redaction import HIDDEN, find_secrets, list_secret_forms
-from mcp_mirror.security.sanitize import cut, sanitize
+from mcp_mirror.security.sanitize import PathHasher, cut, sanitize
 from mcp_mirror.settings.policies import Config, LogFormat
 from mcp_mirror.settings.upstreams import HttpEndpoint
 

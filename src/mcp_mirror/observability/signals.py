@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 from mcp_mirror.settings.policies import Config
 
 if TYPE_CHECKING:
-    from mcp_mirror.observability.log_export import LogExport
-    from mcp_mirror.observability.metric_export import MetricExport
     from mcp_mirror.observability.metrics import Metrics
+    from mcp_mirror.observability.otlp import LogExport, MetricExport
     from mcp_mirror.observability.tracing import Tracing
 
 _logger = logging.getLogger(__name__)
@@ -51,13 +50,7 @@ NO_SIGNALS: Final = Signals()
 
 
 def open_signals(config: Config, version: str, environ: Mapping[str, str]) -> Signals:
-    """Return the signals that a configuration and the `OTEL_*` variables ask for.
-
-    Args:
-        config: The configuration.
-        version: The version of the gateway.
-        environ: The environment.
-    """
+    """Return the signals that a configuration and the `OTEL_*` variables ask for."""
     signals = _open_exports(config, version, environ)
     if config.server.metrics is None or signals.metrics is not None:
         return signals

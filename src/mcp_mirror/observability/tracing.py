@@ -31,7 +31,7 @@ class Tracing:
 
     def start_server_span(self, tool: str, meta: Mapping[str, Any]) -> Span:
         """Return the span of a client's call, a child of the span that its `_meta` names."""
-        parent = self._propagator.extract(_select_context(meta))
+        parent = self._propagator.extract({key: meta[key] for key in _FIELDS if isinstance(meta.get(key), str)})
         return self._start(tool, parent, SpanKind.SERVER)
 
     def start_script_span(self, tool: str, parent: Span | None) -> Span:
@@ -87,7 +87,3 @@ def end_span(span: Span, error: str) -> None:
 
 def _select_parent(parent: Span | None) -> Context | None:
     return trace.set_span_in_context(parent) if parent is not None else None
-
-
-def _select_context(meta: Mapping[str, Any]) -> dict[str, str]:
-    return {key: meta[key] for key in _FIELDS if isinstance(meta.get(key), str)}

@@ -123,7 +123,10 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
         check_encoding(frame)
         if max_depth < MAX_DEPTH:
             _check_depth(frame, max_depth)
-        return _DECODER.decode(frame) if _is_shallow(frame) else _decode(frame, _RESERVE)
+        text = bytes(frame) if len(frame) <= _SMALL else b""
+        if text and text.count(b"[") + text.count(b"{") < _SHALLOW:  # not nested deep, as most messages
+            return _DECODER.decode(frame)
+        return _decode(frame, _RESERVE)
     except RecursionError:
         at = _find_excess_depth(frame, max_depth)
         raise WireError(
@@ -198,11 +201,6 @@ def check_encoding(frame: Buffer) -> None:
             raise WireError(f"The message is not valid JSON: it is not UTF-8 at byte {where:,}.") from None
 
 
-def _check_depth(frame: Buffer, most: int) -> None:
-    if is_deeper(frame, most):
-        raise RecursionError
-
-
 def is_deeper(text: Buffer, most: int) -> bool:
     """Whether JSON text is nested deeper than `most` levels, without parsing it."""
     left = b"".join(_strip_strings(text))
@@ -227,17 +225,16 @@ def _strip_strings(text: Buffer) -> Iterator[bytes]:
         inside = inside == (len(parts) % 2 == 1)
 
 
+def _check_depth(frame: Buffer, most: int) -> None:
+    if is_deeper(frame, most):
+        raise RecursionError
+
+
 def _find_excess_depth(frame: Buffer, most: int) -> int:
     """The offset at which a message exceeds `most` levels of nesting."""
     depth = 0
     found = (match for match in _BRACKET.finditer(frame) if (depth := depth + _STEP.get(match[0], 0)) > most)
     return next((match.start() for match in found), len(frame))
-
-
-def _is_shallow(frame: Buffer) -> bool:
-    """Whether a cheap test shows that a message is not nested deep, as for most messages."""
-    text = bytes(frame) if len(frame) <= _SMALL else b""
-    return bool(text) and text.count(b"[") + text.count(b"{") < _SHALLOW
 
 
 def _decode(frame: Buffer, reserve: int) -> Message:
@@ -416,7 +413,7 @@ def array_of(values: Iterable[Buffer | Segments]) -> Segments:
     """A JSON array in pieces, without copying its values."""
     pieces: list[Buffer] = []
     for value in values:
-        pieces += (b"," if pieces else b"[", *_as_segments(value))
+        pieces += (b"," if pieces else b"[", *(value if isinstance(value, tuple) else (value,)))
     return (*pieces, b"]") if pieces else (b"[]",)
 
 
@@ -457,7 +454,3 @@ def line_of(segments: Segments, size: int = 1 << 18) -> Iterator[bytes]:
             yield last
         last = chunk.replace(b"\n", b" ")
     yield last + b"\n"
-
-
-def _as_segments(value: Buffer | Segments) -> Segments:
-    return value if isinstance(value, tuple) else (value,)

@@ -26,7 +26,7 @@ from mcp_mirror.payload.floods import REST, Pacer
 from mcp_mirror.payload.framing import LineReader
 from mcp_mirror.payload.json_rpc import line_of
 from mcp_mirror.payload.spool import Frame, SpoolCollector
-from mcp_mirror.system.wide_pipe import PIPE_BYTES
+from mcp_mirror.system.resources import PIPE_BYTES
 from mcp_mirror.types import Segments
 
 _AT_ONCE: Final = 1 << 15
@@ -152,21 +152,17 @@ class LineSource:
             return
         try:
             self._read_now()
-            self._take_ready()
+            if 0 < len(self._unread) <= _AT_ONCE:
+                self._cut()
+            taken = 0
+            while self._ready and taken < _TAKEN_AT_ONCE and self.take(self._ready[0]):
+                self._ready.popleft()
+                taken += 1
         except Exception as error:  # noqa: BLE001  # the waiting task raises it
             self._arrival.set_exception(error)
         else:
             if self._ready or self._unread:
                 self._arrival.set_result(None)
-
-    def _take_ready(self) -> None:
-        """Let `take` handle messages in the order of arrival, up to the first that it does not handle."""
-        if 0 < len(self._unread) <= _AT_ONCE:
-            self._cut()
-        taken = 0
-        while self._ready and taken < _TAKEN_AT_ONCE and self.take(self._ready[0]):
-            self._ready.popleft()
-            taken += 1
 
     def _read_now(self) -> None:
         self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))
@@ -254,18 +250,15 @@ class LineSink:
     def _has_room(self, size: int) -> bool:
         """Whether a line of this size can be written without blocking."""
         if size <= _SHORT:
-            return self._is_writable()
+            if sys.platform == "win32":
+                return True
+            if self._poll is None:
+                self._poll = select.poll()
+                self._poll.register(self._descriptor, select.POLLOUT)
+            return bool(self._poll.poll(0))
         if self._capacity is None:
             self._capacity = _measure_capacity(self._descriptor)
         return size <= min(self._capacity, _WRITTEN_AT_ONCE) and not _count_unread(self._descriptor)
-
-    def _is_writable(self) -> bool:
-        if sys.platform == "win32":
-            return True
-        if self._poll is None:
-            self._poll = select.poll()
-            self._poll.register(self._descriptor, select.POLLOUT)
-        return bool(self._poll.poll(0))
 
     def _write(self, segments: Segments) -> None:
         for piece in line_of(segments):

@@ -17,9 +17,7 @@ from typing import Final, Self
 from mcp_mirror.payload.framing import HEAD, Overlong
 from mcp_mirror.payload.json_rpc import MAX_VALUES, RequestId, has_more_values, recover_id
 from mcp_mirror.settings.policies import WirePolicy
-from mcp_mirror.system.files import map_file, write_all
-from mcp_mirror.system.large_files import unlink_large
-from mcp_mirror.system.private_files import open_folder
+from mcp_mirror.system.files import map_file, open_folder, unlink_large, write_all
 from mcp_mirror.types import Buffer
 
 _PREFIX: Final = "mcp-mirror-"
@@ -142,7 +140,12 @@ class SpoolCollector:
         if self.size > policy.max_message_bytes:
             self._drop(piece)
         elif self.size > policy.spool_bytes:
-            self._spool_piece(piece)
+            if not self._is_spooled:
+                self._write_ahead(self.size)
+                self._pieces, self._is_spooled = [_read_head((*self._pieces, piece))], True
+            assert self._file is not None  # noqa: S101  # opened above
+            write_all(self._file, piece)
+            self._tail = (self._tail + bytes(piece[-HEAD:]))[-HEAD:]
         else:
             self._pieces.append(bytes(piece))
             if self.size > policy.spool_bytes // 2:
@@ -192,14 +195,6 @@ class SpoolCollector:
             write_all(self._file, piece)
             self._written += 1
             size -= len(piece)
-
-    def _spool_piece(self, piece: Buffer) -> None:
-        if not self._is_spooled:
-            self._write_ahead(self.size)
-            self._pieces, self._is_spooled = [_read_head((*self._pieces, piece))], True
-        assert self._file is not None  # noqa: S101  # opened above
-        write_all(self._file, piece)
-        self._tail = (self._tail + bytes(piece[-HEAD:]))[-HEAD:]
 
     def _drop(self, piece: Buffer) -> None:
         """Keep only the head, and discard the rest of this message as it arrives."""

@@ -2,9 +2,7 @@
 
 from mcp_mirror.prune.formats import ChatFormat
 from mcp_mirror.prune.ledger import Estimate
-from mcp_mirror.prune.phases import Phase
-from mcp_mirror.prune.pruning import Cut, Memory, Pruned, prune_messages
-from mcp_mirror.prune.restoring import pruned_paths, restore_messages
+from mcp_mirror.prune.pruning import Cut, Memory, Phase, Pruned, prune_messages, pruned_paths, restore_messages
 
 __all__ = [
     "ChatFormat",

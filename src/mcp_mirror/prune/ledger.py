@@ -5,13 +5,16 @@ with only this part, and the message is estimated again only when the budget see
 many parts would be estimated once for each of them.
 """
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from uuid import UUID
 
+from mcp_mirror.paths import PRUNED_LABEL, new_base
 from mcp_mirror.prune.formats import Message, Slot
-from mcp_mirror.prune.replacements import replace_values
-from mcp_mirror.types import Location
+from mcp_mirror.prune.stubs import Domain
+from mcp_mirror.types import Buffer, Location
 
 Estimate = Callable[[Message], int]
 """Returns the tokens of one message."""
@@ -64,7 +67,9 @@ class TokenLedger:
         if self._parts[slot.at] == 1:
             saved = self._costs[slot.at] - self._estimate(replace_values({slot.where: stub}, self._given[slot.at]))
         else:
-            shorter = replace_values({_locate_isolated(slot): stub}, self._isolate(slot))
+            is_item = _find_item_index(slot) is not None
+            where = (slot.where[0], 0, *slot.where[2:]) if is_item else slot.where  # where the part is isolated
+            shorter = replace_values({where: stub}, self._isolate(slot))
             saved = self.count_part(slot) - self._estimate(shorter)
         if saved <= 0:
             return 0
@@ -112,6 +117,21 @@ def _find_item_index(slot: Slot) -> int | None:
     return item if isinstance(item, int) else None
 
 
-def _locate_isolated(slot: Slot) -> Location:
-    """The location of a part in a message that contains only this part."""
-    return slot.where if _find_item_index(slot) is None else (slot.where[0], 0, *slot.where[2:])
+def compute_path(slot: Slot, domain: Domain, blob: Buffer) -> str:
+    """The path of a pruned part, derived from its content and owner: the same part always has the same path."""
+    digest = hashlib.sha256(f"{domain}\0{slot.owner}\0".encode())
+    digest.update(blob)
+    return new_base(PRUNED_LABEL, UUID(bytes=digest.digest()[:16], version=4))
+
+
+def replace_values(changes: Mapping[Location, Any], node: Any) -> Any:
+    """A JSON value with other values at some locations; the copy shares everything else with it."""
+    if () in changes:
+        return changes[()]
+    below: dict[Any, dict[Location, Any]] = {}
+    for (step, *rest), value in changes.items():
+        below.setdefault(step, {})[tuple(rest)] = value
+    copy = node.copy()
+    for step, inner in below.items():
+        copy[step] = replace_values(inner, node[step])
+    return copy

@@ -1,18 +1,69 @@
-"""Prunes as few parts of a conversation as needed to fit a budget."""
+"""Prunes as few parts of a conversation as needed to fit a budget, and restores them.
 
-from collections.abc import Iterator, Mapping
+Phases go from the parts that a model needs least to those it needs most. Within a phase, large parts come before small
+ones, and old parts before new ones of the same size class; each size class covers a factor of four. The order of two
+parts does not change as a conversation grows, so later requests prune mostly the same parts, and the provider's prompt
+cache remains valid.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
-from mcp_mirror.prune.formats import LABELS, ChatFormat, Message, Slot, check_messages, find_slots
-from mcp_mirror.prune.ledger import Estimate, TokenLedger
-from mcp_mirror.prune.phases import Phase, order_slots
-from mcp_mirror.prune.replacements import compute_path
+from mcp_mirror.prune.formats import LABELS, ChatFormat, Kind, Message, Slot, check_messages, find_slots, is_from_model
+from mcp_mirror.prune.ledger import Estimate, TokenLedger, compute_path, replace_values
 from mcp_mirror.prune.stubs import Stub
 from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.types import Location
+from mcp_mirror.types import Buffer, Location
+
+Phase = Literal["tool results", "tool inputs", "last tool result", "assistant text", "user text"]
+
+_ORDER: Final[tuple[Phase, ...]] = ("tool results", "tool inputs", "last tool result", "assistant text", "user text")
+
+
+def order_slots(
+    slots: Sequence[Slot], messages: Sequence[Message], count_part: Callable[[Slot], int]
+) -> Iterator[tuple[Phase, Slot]]:
+    """Yield the prunable parts in pruning order. `count_part` returns the tokens of a part."""
+    last_from_model = max((at for at, message in enumerate(messages) if is_from_model(message)), default=-1)
+    phases = _group_by_phase(slots, _find_latest_turn(messages, last_from_model))
+    for phase in _ORDER:
+        weighed = [(slot.at > last_from_model, -(count_part(slot).bit_length() // 2), slot) for slot in phases[phase]]
+        for _, _, slot in sorted(weighed, key=lambda entry: entry[:2]):  # results that the model has not read come last
+            yield phase, slot
+
+
+def _group_by_phase(slots: Sequence[Slot], latest: frozenset[int]) -> Mapping[Phase, Sequence[Slot]]:
+    kinds: dict[Kind, list[Slot]] = {"result": [], "input": [], "assistant": [], "user": []}
+    for slot in slots:
+        kinds[slot.kind].append(slot)
+    from_model = [slot.at for slot in kinds["assistant"]]
+    from_user = [slot.at for slot in kinds["user"]]
+    return {
+        "tool results": _select_prunable(kinds["result"][:-1]),
+        "tool inputs": _select_prunable(slot for slot in kinds["input"] if slot.at not in latest),
+        "last tool result": _select_prunable(kinds["result"][-1:]),
+        "assistant text": _select_prunable(slot for slot in kinds["assistant"] if slot.at != from_model[-1]),
+        "user text": _select_prunable(slot for slot in kinds["user"] if slot.at not in (from_user[0], from_user[-1])),
+    }
+
+
+def _select_prunable(slots: Sequence[Slot] | Iterator[Slot]) -> list[Slot]:
+    return [slot for slot in slots if not slot.is_sealed and slot.form.find(slot.value) is None]
+
+
+def _find_latest_turn(messages: Sequence[Message], last: int) -> frozenset[int]:
+    """The indices of the latest assistant message; if calls are items, of all items that the model made together."""
+    first = last
+    while (
+        first > 0
+        and is_from_model(messages[first - 1])
+        and not all("role" in messages[at] for at in (first - 1, first))
+    ):
+        first -= 1
+    return frozenset(range(first, last + 1))
 
 
 class Memory(Protocol):
@@ -151,3 +202,52 @@ _DEFAULT_PROVIDER: Final[Mapping[ChatFormat, TokenProvider]] = {
 def estimate_of(provider: ChatFormat, tokens: TokenProvider | None) -> Estimate:
     """A function that counts the tokens of one message for a provider, by default the format's."""
     return partial(estimate_tokens, provider=tokens or _DEFAULT_PROVIDER[provider])
+
+
+def restore_messages(messages: list[Any], read: Callable[[str], Buffer | None], provider: ChatFormat) -> list[Any]:
+    """Restore a conversation exactly as it was before `prune_messages`; messages added since remain unchanged.
+
+    A text that only resembles a stub, because a user, a tool or the model wrote or repeated one, is never restored: a
+    path is derived from the part and its owner, so the stored part shows whether the stub is at its original place.
+
+    Args:
+        messages: The result of `prune_messages` in the original order: texts of users and the model are identified by
+            their positions, tool results and inputs by the ids of their calls.
+        read: Returns the part stored under a path, or None if it does not exist: `memory.get`. A stub without a stored
+            part remains; `pruned_paths` lists its path.
+        provider: The format of the messages.
+
+    Raises:
+        TypeError: A message is not a dict.
+        ValueError: The format is unknown.
+    """
+    check_messages(messages, provider)
+    changes: dict[int, dict[Location, Any]] = {}
+    for slot in find_slots(messages, provider):
+        for value in _find_original(slot, read):
+            changes.setdefault(slot.at, {})[slot.where] = value
+    if not changes:
+        return messages
+    return [replace_values(changes[at], given) if at in changes else given for at, given in enumerate(messages)]
+
+
+def pruned_paths(messages: Sequence[Any], provider: ChatFormat) -> tuple[str, ...]:
+    """The paths in the stubs of a conversation and in texts that resemble stubs: those that `restore_messages` reads.
+
+    Raises:
+        TypeError: A message is not a dict.
+        ValueError: The format is unknown.
+    """
+    check_messages(messages, provider)
+    stubs = (slot.form.find(slot.value) for slot in find_slots(messages, provider))
+    return tuple(dict.fromkeys(stub.path for stub in stubs if stub and stub.path))
+
+
+def _find_original(slot: Slot, read: Callable[[str], Buffer | None]) -> list[Any]:
+    """The original value of a part; empty if the part is not a stub of `prune_messages`."""
+    stub = slot.form.find(slot.value)
+    blob = read(stub.path) if stub and stub.path else None
+    if stub is None or blob is None:
+        return []
+    domains = [domain for domain in slot.form.domains if compute_path(slot, domain, blob) == stub.path]
+    return [slot.form.unpack(slot.value, domain, blob) for domain in domains]

@@ -95,11 +95,7 @@ def _read_container(text: str) -> bytes | None:
 
 
 def explain_text(blob: Buffer) -> str | None:
-    """Explain that expressions select nothing from text, and name the alternatives; None for any other value.
-
-    Args:
-        blob: The value, JSON text.
-    """
+    """Explain that expressions select nothing from text, and name the alternatives; None for any other value."""
     try:
         text = msgspec.json.decode(blob, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -73,11 +73,6 @@ class Table:
 def load_table(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> None:
     """Make a table of a value.
 
-    Args:
-        database: The database.
-        table: The table.
-        blob: The bytes of its value.
-
     Raises:
         ValueError: The value is a number, a boolean or null.
     """

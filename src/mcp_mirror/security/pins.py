@@ -6,15 +6,17 @@ selects them. Pure.
 """
 
 import difflib
+import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import islice
 from typing import Any, Final, Literal
 
 import msgspec
 
-from mcp_mirror.payload.canonical_json import hash_json, write_canonical
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.upstreams import LockMode, UpstreamPolicy
 
@@ -31,6 +33,9 @@ _CONTEXT: Final = 1
 _INSTRUCTIONS: Final = "instructions"
 _TOO_DEEP: Final = "(nested too deep to be shown)"
 _ADVICE: Final = "`mcp-mirror lock --check` shows the difference, `mcp-mirror lock` accepts it."
+_MOST_DIGITS: Final = 21
+_LEAST_DIGITS: Final = -5
+"""Positions of the decimal point up to which ECMAScript (Number::toString) writes a number without an exponent."""
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,7 +97,10 @@ class DefinitionChange:
         """The members that differ, in parentheses; empty for instructions and for new or removed tools."""
         if self.tool is None or self.was is None or self.now is None:
             return ""
-        names = [as_json_string(name, _NAME) for name in _find_differences(self.was, self.now)]
+        differing = (
+            key for key in {**self.was, **self.now} if _encode_member(self.was, key) != _encode_member(self.now, key)
+        )
+        names = [as_json_string(name, _NAME) for name in differing]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f" ({', '.join(names[:_NAMED])}{more})"
 
@@ -122,11 +130,6 @@ class Finding:
         """The error for a model that calls the tool."""
         change = self.change
         return f"{change.subject} {change.predicate}, so it is quarantined. Ask the operator to review it: {_ADVICE}"
-
-
-def _find_differences(was: Definition, now: Definition) -> list[str]:
-    """The names of the members that differ."""
-    return [key for key in {**was, **now} if _encode_member(was, key) != _encode_member(now, key)]
 
 
 def _encode_member(definition: Definition, key: str) -> str | None:
@@ -298,3 +301,52 @@ def read_lock(text: str) -> Lock:
                     "sha256"
                 )
     return lock
+
+
+def write_canonical(value: Any) -> str:
+    """The canonical text of a JSON value: one text per value, for any key order and number notation.
+
+    The form is that of RFC 8785, except that integers keep all their digits: beyond 2**53, RFC 8785 would write two
+    different bounds alike. NaN and infinity become null, as in sent messages.
+
+    Raises:
+        RecursionError: The value is nested too deep.
+    """
+    match value:
+        case dict():
+            members = sorted(value.items(), key=lambda member: member[0].encode("utf-16-be", "surrogatepass"))
+            return "{" + ",".join(f"{_encode_text(key)}:{write_canonical(each)}" for key, each in members) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(write_canonical, value)) + "]"
+        case str():
+            return _encode_text(value)
+        case float():
+            return _encode_number(value)
+    return json.dumps(value)
+
+
+def hash_json(value: Any) -> str:
+    """The SHA-256 of a JSON value's canonical text in UTF-8, hexadecimal.
+
+    Raises:
+        RecursionError: The value is nested too deep.
+    """
+    return hashlib.sha256(write_canonical(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _encode_text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _encode_number(number: float) -> str:
+    if not math.isfinite(number):
+        return "null"
+    if number.is_integer() and abs(number) < 10**_MOST_DIGITS:
+        return str(int(number))
+    sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
+    assert isinstance(exponent, int)  # noqa: S101  # it is finite
+    text, minus, place = "".join(map(str, digits)), "-" if sign else "", exponent + len(digits)
+    if not _LEAST_DIGITS <= place <= _MOST_DIGITS:
+        point = f".{text[1:]}" if len(text) > 1 else ""
+        return f"{minus}{text[0]}{point}e{place - 1:+d}"
+    return f"{minus}{text[:place]}.{text[place:]}" if place > 0 else f"{minus}0.{'0' * -place}{text}"

@@ -1,7 +1,7 @@
 """Concurrency limits with fair queues, and rate limits with token buckets.
 
-Waiters are admitted round-robin by key (a principal), however many calls each key has in the queue. This module must
-not know tools, upstreams or protocols.
+Waiters are admitted round-robin by key (a principal), however many calls each key has in the queue. `PrincipalLimiter`
+and `UpstreamLimiter` combine both for one owner. This module must not know tools or protocols.
 """
 
 from collections import deque
@@ -12,7 +12,9 @@ from typing import Final
 
 import anyio
 
-from mcp_mirror.errors import BusyError
+from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.errors import BusyError, UpstreamError
+from mcp_mirror.settings.limits import UpstreamBounds
 
 _OWNER: Final = "This client"
 """A principal in error messages, which its client reads."""
@@ -292,3 +294,65 @@ class PrincipalPlace:
 
     async def __aexit__(self, *_: object) -> None:
         self._limiters.leave(self._principal, self._limiter)
+
+
+class UpstreamLimiter:
+    """The concurrency limit and the rate limit of one upstream, over all its connections, round-robin by principal."""
+
+    def __init__(self, name: str, bounds: UpstreamBounds) -> None:
+        """Take the name of the upstream and its limits."""
+        per_minute = bounds.upstream_calls_per_minute
+        rate = Limit("upstream_calls_per_minute", per_minute) if per_minute else None
+        queue = Queue(Limit("queued_calls", bounds.queued_calls), bounds.queue_timeout)
+        concurrency = Limit("calls_per_upstream", bounds.calls_per_upstream)
+        title = f"Upstream {name!r}"
+        self._rate = TokenBucket(rate, title, anyio.current_time) if rate else None
+        self._limiter = ConcurrencyLimiter(concurrency, queue, title)
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of requests in the queue."""
+        return self._limiter.waiting_count
+
+    def acquire(self, channel: ClientChannel | None) -> "UpstreamPlace":
+        """Admit a request for the duration of the context; the gateway's own (`channel` None) are not limited.
+
+        Raises:
+            UpstreamError: The request exceeds a limit.
+        """
+        return UpstreamPlace(self, channel.caller if channel else None)
+
+    async def enter(self, caller: Caller) -> None:
+        """Admit a request of a caller, until `release`.
+
+        Raises:
+            UpstreamError: The request exceeds a limit.
+        """
+        has_others = caller.scopes is not None  # without tokens there is one principal
+        try:
+            if self._rate is not None:
+                self._rate.take()
+            await self._limiter.enter(caller.namespace, is_shared=has_others)
+        except BusyError as error:
+            raise UpstreamError(str(error)) from None
+
+    def release(self, caller: Caller) -> None:
+        """Record that a request of a caller has ended."""
+        self._limiter.release(caller.namespace)
+
+
+class UpstreamPlace:
+    """A place that `UpstreamLimiter.acquire` returns. Every call takes one, so this is not a generator."""
+
+    __slots__ = ("_caller", "_limiter")
+
+    def __init__(self, limiter: UpstreamLimiter, caller: Caller | None) -> None:
+        self._limiter, self._caller = limiter, caller
+
+    async def __aenter__(self) -> None:
+        if self._caller is not None:
+            await self._limiter.enter(self._caller)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._caller is not None:
+            self._limiter.release(self._caller)

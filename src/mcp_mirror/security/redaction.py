@@ -101,7 +101,7 @@ def find_secrets(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iter
     elif isinstance(endpoint, HttpEndpoint):
         for value in endpoint.headers.values():
             yield value
-            yield from _split_value(value)
+            yield from (part for part in _PARTS.split(value) if len(part) >= _SHORTEST_PART)
         if endpoint.oauth and endpoint.oauth.client_secret:
             yield endpoint.oauth.client_secret
         yield from _secrets_of_url(endpoint.url)
@@ -134,7 +134,3 @@ def _secrets_of_url(url: str) -> Iterator[str]:
     yield from (parts.query, parts.fragment, *(value for _, value in parse_qsl(parts.query)))
     yield from (part.partition("=")[2] for part in parts.query.split("&"))
     yield from (segment for segment in parts.path.split("/") if _KEY_IN_PATH.fullmatch(segment))
-
-
-def _split_value(value: str) -> Iterator[str]:
-    return (part for part in _PARTS.split(value) if len(part) >= _SHORTEST_PART)

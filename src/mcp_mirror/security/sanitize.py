@@ -1,10 +1,15 @@
-"""Sanitizes untrusted text for models and operators: bounded, with invisible characters escaped."""
+"""Sanitizes untrusted text for models and operators, and replaces memory paths in logs by hashes."""
 
+import hmac
 import json
 import re
 import unicodedata
+from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import accumulate
 from typing import Final
+
+from mcp_mirror.paths import BASE_PATTERN
 
 _HIDDEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
@@ -15,6 +20,14 @@ _LONGEST_ESCAPE: Final = 12
 _OMITTED: Final = "\n...\n"
 _UNIT: Final = re.compile(r"\\u[0-9a-f]{4}|\\.|.", re.DOTALL)
 """One character or one escape."""
+_DIGITS: Final = 16
+"""Hexadecimal digits: 64 bits."""
+_BELOW: Final = r"(?:/[^\s\"'`,;)\]}]*)?"
+_IN_TEXT: Final = (
+    re.compile(rf"(?P<quote>[\"'`])(?P<path>{BASE_PATTERN}(?:/.*?)?)(?P=quote)(?![A-Za-z0-9])", re.DOTALL),
+    re.compile(rf"(?P<path>{BASE_PATTERN}{_BELOW})"),
+)
+"""A quoted path ends at its closing quote, any other path at the end of the word."""
 
 
 def as_json_string(text: str, limit: int) -> str:
@@ -79,3 +92,27 @@ def sanitize_to_lines(text: str) -> str:
     """Remove invisible characters from a text and keep its line breaks."""
     text = text.replace("\r\n", "\n")
     return text.translate(dict.fromkeys(map(ord, _find_hidden(text, "\n\t"))))
+
+
+@dataclass(frozen=True, slots=True)
+class PathHasher:
+    """Replaces memory paths in logs and in the audit log by short keyed hashes.
+
+    With the key, a reader can tell whether two lines are about the same value, but not which value it is.
+    """
+
+    key: bytes = field(repr=False)
+
+    def hash_path(self, path: str) -> str:
+        """The hash of a path's base and, for a path below the base, `/` and the hash of the whole path."""
+        base, slash, _ = path.partition("/")
+        return f"{self._hash(base)}/{self._hash(path)}" if slash else self._hash(base)
+
+    def replace_paths(self, text: str) -> str:
+        """Replace all memory paths in a text by their hashes."""
+        for pattern in _IN_TEXT:
+            text = pattern.sub(lambda found: f"(path {self.hash_path(found['path'])})", text)
+        return text
+
+    def _hash(self, text: str) -> str:
+        return hmac.new(self.key, text.encode("utf-8", "surrogatepass"), sha256).hexdigest()[:_DIGITS]

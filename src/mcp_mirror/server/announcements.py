@@ -96,13 +96,6 @@ class Announcements:
     """Sends change notifications to all sessions and subscription streams."""
 
     def __init__(self, sessions: Sessions, tasks: TaskGroup, max_streams: int = 200) -> None:
-        """Create the announcements without streams.
-
-        Args:
-            sessions: The sessions of 2025-11-25 clients.
-            tasks: The task group in which slow sessions are notified.
-            max_streams: The streams of one principal.
-        """
         self._max_streams = max_streams
         self._sessions = sessions
         self._tasks = tasks

@@ -71,14 +71,6 @@ class ChangeNotifier:
         subscriptions: Subscriptions,
         announcements: Announcements,
     ) -> None:
-        """Follow the upstreams of a gateway.
-
-        Args:
-            runtime: The state that a rebuilt catalog replaces.
-            upstreams: All upstreams.
-            subscriptions: The clients' resource subscriptions.
-            announcements: Sends notifications to clients.
-        """
         self._runtime = runtime
         self._upstreams = upstreams
         self._subscriptions = subscriptions

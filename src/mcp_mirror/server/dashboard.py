@@ -13,15 +13,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.dashboard.api import CHANGE_HEADER, PREFIX, DashboardApi
-from mcp_mirror.dashboard.services import DashboardServices
+from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer
 from mcp_mirror.dashboard.static_files import PREFIX as STATIC
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS, serve_static
-from mcp_mirror.dashboard.viewers import KEY, Viewer
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.settings.dashboard import DashboardPolicy
-from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.policies import Config, DashboardPolicy
 
 _SESSION: Final = f"{PREFIX}login"
 """The path at which the page exchanges the one-time token of a link."""

@@ -27,12 +27,18 @@ from mcp_mirror.callers import Caller
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.errors import MirrorError, WireError
 from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message
-from mcp_mirror.server.accepted_envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
 from mcp_mirror.server.auth.principals import read_scopes
-from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
+from mcp_mirror.server.client_channel import (
+    NO_ENVELOPE,
+    RESERVED,
+    Envelope,
+    RequestChannel,
+    RequestStream,
+    Session,
+    read_envelope,
+)
 from mcp_mirror.server.handlers import Handlers, ToolCallRequest, sdk_part
 from mcp_mirror.server.http_request import HttpRequest
-from mcp_mirror.server.identity import find_identity
 from mcp_mirror.server.pending_payloads import payload_of
 from mcp_mirror.types import Buffer, Segments
 
@@ -190,13 +196,7 @@ class DirectPath:
         return Origin(session.caller, session.protocol_version, session, session.server_session, request)
 
     async def answer(self, opened: DirectRequest, origin: Origin, stream: RequestStream) -> Segments | types.ErrorData:
-        """Return the result of a request, a JSON object, or its error.
-
-        Args:
-            opened: The request.
-            origin: Its sender.
-            stream: Carries messages of the request to the client.
-        """
+        """Return the result of a request, a JSON object, or its error."""
         handlers = self._handlers
         handlers.direct_requests += 1
         try:
@@ -214,7 +214,7 @@ class DirectPath:
 
     def _stamp(self, caller: Caller) -> bytes:
         """Return the `_meta` of a result that names only the server."""
-        identity = find_identity(self._handlers.gateway, caller)
+        identity = self._handlers.gateway.find_identity(caller)
         return _ENCODE({types.SERVER_INFO_META_KEY: identity}) if identity else self._server_info
 
     async def _list_tools(self, origin: Origin) -> Mapping[str, Buffer | Segments]:
@@ -253,7 +253,7 @@ class DirectPath:
             _logger.exception("The result of a tool call is not valid in protocol version %s", origin.protocol_version)
             raise MCPError(types.INTERNAL_ERROR, "Handler returned an invalid result") from None
         if origin.is_modern:
-            identity = find_identity(self._handlers.gateway, origin.caller)
+            identity = self._handlers.gateway.find_identity(origin.caller)
             result["_meta"][types.SERVER_INFO_META_KEY] = identity or self._server.server_info_stamp
 
         async def call_next(_context: object) -> HandlerResult:

@@ -34,9 +34,15 @@ from mcp_mirror.payload.floods import take_sliced
 from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, contiguous, has_more_values
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
-from mcp_mirror.server.accepted_envelopes import AcceptedEnvelopes
 from mcp_mirror.server.announcements import Announcements
-from mcp_mirror.server.client_channel import Context, RequestChannel, SdkStream, read_meta, select_relayed_meta
+from mcp_mirror.server.client_channel import (
+    AcceptedEnvelopes,
+    Context,
+    RequestChannel,
+    SdkStream,
+    read_meta,
+    select_relayed_meta,
+)
 from mcp_mirror.server.memory_view import RESOURCE, TOOL, add_overview, add_view, build_content
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import STDIO, Sessions
@@ -164,16 +170,12 @@ class Handlers:
             members = self.pending_payloads.params(meta, context.params)
         except ToolError as error:
             return self.pending_payloads.stub({"content": []}, build_error_reply(str(error)), meta)
-        self._record_accepted(context, channel, members)
-        request = ToolCallRequest(channel, params.name, members, _headers_of(context), params.request_state)
-        return self._stub({"content": []}, await self.call_tool(request), meta)
-
-    def _record_accepted(self, context: Context, channel: RequestChannel, params: Mapping[str, Buffer]) -> None:
-        """Record that the SDK has accepted a tool call, so that the direct path answers the client's next ones."""
-        if channel.session_channel:
+        if channel.session_channel:  # the SDK has accepted the call: the direct path answers the client's next ones
             channel.session_channel.protocol_version = context.protocol_version
         elif channel.caller.is_stateless:
-            self.accepted_envelopes.add(params, context, channel.caller.capabilities)
+            self.accepted_envelopes.add(members, context, channel.caller.capabilities)
+        request = ToolCallRequest(channel, params.name, members, _headers_of(context), params.request_state)
+        return self._stub({"content": []}, await self.call_tool(request), meta)
 
     async def call_tool(self, request: ToolCallRequest) -> Reply:
         """Answer a tool call; see `Gateway.call_tool`.
@@ -383,13 +385,7 @@ class Handlers:
         return handle
 
     def json_rpc_error(self, error: MirrorError, namespace: str, method: str) -> MCPError:
-        """Return an error of the gateway as a JSON-RPC error; errors of upstreams keep their code, message and data.
-
-        Args:
-            error: The error.
-            namespace: The namespace of the request.
-            method: The method of the request.
-        """
+        """Return an error of the gateway as a JSON-RPC error; errors of upstreams keep their code, message and data."""
         if isinstance(error, BusyError):
             self.gateway.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
             return MCPError(types.INTERNAL_ERROR, str(error), {"retryAfter": error.retry_after})
@@ -413,10 +409,6 @@ def sdk_part(empty: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
     """Return the part of a result that the SDK writes.
 
     The SDK writes all of an input-required result, because it encrypts the `requestState`.
-
-    Args:
-        empty: The smallest valid result of the method.
-        reply: The result, JSON text by member.
     """
     parsed = {key: _parse(reply[key]) for key in _SDK_MEMBERS if key in reply and _is_small(reply[key])}
     meta = parsed.pop("_meta", None)

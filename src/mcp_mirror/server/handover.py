@@ -10,11 +10,27 @@ import re
 import socket
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_mirror.server.worker import Worker
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One of several worker processes, as its parent process has prepared it."""
+
+    number: int
+    listening: socket.socket
+    """The worker's own listening socket on the common address."""
+    inboxes: tuple[tuple[socket.socket, socket.socket], ...]
+    """The reading and the writing end of each worker's Unix socket."""
+
+    @property
+    def suffix(self) -> bytes:
+        """What the ids of this worker's sessions end with."""
+        return b"-w%d" % self.number
+
 
 _HEADER: Final = b"mcp-session-id"
 _SESSION_LINE: Final = re.compile(rb"\r\n" + _HEADER + rb":[ \t]*[!-~]*-w(\d{1,4})[ \t]*\r\n", re.IGNORECASE)
@@ -117,11 +133,10 @@ class WorkerSessions:
                 message = {**message, "headers": [(name, self._mark(name, value)) for name, value in headers]}
             await send(message)
 
-        headers = [(name, self._unmark(name, value)) for name, value in scope["headers"]]
+        headers = [
+            (name, value.removesuffix(self._suffix) if name == _HEADER else value) for name, value in scope["headers"]
+        ]
         await self._app({**scope, "headers": headers}, receive, send_marked)
 
     def _mark(self, name: bytes, value: bytes) -> bytes:
         return value + self._suffix if name.lower() == _HEADER else value
-
-    def _unmark(self, name: bytes, value: bytes) -> bytes:
-        return value.removesuffix(self._suffix) if name == _HEADER else value

@@ -22,14 +22,13 @@ from mcp_mirror.server.dashboard import ApiRouter, StaticRouter, build_api, is_s
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.endpoints import EndpointRouter
 from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
-from mcp_mirror.server.handover import ConnectionHandover, WorkerSessions
+from mcp_mirror.server.handover import ConnectionHandover, Worker, WorkerSessions
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
 from mcp_mirror.server.probes import ProbeMiddleware, Readiness
 from mcp_mirror.server.server import MirrorServer
-from mcp_mirror.server.worker import Worker
 from mcp_mirror.settings.policies import Config
-from mcp_mirror.system.file_handles import PatientListener
+from mcp_mirror.system.resources import PatientListener
 
 _LONGEST_PAUSE: Final = 5.0
 """Seconds after SIGTERM in which the gateway still accepts requests, if an orchestrator probes it."""

@@ -24,7 +24,6 @@ from mcp_mirror.security.sanitize import sanitize_lines
 from mcp_mirror.server.client_channel import Context, read_caller, read_meta
 from mcp_mirror.server.direct_path import DirectPath
 from mcp_mirror.server.handlers import Handlers
-from mcp_mirror.server.identity import find_identity
 from mcp_mirror.server.stdio import open_stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
@@ -74,15 +73,6 @@ class MirrorServer:
     """The MCP server of a gateway, for any number of connections."""
 
     def __init__(self, handlers: Handlers, policy: ServerPolicy, auth: AuthPolicy, spool: Spool, version: str) -> None:
-        """Create a server without connections.
-
-        Args:
-            handlers: The handlers of all methods.
-            policy: The settings of the server.
-            auth: The accepted tokens and issuers of HTTP requests.
-            spool: Stores large messages.
-            version: The version that the server reports.
-        """
         self.auth: Final = auth
         self.gate: Gate | None = None
         """Checks the tokens of HTTP requests; None without `auth`, and before the server serves HTTP."""
@@ -152,7 +142,7 @@ class MirrorServer:
         """Return a result of protocol version 2026-07-28 with the identity of the server that the client sees."""
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS or not isinstance(result, dict):
             return result
-        identity = find_identity(self.handlers.gateway, self.handlers.sessions.caller_of(ctx))
+        identity = self.handlers.gateway.find_identity(self.handlers.sessions.caller_of(ctx))
         if identity is None:
             return result
         return {**result, "_meta": {**(result.get("_meta") or {}), types.SERVER_INFO_META_KEY: identity}}
@@ -178,7 +168,7 @@ class MirrorServer:
         assert isinstance(result, dict)  # noqa: S101  # the SDK returns serialized results to middlewares
         instructions = self.instructions(caller)
         capabilities = {"capabilities": self._join_capabilities(caller)}
-        identity = find_identity(gateway, caller) if "serverInfo" in result else None
+        identity = gateway.find_identity(caller) if "serverInfo" in result else None
         described = {"serverInfo": identity} if identity else {}
         return {**result, **described, **capabilities, **({"instructions": instructions} if instructions else {})}
 

@@ -30,14 +30,7 @@ _UPSTREAM: Final = ("upstream",)
 
 
 def register_states(metrics: Metrics, services: Services, limiter: PrincipalLimiter, sessions: Sessions) -> None:
-    """Export the state of a gateway.
-
-    Args:
-        metrics: The instruments.
-        services: Upstreams, store and audit log.
-        limiter: The concurrency limits of principals.
-        sessions: The sessions of 2025-11-25 clients.
-    """
+    """Export the state of a gateway."""
     size, lag = _StoreSize(services.writer.store), _LoopLag()
     metrics.add_refresher(size.refresh)
     metrics.add_refresher(lag.refresh)

@@ -94,11 +94,7 @@ class TrafficPolicy(QueuePolicy):
     """Seconds that a request's body may pause."""
 
     def quota_for(self, own: PrincipalLimits | None) -> CallQuota:
-        """Return the quota of calls of a principal.
-
-        Args:
-            own: The principal's own limits, if it has some.
-        """
+        """Return the quota of calls of a principal."""
         day, month = self.calls_per_day, self.calls_per_month
         if own is not None:
             day = day if own.calls_per_day is None else own.calls_per_day

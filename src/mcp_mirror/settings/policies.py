@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 from mcp_mirror.settings.access import AuthPolicy
-from mcp_mirror.settings.dashboard import DashboardPolicy
 from mcp_mirror.settings.declarations import (
     INLINE,
     INTERNAL,
+    NAME,
     SINGLE,
     Bytes,
     Count,
@@ -23,10 +23,12 @@ from mcp_mirror.settings.declarations import (
     Host,
     Line,
     Listener,
+    Number,
     Origin,
     Part,
     Pause,
     Roots,
+    Scopes,
     Seconds,
     Secret,
     Secrets,
@@ -41,6 +43,41 @@ from mcp_mirror.settings.labels import FlowsPolicy
 from mcp_mirror.settings.limits import MAX_DEPTH, Depth, TrafficPolicy, UpstreamBounds
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.settings.upstreams import CaptureMode, LockMode, UpstreamPolicy, is_admitted
+
+Price = Annotated[float, Number("a price in USD per million tokens, 0 or more", minimum=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class PricePolicy:
+    """The price of one model's input, in USD per million tokens."""
+
+    name: Annotated[str, NAME]
+    input: Annotated[Price, Example(3)]
+    """Input that the provider reads for the first time."""
+    cached_input: Annotated[Price | None, Example(0.3)] = None
+    """Input that the provider has cached. Default: a tenth of `input`."""
+
+    @property
+    def cached(self) -> float:
+        """The price of cached input."""
+        return self.input / 10 if self.cached_input is None else self.cached_input
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardPolicy:
+    """The web page at `/` of the HTTP server, and `mcp-mirror dashboard`: calls, values, lineage and savings."""
+
+    enabled: bool = True
+    """Serve the page at `/` of the HTTP server, behind its authentication. A gateway on stdio never serves it;
+    `mcp-mirror dashboard` shows its store."""
+    operator_scopes: Annotated[Scopes, Example(("mirror.operator",))] = ()
+    """The scopes that a token needs to see the calls and the metadata of all principals. Needs `auth`. Default: each
+    principal sees only its own."""
+    operators_read_values: bool = False
+    """Operators may also read the values, arguments and notices of others. The audit log records each read."""
+    prices: Annotated[tuple[PricePolicy, ...], Example("claude-sonnet")] = ()
+    """Prices by the name of the model, in addition to those that the page contains; the same name replaces one."""
+
 
 MemoryToolSet = Literal["minimal", "standard", "all"]
 ListingMode = Literal["full", "search", "auto"]

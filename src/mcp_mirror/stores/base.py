@@ -1,8 +1,10 @@
-"""The interface of all stores. Callers of a store must not depend on its kind."""
+"""The interfaces of all stores, and of object stores. Callers of a store must not depend on its kind."""
 
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
+from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
@@ -111,3 +113,57 @@ class Store(Protocol):
         Args:
             namespace: The owner of the values; None for values and tombstones of all namespaces.
         """
+
+
+class ObjectMissingError(StoreError):
+    """An object does not exist."""
+
+
+class ObjectBlobs(Protocol):
+    """Immutable objects by name."""
+
+    async def write(self, name: str, chunks: AsyncIterable[Buffer]) -> None:
+        """Write an object. It exists when this returns, and not before.
+
+        Raises:
+            StoreError: The object was not written, or its confirmation was lost.
+        """
+
+    async def read(self, name: str, span: Span) -> Buffer:
+        """Read a range of an object.
+
+        Raises:
+            ObjectMissingError: The object does not exist.
+            StoreError: The object cannot be read.
+        """
+
+    async def remove(self, names: Sequence[str]) -> None:
+        """Remove objects. Objects that do not exist are not an error.
+
+        Raises:
+            StoreError: At least one object was not removed.
+        """
+
+    def list(self, folder: str) -> AsyncIterator[Sequence[tuple[str, float]]]:
+        """Pages of the names in a folder, each with its time of creation in seconds since the epoch.
+
+        Raises:
+            StoreError: The objects cannot be listed.
+        """
+
+
+def cut(blob: Segments, size: int) -> Iterator[Buffer]:
+    """The bytes in pieces of `size`, the last one shorter. Only pieces across the edge of a segment are copied."""
+    held: list[Buffer] = []
+    room = size
+    for segment in blob:
+        view = memoryview(segment)
+        while len(view) >= room:
+            held.append(view[:room])
+            yield held[0] if len(held) == 1 else b"".join(held)
+            view, held, room = view[room:], [], size
+        if view:
+            held.append(view)
+            room -= len(view)
+    if held:
+        yield held[0] if len(held) == 1 else b"".join(held)

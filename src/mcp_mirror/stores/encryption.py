@@ -16,10 +16,12 @@ import binascii
 import logging
 import secrets
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
+import anyio.to_thread
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -27,7 +29,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import EncryptionPolicy
-from mcp_mirror.stores.pieces import cut
+from mcp_mirror.stores.base import cut
+from mcp_mirror.stores.event_log import EventLog, SumKey, Sums
 from mcp_mirror.types import Buffer, Segments, Span
 
 _logger = logging.getLogger(__name__)
@@ -60,6 +63,8 @@ CHANGED: Final = (
 _CLEAR: Final = (
     "A stored value is not encrypted, and `store.encryption.clear` is refuse. Call the tool that created it again."
 )
+_BASE: Final = "event log"
+"""In place of a base, which has no spaces, in what the encryption authenticates."""
 
 
 class UnknownKeyError(StoreError):
@@ -268,3 +273,48 @@ def _derive_key(secret: bytes, purpose: bytes, salt: bytes | None) -> bytes:
 
 def _encode_nonce(number: int) -> bytes:
     return number.to_bytes(_NONCE, "big")
+
+
+class EncryptedEventLog:
+    """An `EventLog` that encrypts entries for another one. Without keys it passes them on in clear."""
+
+    def __init__(self, log: EventLog, encryptor: Encryptor) -> None:
+        self._log, self._encryptor = log, encryptor
+
+    async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
+        """Append entries and add to the sums."""
+        if self._encryptor.seals and entries:
+            entries = await anyio.to_thread.run_sync(self._seal, namespace, entries)
+        await self._log.append(namespace, entries, sums, keep=keep)
+
+    async def read(
+        self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
+    ) -> tuple[tuple[str, bytes], ...]:
+        """The newest entries with their cursors, without those that cannot be decrypted."""
+        found = await self._log.read(namespace, before=before, after=after, limit=limit)
+        return await anyio.to_thread.run_sync(partial(self._open, namespace, found))
+
+    async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
+        """The sums of a namespace."""
+        return await self._log.sums(namespace, since)
+
+    async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
+        """The number of calls by day."""
+        return await self._log.daily_calls(namespace, since)
+
+    async def namespaces(self) -> frozenset[str]:
+        """The namespaces with entries or sums."""
+        return await self._log.namespaces()
+
+    def _seal(self, namespace: str, entries: Sequence[bytes]) -> tuple[bytes, ...]:
+        envelopes = ((self._encryptor.new_envelope(namespace, _BASE), entry) for entry in entries)
+        return tuple(envelope.seal_record(entry) if envelope else entry for envelope, entry in envelopes)
+
+    def _open(self, namespace: str, found: Sequence[tuple[str, bytes]]) -> tuple[tuple[str, bytes], ...]:
+        opened: list[tuple[str, bytes]] = []
+        for cursor, entry in found:
+            try:
+                opened.append((cursor, self._encryptor.open_record(namespace, _BASE, entry)))
+            except StoreError as error:
+                self._encryptor.report(error)
+        return tuple(opened)

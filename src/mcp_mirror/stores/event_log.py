@@ -103,12 +103,7 @@ class EventLog(Protocol):
 
 
 def fair_share(keep: int, namespaces: int) -> int:
-    """The number of entries that one of several namespaces keeps: `keep`, or less if there are more than ten.
-
-    Args:
-        keep: The number that the configuration permits.
-        namespaces: The number of namespaces with entries.
-    """
+    """The number of entries that one of several namespaces keeps: `keep`, or less if there are more than ten."""
     return max(1, min(keep, keep * _FULL_SHARES // max(namespaces, 1)))
 
 

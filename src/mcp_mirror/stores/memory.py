@@ -21,12 +21,15 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.disk.failures import as_store_errors
 from mcp_mirror.stores.event_log import EventLog, MemoryEventLog
-from mcp_mirror.stores.expiry import BATCH_SECONDS, EXPIRED_PER_BATCH, EXPIRED_PER_PUT, ExpirySweeper
 from mcp_mirror.stores.quotas import (
+    BATCH_SECONDS,
+    EXPIRED_PER_BATCH,
+    EXPIRED_PER_PUT,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
     TOMBSTONE_LIFETIME,
     Eviction,
+    ExpirySweeper,
     SpaceUsage,
     make_tombstone,
     refuse_oversized,
@@ -133,7 +136,7 @@ class MemoryStore:
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
         key = (namespace, descriptor.base)
         with as_store_errors():
-            taken = self._take_bytes(blob, file)
+            taken = (blob[0], self._link(file)) if file else (_copy_if_small(blob), None)
             entry = _Entry(pack_descriptor(descriptor), descriptor.created, descriptor.expires, *taken)
         try:
             self._make_room(key, size)
@@ -376,10 +379,6 @@ class MemoryStore:
         self._bytes -= len(entry.blob)
         _release(entry)
         return entry
-
-    def _take_bytes(self, blob: Segments, file: FileSpan | None) -> tuple[Buffer, FileSpan | None]:
-        """The bytes to keep, and the store's own file that contains them."""
-        return (blob[0], self._link(file)) if file else (_copy_if_small(blob), None)
 
     def _link(self, file: FileSpan) -> FileSpan:
         """Link or copy a file to a new name in the store's folder."""

@@ -1,12 +1,16 @@
-"""Quotas and the eviction policy of all stores.
+"""Quotas, the eviction policy and the removal of expired values, for all stores.
 
 The store evicts values of a namespace that is over its own quota. When the whole store is full, it evicts from the
 namespace with the most values or bytes. A namespace within its fair share (the quota divided by the number of
 namespaces with values) never loses a value to another.
 """
 
+import asyncio
 import heapq
-from collections.abc import Mapping
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,6 +25,18 @@ MAX_TOMBSTONES: Final = 20_000
 """Limit of tombstones of all namespaces together."""
 TOMBSTONE_LIFETIME: Final = 30 * 86_400.0
 """Seconds for which a tombstone is kept."""
+EXPIRED_PER_PUT: Final = 2
+"""Expired values that a put removes although it does not need their room, so that a store cannot grow by them."""
+EXPIRED_PER_BATCH: Final = 500
+"""Maximum of expired values that one batch removes."""
+BATCH_SECONDS: Final = 0.001
+"""Seconds after which a batch ends early: a put may wait for a batch."""
+_IDLE: Final = 2.0
+"""Seconds between searches for expired values."""
+_PAUSE: Final = 0.01
+"""Minimum of seconds between batches."""
+_PAUSE_PART: Final = 3
+"""The pause after a batch as a multiple of its duration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +158,42 @@ def refuse_oversized(size: int, policy: StorePolicy) -> None:
 def make_tombstone(descriptor: Descriptor, reason: Reason, at: float) -> Tombstone:
     """The tombstone of a removed value, which describes only its origin."""
     return Tombstone(replace(descriptor, members=(), envelope=b"{}", array=None), reason, at)
+
+
+class ExpirySweeper:
+    """A background task that removes expired values."""
+
+    def __init__(self, remove_batch: Callable[[], Awaitable[int]]) -> None:
+        """Configure the task.
+
+        Args:
+            remove_batch: Removes some expired values, and returns their number. It may raise `StoreError`.
+        """
+        self._remove_batch = remove_batch
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+
+    def start(self) -> None:
+        """Start the task."""
+        self._stopping.clear()
+        self._task = asyncio.create_task(self._sweep())
+
+    async def stop(self) -> None:
+        """Stop the task. A batch is not cancelled: its thread or transaction would continue in a closed store."""
+        self._stopping.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _sweep(self) -> None:
+        pause = _IDLE
+        while not await self._is_stopped_within(pause * random.uniform(0.75, 1.25)):  # noqa: S311  # gateways take turns
+            pause, began = _IDLE, time.monotonic()
+            with suppress(StoreError):  # callers get the same error
+                if await self._remove_batch():
+                    pause = max(_PAUSE, _PAUSE_PART * (time.monotonic() - began))
+
+    async def _is_stopped_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        return self._stopping.is_set()

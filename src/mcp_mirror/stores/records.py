@@ -123,7 +123,7 @@ def pack_descriptor(known: Descriptor) -> bytes:
 
 def unpack_descriptor(base: str, encoded: bytes) -> Descriptor:
     """Decode the descriptor of a base. Earlier versions wrote it as a map, with the names of its members."""
-    if not _is_array(encoded):
+    if not (encoded[0] & 0xF0 == _SHORT_ARRAY or encoded[0] == _ARRAY):
         return _named_decoder.decode(encoded)
     compact = _compact_decoder.decode(encoded)
     digest = compact.arguments_digest
@@ -149,11 +149,6 @@ def unpack_descriptor(base: str, encoded: bytes) -> Descriptor:
         preview=compact.preview,
         array=compact.array and ArrayIndex(Span(*compact.array[:2]), *compact.array[2:]),
     )
-
-
-def _is_array(encoded: bytes) -> bool:
-    """Whether a MessagePack value is an array of a few members."""
-    return encoded[0] & 0xF0 == _SHORT_ARRAY or encoded[0] == _ARRAY
 
 
 def _pack_digest(digest: str) -> bytes | str:

@@ -16,7 +16,7 @@ from obstore import exceptions
 from obstore.store import S3Store
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.stores.objects import ObjectMissingError
+from mcp_mirror.stores.base import ObjectMissingError
 from mcp_mirror.types import Buffer, Span
 
 _logger = logging.getLogger(__name__)

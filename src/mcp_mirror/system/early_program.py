@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcp_mirror.system.wide_pipe import open_wide_pipe
+from mcp_mirror.system.resources import open_wide_pipe
 
 
 @dataclass(frozen=True, slots=True)

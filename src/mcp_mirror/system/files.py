@@ -1,10 +1,306 @@
-"""Reads files by memory maps, and writes whole buffers to descriptors."""
+"""Files that only this user may use, files written by rename, maps of files, and the removal of large files.
 
+The gateway revokes the access of others to this user's files, and refuses links and files of others. Permissions are
+those of POSIX systems. On Windows nothing is checked: folders there inherit their access lists.
+"""
+
+import errno
+import logging
 import mmap
 import os
-from pathlib import Path
+import secrets
+import stat
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath
+from queue import Empty, SimpleQueue
+from typing import Final
 
+from mcp_mirror.errors import MirrorError
 from mcp_mirror.types import Buffer
+
+_logger = logging.getLogger(__name__)
+
+_HAS_MODES: Final = sys.platform != "win32"
+_OTHERS: Final = 0o077
+_WRITABLE: Final = 0o022
+_EVERYONE_ELSE: Final = 0o027
+"""Permissions that a log file must not have. Its group may read it, so that log collectors can."""
+_FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_DEVICES: Final = ("/dev/", "/proc/")
+"""Folders with links that the system made, such as `/dev/stdout`."""
+DRAFT_NAMES: Final = ".*.part"
+"""A glob of the names of unfinished files, which a killed process leaves behind."""
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_LARGE: Final = 1 << 22
+"""Bytes from which a file is large."""
+_DELAY: Final = 0.2
+"""Seconds in which the program drops its maps of a removed file."""
+_MOST: Final = 64
+"""Descriptors that wait; further ones are closed at once, so that they do not use up the handles of the process."""
+_IDLE: Final = 5.0
+"""Seconds without a removed file after which the thread ends."""
+
+
+class UnsafePathError(MirrorError):
+    """Another user may read or change a path. The message names the fix."""
+
+
+def open_folder(folder: Path, own_names: Collection[str]) -> None:
+    """Create a folder that only this user may use, or revoke the access of others to a folder of this user.
+
+    Args:
+        folder: Created with its parents if it does not exist.
+        own_names: Globs of the names that the gateway itself puts into the folder. The permissions of a folder with
+            other names are not changed.
+
+    Raises:
+        UnsafePathError: The folder is a link or belongs to another user; or others can write to it and it has other
+            files; or it contains a link or another user's file.
+        OSError: The folder cannot be created or read.
+    """
+    if folder.is_symlink():
+        raise UnsafePathError(f"{folder} is a symbolic link. Configure the folder that it points to.")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _HAS_MODES:
+        return
+    opened = os.open(folder, _FOLDER)
+    try:
+        found = os.fstat(opened)
+        _refuse_foreign(folder, found)
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & _OTHERS:
+            _revoke_access(folder, opened, mode, own_names)
+        for entry in folder.iterdir():
+            if _is_own(entry.name, own_names):
+                check_entry(entry)
+    finally:
+        os.close(opened)
+
+
+def _revoke_access(folder: Path, opened: int, mode: int, own_names: Collection[str]) -> None:
+    if all(_is_own(name, own_names) for name in os.listdir(opened)):
+        os.fchmod(opened, 0o700)
+        _logger.warning("%s was open to other users (mode %04o). Its mode is now 0700.", folder, mode)
+    elif mode & _WRITABLE:
+        raise UnsafePathError(
+            f"Other users can write to {folder} (mode {mode:04o}), and it contains other files. Configure a separate "
+            f"folder, or run: chmod 700 {folder}"
+        )
+
+
+def _is_own(name: str, own_names: Collection[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in own_names)
+
+
+def check_entry(path: Path) -> None:
+    """Check a file or folder of the gateway, if it exists, and revoke the access of others.
+
+    The entries of a folder are checked too if others could write to the folder.
+
+    Raises:
+        UnsafePathError: The path is a link or belongs to another user.
+        OSError: The path cannot be read.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(found.st_mode):
+        raise UnsafePathError(f"{path} is a symbolic link that the gateway did not create. Remove the link.")
+    if not _HAS_MODES:
+        return
+    _refuse_foreign(path, found)
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & _OTHERS:
+        path.chmod(mode & ~_OTHERS)
+        _logger.warning("%s was open to other users (mode %04o). Its mode is now %04o.", path, mode, mode & ~_OTHERS)
+    if mode & _WRITABLE and stat.S_ISDIR(found.st_mode):
+        for entry in path.iterdir():
+            check_entry(entry)
+
+
+def open_log(path: str, flags: int) -> int:
+    """Open a log file. Only this user may read a new one; an existing one stays readable by its group at most.
+
+    Raises:
+        UnsafePathError: The path is a link, except a system link such as `/dev/stdout`, or the file belongs to another
+            user.
+        OSError: The file cannot be opened.
+    """
+    is_device = path.startswith(_DEVICES)
+    try:
+        opened = os.open(path, flags if is_device else flags | _NO_LINK, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UnsafePathError(f"{path} is a symbolic link. Name the file that it leads to.") from None
+        raise
+    try:
+        found = os.fstat(opened)
+        if _HAS_MODES and stat.S_ISREG(found.st_mode) and not is_device:
+            _refuse_foreign(Path(path), found)
+            mode = stat.S_IMODE(found.st_mode)
+            if mode & _EVERYONE_ELSE:
+                os.fchmod(opened, mode & ~_EVERYONE_ELSE)
+                _logger.warning("%s was open to other users (mode %04o). Now they have no access.", path, mode)
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
+
+
+def check_shared(path: Path) -> None:
+    """Check a file that every user may read but only this user may write.
+
+    Raises:
+        UnsafePathError: Every user can write the file, and it belongs to another user.
+        OSError: The file cannot be read.
+    """
+    found = path.stat()
+    if not _HAS_MODES or not found.st_mode & stat.S_IWOTH:
+        return
+    _refuse_foreign(path, found)
+    path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IWOTH)
+    _logger.warning("Every user could write to %s. Now only its owner can. Check its content.", path)
+
+
+def open_secret(path: Path) -> int:
+    """Open a file with secrets for reading.
+
+    Raises:
+        UnsafePathError: The path is a link, belongs to another user, or is readable by others.
+        OSError: The file cannot be opened.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | _NO_LINK | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UnsafePathError(f"{path} is a symbolic link. Name the file that it leads to.") from None
+        raise
+    found = os.fstat(opened)
+    try:
+        if _HAS_MODES:
+            _refuse_foreign(path, found)
+            _refuse_readable(path, found)
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
+
+
+def _refuse_readable(path: Path, found: os.stat_result) -> None:
+    if found.st_mode & _OTHERS:
+        raise UnsafePathError(f"Other users can read the secrets in {path}. Run: chmod 600 {path}")
+
+
+def _refuse_foreign(path: Path, found: os.stat_result) -> None:
+    if found.st_uid != os.geteuid():
+        raise UnsafePathError(
+            f"{path} belongs to another user (uid {found.st_uid}). Configure another path, or change the owner: "
+            f"chown {os.geteuid()} {path}"
+        )
+
+
+def atomic_write(
+    path: Path | str,
+    pieces: Iterable[Buffer],
+    mode: int = 0o600,
+    *,
+    folder: int | None = None,
+    overwrite: bool = True,
+    keep_mode: bool = False,
+) -> int:
+    """Write a file by rename, synced to the disk, and return its size in bytes.
+
+    Args:
+        path: The file. With `folder`, a name in that folder.
+        pieces: The content.
+        mode: The permissions of the file, without those of the umask.
+        folder: Descriptor of the folder; None on systems without `dir_fd`.
+        overwrite: Replace an existing file.
+        keep_mode: A file that is replaced keeps its permissions.
+
+    Raises:
+        FileExistsError: The file exists, and `overwrite` is false.
+        OSError: The file cannot be written.
+    """
+    draft = str(PurePath(path).with_name(f".{secrets.token_hex(8)}.part"))
+    file = os.open(draft, _NEW, mode, dir_fd=folder)
+    try:
+        with os.fdopen(file, "wb") as stream:
+            size = sum(stream.write(piece) for piece in pieces)
+            stream.flush()
+            os.fsync(file)
+        if keep_mode and Path(path).exists():
+            Path(draft).chmod(Path(path).stat().st_mode & 0o777)
+        if not overwrite:
+            os.close(os.open(path, _NEW, mode, dir_fd=folder))  # reserves the name; fails if it exists
+        os.replace(draft, path, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+    return size
+
+
+class _Closer:
+    """Closes descriptors in a thread, each a moment after it was added."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[tuple[float, int]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_running = False
+
+    def add(self, descriptor: int) -> None:
+        """Close a descriptor soon."""
+        if self._queue.qsize() >= _MOST:
+            os.close(descriptor)
+            return
+        with self._lock:
+            self._queue.put((time.monotonic() + _DELAY, descriptor))
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="large-files", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                due, descriptor = self._queue.get(timeout=_IDLE)
+            except Empty:
+                with self._lock:
+                    if self._queue.empty():
+                        self._is_running = False
+                        return
+                continue
+            time.sleep(max(0.0, due - time.monotonic()))
+            os.close(descriptor)
+
+
+_CLOSER: Final = _Closer()
+
+
+def unlink_large(path: Path) -> None:
+    """Remove a file if it exists. If it is large, a thread frees its space, which takes 20 ms for 100 MB.
+
+    The space of a removed file is freed with its last descriptor or map. The thread keeps a descriptor until the maps
+    are gone, and closes it.
+    """
+    descriptor = -1
+    if sys.platform != "win32":  # where open files cannot be removed
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY)
+    path.unlink(missing_ok=True)
+    if descriptor < 0:
+        return
+    status = os.fstat(descriptor)
+    if status.st_size >= _LARGE and not status.st_nlink:
+        _CLOSER.add(descriptor)
+    else:
+        os.close(descriptor)
 
 
 def map_file(path: Path | str) -> memoryview:

@@ -16,8 +16,7 @@ from itertools import compress, pairwise
 from operator import mul, not_
 from typing import Final, NamedTuple
 
-from mcp_mirror.tokens.costs import LANE, UNIT, Margin, costs, guess, lane, table
-from mcp_mirror.tokens.pieces import count_joints, split
+from mcp_mirror.tokens.costs import LANE, UNIT, Margin, costs, count_joints, guess, lane, split, table
 from mcp_mirror.types import Buffer
 
 _MAX_WHOLE: Final = 1 << 15
@@ -86,7 +85,16 @@ def _measure(text: str | Buffer, tokenizers: Sequence[_Tokenizer]) -> list[Expec
     """Measure a small text whole, a larger one by windows."""
     if not len(text):
         return [Expected(0, 0, 0)] * len(tokenizers)
-    return _measure_whole(_decode(text), tokenizers) if len(text) <= _MAX_WHOLE else _measure_windows(text, tokenizers)
+    if len(text) <= _MAX_WHOLE:
+        return _measure_whole(_decode(text), tokenizers)
+    for count in (_FEW_WINDOWS, _MANY_WINDOWS):
+        windows, sizes = zip(
+            *(_read_window(text, start) for start in _choose_window_starts(len(text), count)), strict=True
+        )
+        each = _expect(windows, sizes, tokenizers, len(text) / sum(sizes))
+        if all(one.sampling <= _MAX_ERROR_SHARE * one.tokens for one in each):
+            break  # few windows are enough, because they vary little
+    return each
 
 
 def _decode(text: str | Buffer) -> str:
@@ -183,18 +191,6 @@ def _add_margin(expected: Expected, tokenizer: _Tokenizer) -> int:
     margin = tokenizer.margin
     deviation = margin.deviations * math.sqrt(expected.variance + expected.tokens * margin.noise)
     return math.ceil(expected.tokens * (1 + margin.share) + deviation + _SAMPLED_DEVIATIONS * expected.sampling)
-
-
-def _measure_windows(text: str | Buffer, tokenizers: Sequence[_Tokenizer]) -> list[Expected]:
-    """Measure by few windows, and by many if the few vary too much."""
-    for count in (_FEW_WINDOWS, _MANY_WINDOWS):
-        windows, sizes = zip(
-            *(_read_window(text, start) for start in _choose_window_starts(len(text), count)), strict=True
-        )
-        each = _expect(windows, sizes, tokenizers, len(text) / sum(sizes))
-        if all(one.sampling <= _MAX_ERROR_SHARE * one.tokens for one in each):
-            break
-    return each
 
 
 def _choose_window_starts(size: int, count: int) -> Iterator[int]:

@@ -20,17 +20,20 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, unwrap_error_group
-from mcp_mirror.upstreams.connection_errors import (
+from mcp_mirror.upstreams.connection_settings import ConnectionSettings
+from mcp_mirror.upstreams.listing import Listing, Page
+from mcp_mirror.upstreams.notifications import ConnectionOwner
+from mcp_mirror.upstreams.reconnect import (
+    STABLE_AFTER,
+    Backoff,
+    CircuitBreaker,
     EndedEarlyError,
     FloodError,
+    add_jitter,
     check_protocol,
     explain_end,
     explain_timeout,
 )
-from mcp_mirror.upstreams.connection_settings import ConnectionSettings
-from mcp_mirror.upstreams.listing import Listing, Page
-from mcp_mirror.upstreams.notifications import ConnectionOwner
-from mcp_mirror.upstreams.reconnect import STABLE_AFTER, Backoff, CircuitBreaker, add_jitter
 from mcp_mirror.upstreams.session import (
     ConnectionLostError,
     Mode,

@@ -193,14 +193,7 @@ def hash_opaque(text: object) -> str:
 def rebuild_notification(
     method: str, params: Mapping[str, Any], *, is_content_hidden: bool, size: int = 0
 ) -> Mapping[str, Any] | None:
-    """Return the parameters of a notification for the client; None if it is dropped.
-
-    Args:
-        method: The method.
-        params: The parameters that the upstream sent.
-        is_content_hidden: The upstream's content is hidden.
-        size: Bytes of the message.
-    """
+    """Return the parameters of a notification for the client; None if it is dropped."""
     rest = {} if is_content_hidden or size > MAX_BOUNDED else dict(params)
     if method == "notifications/progress":
         return _rebuild_progress(params, rest)

@@ -1,17 +1,39 @@
-"""What an upstream lists: its tools, its instructions, and pages of its other lists."""
+"""What an upstream lists: its tools, its instructions, pages of its other lists; and a cache of it on disk.
 
+With the cache, the first `tools/list` after a start is complete at once. The name of a file is a digest of how the
+upstream is started or reached. Secrets are redacted first; of environment variables and headers the digest has only
+the names.
+"""
+
+import hashlib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+import anyio.to_thread
+import msgspec
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.core.tool_inspection import InspectedTool
+from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.floods import Steps
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.system.files import DRAFT_NAMES, atomic_write, open_folder, open_secret
 from mcp_mirror.types import Buffer
 
 RawTool = Mapping[str, Any]
 """A tool as its upstream lists it, unknown members included."""
+_VERSION: Final = 1
+_MAX_BYTES: Final = 1 << 22
+"""Bytes of a listing; larger ones are not kept."""
+_MAX_LISTINGS: Final = 200
+"""Listings in the cache; the oldest are removed."""
+_NAMES: Final = ("*.json", "*.json.*", DRAFT_NAMES)
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +84,95 @@ class Page:
                 return
             self.items.append(item)
             yield
+
+
+class CachedListing(msgspec.Struct):
+    """The listing of an earlier run."""
+
+    version: int
+    tools: list[msgspec.Raw]
+    instructions: str | None
+    protocol_version: str
+    server: str
+    capabilities: dict[str, Any]
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ListingCache:
+    """Reads and writes listings. A file that cannot be read is logged and ignored."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: dict[str, bytes] = {}
+
+    async def load(
+        self, policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any]
+    ) -> CachedListing | None:
+        """Return the last listing of an upstream with this configuration, for a client with these capabilities."""
+        name = _name_of(policy, redactor, capabilities)
+        try:
+            raw = await anyio.to_thread.run_sync(_read, self._folder / name)
+            cached = msgspec.json.decode(raw, type=CachedListing)
+        except FileNotFoundError:
+            return None
+        except (OSError, MirrorError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            _logger.warning("The listing of upstream %s in %s is not used: %s", policy.name, self._folder / name, error)
+            return None
+        self._written[name] = raw
+        return cached if cached.version == _VERSION else None
+
+    async def save(
+        self, policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any], listing: Listing
+    ) -> None:
+        """Write a listing, unless it is too large or unchanged."""
+        name = _name_of(policy, redactor, capabilities)
+        if listing.size > _MAX_BYTES:
+            return
+        try:
+            raw = msgspec.json.encode(
+                {
+                    "version": _VERSION,
+                    "tools": listing.tools,
+                    "instructions": listing.instructions,
+                    "protocol_version": listing.protocol_version,
+                    "server": listing.server,
+                    "capabilities": listing.capabilities,
+                    "info": listing.info,
+                }
+            )
+            if len(raw) <= _MAX_BYTES and self._written.get(name) != raw:
+                await anyio.to_thread.run_sync(_write, self._folder, name, raw)
+                self._written[name] = raw
+        except (OSError, MirrorError, UnicodeEncodeError, OverflowError) as error:
+            _logger.warning("The listing of upstream %s cannot be written to %s: %s", policy.name, self._folder, error)
+
+
+def _read(path: Path) -> bytes:
+    with open(open_secret(path), "rb") as file:  # noqa: PTH123  # a descriptor
+        return file.read(_MAX_BYTES + 1)
+
+
+def _write(folder: Path, name: str, raw: bytes) -> None:
+    open_folder(folder, _NAMES)
+    atomic_write(folder / name, (raw,))
+    cached = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in cached[_MAX_LISTINGS:]:
+        path.unlink(missing_ok=True)
+
+
+def _name_of(policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any]) -> str:
+    """Return the name of the file. Some servers list other tools for clients with other capabilities, such as roots."""
+    client = sorted(capabilities)
+    identity = {"name": policy.name, "scope": policy.scope, "client": client, **_describe_identity(policy, redactor)}
+    return f"{hashlib.sha256(msgspec.json.encode(identity, order='sorted')).hexdigest()[:40]}.json"
+
+
+def _describe_identity(policy: UpstreamPolicy, redactor: Redactor) -> Mapping[str, Any]:
+    endpoint = policy.endpoint
+    if isinstance(endpoint, StdioEndpoint):
+        args = [redactor.clean(argument) for argument in endpoint.args]
+        names = [] if endpoint.is_wrapped else sorted(endpoint.env)  # a whole environment has other names in each shell
+        return {"command": endpoint.command, "args": args, "env": names, "cwd": endpoint.cwd}
+    if isinstance(endpoint, HttpEndpoint):
+        return {"url": redactor.clean(endpoint.url), "headers": sorted(endpoint.headers), "sse": endpoint.legacy_sse}
+    return {}

@@ -194,7 +194,9 @@ class Authorizer:
         with anyio.fail_after(_TIMEOUT):
             async with httpx2.AsyncClient(transport=SSRFGuardTransport(self._addresses), timeout=_TIMEOUT) as client:
                 response = await client.send(request, stream=True, follow_redirects=False)
-                body = await _read_body(response)
+                body = await read_beginning(response, _MAX_RESPONSE + 1)
+                if len(body) > _MAX_RESPONSE:
+                    raise ValueError
                 await response.aclose()
         kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _BODY_HEADERS]
         answer = httpx2.Response(response.status_code, headers=kept, content=body, request=request)
@@ -358,13 +360,6 @@ def _is_rejected(response: httpx2.Response) -> bool:
 def _add_token(request: httpx2.Request, context: OAuthContext) -> None:
     if context.current_tokens:
         request.headers["authorization"] = f"Bearer {context.current_tokens.access_token}"
-
-
-async def _read_body(response: httpx2.Response) -> bytes:
-    body = await read_beginning(response, _MAX_RESPONSE + 1)
-    if len(body) > _MAX_RESPONSE:
-        raise ValueError
-    return body
 
 
 async def _read_key(path: str) -> str:

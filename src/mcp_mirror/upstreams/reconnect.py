@@ -1,7 +1,22 @@
-"""When to reconnect: exponential backoff with jitter, and a circuit breaker for requests."""
+"""When to reconnect (exponential backoff with jitter, a circuit breaker for requests), and why a connection ended.
+
+Each error has one sentence for the model and one for the log.
+"""
 
 import random
 from typing import Final
+
+import httpx2
+from mcp import MCPError
+from mcp_types.version import is_version_at_least
+
+from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
+from mcp_mirror.system.resources import explain_shortage
+from mcp_mirror.upstreams.session import is_closed
+from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, read_marked
+from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 STABLE_AFTER: Final = 10.0
 """Seconds after which a connection counts as stable: backoff starts again from the first delay."""
@@ -13,6 +28,17 @@ _FAILURE_THRESHOLD: Final = 5
 """Failures in a row that open the circuit breaker."""
 _HALF_OPEN_INTERVAL: Final = 1.0
 """Seconds between two attempts that requests start while the circuit breaker is open."""
+_SLOW_START: Final = (
+    "A first start may install it, as with npx: raise `startup_timeout`, or run its command by hand. If npx then "
+    "misses a module, delete ~/.npm/_npx."
+)
+_SLOW_ANSWER: Final = "Check whether its `url` answers, or raise `startup_timeout`."
+_NOT_MCP: Final = (
+    "Check that `command` and `args` start an MCP server on standard input and output, and that it prints its logs on "
+    "standard error."
+)
+_QUOTED: Final = 2_000
+"""Characters of a server's error that are quoted."""
 
 
 def backoff_delay(attempts: int, first: float, longest: float) -> float:
@@ -62,3 +88,85 @@ class CircuitBreaker:
     def record_end(self, *, was_stable: bool) -> None:
         """Count a failed attempt, or the end of a connection; the end of a stable one closes the circuit breaker."""
         self._failures = 0 if was_stable else self._failures + 1
+
+
+class FloodError(UpstreamError):
+    """The server sent too many messages that the gateway did not request; its connection does not count as stable."""
+
+
+class EndedEarlyError(UpstreamError):
+    """The server ended the connection before it answered."""
+
+
+def explain_end(
+    cause: BaseException, output: ServerOutput, policy: UpstreamPolicy, redactor: Redactor, *, is_starting: bool
+) -> UpstreamError:
+    """Return the error for a connection that failed or ended.
+
+    Args:
+        cause: The exception that ended it.
+        output: The output of the server that is not MCP.
+        policy: The upstream's; without `preview`, the error has only the gateway's own words.
+        redactor: Removes secrets from quoted text.
+        is_starting: The connection was never ready, so the printed output may say why.
+    """
+    reason, logged = _explain_cause(cause, redactor)
+    if is_starting and output.refusal:
+        reason = logged = output.refusal
+    summary = output.summary
+    printed = [f"Its error output: {summary}"] if summary else []
+    if is_starting and (stray := output.stray) is not None:
+        printed = [f'It printed something that is not MCP: "{stray}". {_NOT_MCP}', *printed]
+        logged = f"{logged} It printed something that is not MCP. {_NOT_MCP}"
+    message = " ".join((reason, *printed)) if policy.preview else logged
+    if isinstance(cause, MCPError) and not is_closed(cause) and read_marked(cause.error.message) is None:
+        return RefusedError(message, cause.error.code, message).with_log_message(logged)
+    kind = FloodError if isinstance(cause, FloodError) else UpstreamError
+    ended = EndedEarlyError(message) if is_closed(cause) else kind(message)
+    is_output_elsewhere = bool(summary) and not policy.is_wrapped
+    return ended.with_log_message(
+        f"{logged} `mcp-mirror check` shows its error output." if is_output_elsewhere else logged
+    )
+
+
+def explain_timeout(policy: UpstreamPolicy) -> UpstreamError:
+    """Return the error for an upstream that did not connect within `startup_timeout`."""
+    hint = _SLOW_START if isinstance(policy.endpoint, StdioEndpoint) else _SLOW_ANSWER
+    return UpstreamError(f"It did not connect and list its tools within {policy.startup_timeout:g} s. {hint}")
+
+
+def check_protocol(oldest: str | None, version: str) -> None:
+    """Check a protocol version against `oldest_protocol`.
+
+    Raises:
+        UpstreamError: The version is older.
+    """
+    if oldest and not is_version_at_least(version, oldest):
+        raise UpstreamError(
+            f"It uses protocol version {version}, below `oldest_protocol` ({oldest}). Update the server, or lower "
+            "the setting."
+        )
+
+
+def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
+    """Return a sentence without headers and URLs, and one for the log without the server's own words."""
+    if isinstance(error, MirrorError):
+        return redactor.clean(str(error)), redactor.clean(error.log_message)
+    if shortage := explain_shortage(error):
+        reason = f"It cannot be reached now: {shortage}."
+        return reason, reason
+    if isinstance(error, MCPError) and (marked := read_marked(error.error.message)):
+        return marked, marked
+    if isinstance(error, MCPError) and not is_closed(error):
+        code = error.error.code
+        quoted = redactor.quote(error.error.message, _QUOTED).rstrip(".")
+        return f"It refused to connect: {quoted} (error {code}).", f"It refused to connect (error {code})."
+    if is_closed(error):
+        reason = "It ended the connection before it answered."
+    elif isinstance(error, httpx2.HTTPStatusError):
+        reason = explain_response(error.response)
+    elif isinstance(error, httpx2.TransportError):
+        reason = explain_failed_connection(error, error.request.url)
+    else:
+        reason = f"It failed with {type(error).__name__}."
+    return reason, reason

@@ -33,13 +33,6 @@ class UpstreamRegistry:
         dependencies: UpstreamDependencies,
         functions: LocalFunctions | None = None,
     ) -> None:
-        """Create the upstreams without starting them.
-
-        Args:
-            policies: The upstreams of the configuration.
-            dependencies: The objects that all upstreams share.
-            functions: Local functions, which are one more upstream.
-        """
         self._dependencies = dependencies
         local = LocalUpstream(functions, dependencies.listeners) if functions is not None else None
         self._local: dict[str, Upstream] = {local.policy.name: local} if local else {}

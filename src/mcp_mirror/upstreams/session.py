@@ -245,7 +245,10 @@ class UpstreamSession:
         channel = filter_content(channel, may_show=self.policy.preview)
         timeout = PausableTimeout(request.timeout or self.policy.timeout)
         token = f"{self._token}-{next(self._request_numbers)}"
-        pending = PendingRequest(request.method, self._build_params(request, channel, token), token=token)
+        shown = {key: to_json(value) for key, value in request.shown.items() if key not in request.params}
+        meta = self._build_meta(request, channel, token)
+        named = {"_meta": to_json(meta, inf_nan_mode="null")} if meta else {}
+        pending = PendingRequest(request.method, object_of({**shown, **request.params, **named}), token=token)
         try:
             if channel is None:
                 await self._exchange(request, pending, timeout, is_content_hidden=False)
@@ -255,7 +258,10 @@ class UpstreamSession:
                 ) as inflight:
                     try:
                         if channel.log_level:
-                            await self._follow_level(channel.log_level)
+                            try:  # a server that rejects the level does not fail the call
+                                await self.set_level(channel.log_level)
+                            except UpstreamError as error:
+                                _logger.warning("%s", error.log_message)
                         await self._exchange(request, pending, timeout, is_content_hidden=is_filtered(channel))
                     except UpstreamError:
                         await _drain(inflight)
@@ -294,19 +300,6 @@ class UpstreamSession:
             return
         self.log_level = level
         await self.request(UpstreamRequest("logging/setLevel", {}, {"level": level}))
-
-    async def _follow_level(self, level: str) -> None:
-        """Set the caller's log level; a server that rejects it does not fail the call."""
-        try:
-            await self.set_level(level)
-        except UpstreamError as error:
-            _logger.warning("%s", error.log_message)
-
-    def _build_params(self, request: UpstreamRequest, channel: ClientChannel | None, token: str) -> Segments:
-        """Return the parameters of a request as JSON text, with the `_meta` that the SDK's client would send."""
-        shown = {key: to_json(value) for key, value in request.shown.items() if key not in request.params}
-        meta = self._build_meta(request, channel, token)
-        return object_of({**shown, **request.params, **({"_meta": to_json(meta, inf_nan_mode="null")} if meta else {})})
 
     def _build_meta(self, request: UpstreamRequest, channel: ClientChannel | None, token: str) -> Mapping[str, Any]:
         meta = dict(request.meta)

@@ -16,8 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.system.atomic_write import atomic_write
-from mcp_mirror.system.private_files import UnsafePathError, open_secret
+from mcp_mirror.system.files import UnsafePathError, atomic_write, open_secret
 
 _MAX_BYTES: Final = 1 << 20
 """Bytes of the file."""

@@ -16,18 +16,19 @@ import msgspec
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.upstreams.channel_proxy import require_scopes
 from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection, Status
-from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine, OpenList, UpstreamLimiter
+from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine, OpenList
 from mcp_mirror.upstreams.content_filter import (
     ContentFilteredChannel,
     build_hidden_refusal,
     filter_content,
     is_filtered,
     refuse_sampling,
+    require_scopes,
 )
 from mcp_mirror.upstreams.dedicated import DedicatedConnection, DedicatedConnectionPolicy, Key
 from mcp_mirror.upstreams.elicitation import (
@@ -41,8 +42,7 @@ from mcp_mirror.upstreams.elicitation import (
     read_input_required,
     restore_keys,
 )
-from mcp_mirror.upstreams.listing import Listing
-from mcp_mirror.upstreams.listing_cache import ListingCache
+from mcp_mirror.upstreams.listing import Listing, ListingCache
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.session import UpstreamRequest, quote_refusal
 from mcp_mirror.upstreams.transports.payloads import RawResponse
@@ -127,14 +127,7 @@ class Upstream(Protocol):
         """Whether the upstream has a capability, and within it a detail."""
 
     def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
-        """Return the exception for a JSON-RPC error of the upstream that arrived in a spool file.
-
-        Args:
-            what: The name of the request.
-            code: The error's code.
-            message: The error's message.
-            is_content_hidden: Do not quote the message.
-        """
+        """Return the exception for a JSON-RPC error of the upstream that arrived in a spool file."""
 
     def release(self, key: Key) -> None:
         """Close the dedicated connection of an owner, if it has one."""

@@ -17,8 +17,7 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import FileRemoved, SqlFailure, SqlQuery, SqlResult
 from mcp_mirror.query.sql_tables import Table
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.files import map_file
-from mcp_mirror.system.large_files import unlink_large
+from mcp_mirror.system.files import map_file, unlink_large
 from mcp_mirror.types import Buffer, FileSpan, Span
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
 from mcp_mirror.workers.sql_jobs import SqlJob, prepare

@@ -6,7 +6,6 @@ the client's file allows `uninstall`.
 """
 
 from mcp_mirror.cli.install.commands import install, uninstall
-from mcp_mirror.cli.install.doctor import doctor
-from mcp_mirror.cli.install.status import status
+from mcp_mirror.cli.install.doctor import doctor, status
 
 __all__ = ["doctor", "install", "status", "uninstall"]

@@ -9,6 +9,7 @@ import typer
 
 from mcp_mirror.cli.install import merge_commands
 from mcp_mirror.cli.install.clients import current_machine
+from mcp_mirror.cli.install.files import describe_command, find_program
 from mcp_mirror.cli.install.in_place import (
     InPlacePlan,
     apply_installation,
@@ -17,7 +18,6 @@ from mcp_mirror.cli.install.in_place import (
     plan_unwrapping,
     plan_wrapping,
 )
-from mcp_mirror.cli.install.program import describe_command, find_program
 from mcp_mirror.cli.install.targets import Target, find_named, find_targets, list_entries
 from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
 from mcp_mirror.errors import ConfigError, MirrorError
@@ -102,7 +102,9 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
             plans, has_failed = _plan_all(is_everything=every)
             if plans and not dry_run and not (every and yes):
                 plans, memory = _ask(plans, memory)
-            plans = [_with_memory(plan) for plan in plans] if memory else plans
+            plans = (
+                [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans] if memory else plans
+            )
         _carry_out(plans, dry_run=dry_run)
     except MirrorError as error:
         exit_with_error(error)
@@ -200,10 +202,6 @@ def _choose_plans(plans: Sequence[InPlacePlan]) -> list[InPlacePlan]:
     if not numbers <= set(range(1, len(plans) + 1)):
         raise ConfigError(f"{answer!r} is not a choice. Write numbers from 1 to {len(plans)}, `all` or `none`.")
     return [plan for number, plan in enumerate(plans, 1) if number in numbers]
-
-
-def _with_memory(plan: InPlacePlan) -> InPlacePlan:
-    return plan_wrapping(plan.target, find_program(), with_memory=True)
 
 
 def _carry_out(plans: Iterable[InPlacePlan], *, dry_run: bool) -> None:

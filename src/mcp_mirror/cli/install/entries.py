@@ -209,15 +209,7 @@ def _find_sign_in(entry: Mapping[str, Any], server: RemoteServer) -> str | None:
 def wrap_entry(
     at: Location, name: str, entry: Mapping[str, Any], shape: EntryShape, program: Sequence[str]
 ) -> list[Edit]:
-    """Return the edits that wrap an entry for which `find_reason` has no reason.
-
-    Args:
-        at: The location of the entry.
-        name: The name of the server.
-        entry: The entry.
-        shape: How the client writes entries.
-        program: The command of mcp-mirror.
-    """
+    """Return the edits that wrap an entry for which `find_reason` has no reason."""
     server = read_server(entry)
     options = ["wrap", *(["--name", name] if UPSTREAM_NAME.fullmatch(name) else [])]
     if isinstance(server, RemoteServer):

@@ -1,18 +1,24 @@
-"""Read and atomically write the files of clients and of the gateway, and the JSON in them."""
+"""Read and atomically write the files of clients and of the gateway, the JSON and the command of mcp-mirror in them."""
 
 import json
 import os
+import shlex
+import shutil
+import sys
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.system.atomic_write import atomic_write
+from mcp_mirror.system.files import atomic_write
 
 BACKUP_SUFFIX: Final = ".before-mcp-mirror"
 """Suffix of the backup of a client's file."""
 _PRIVATE: Final = 0o600
 """Clients store secrets of servers in their files, and `install` copies them."""
+_UV_CACHE: Final = "archive-v0"
+"""The folder in uv's cache in which `uvx` creates environments that it may remove later."""
 
 
 def resolve_path(path: str | Path) -> Path:
@@ -99,3 +105,32 @@ def as_json(value: Any, file: Path) -> bytes:
         raise ConfigError(
             f"{file} contains a number or a text that JSON cannot express, or is nested too deeply. Fix it first."
         ) from None
+
+
+def find_program() -> list[str]:
+    """Return the command of mcp-mirror with an absolute path, because desktop clients have a `PATH` of their own.
+
+    Under `uvx` it is a command of `uvx`: the environment of the running program is temporary.
+    """
+    if _UV_CACHE in Path(sys.prefix).parts and (uvx := shutil.which("uvx")):
+        source = _read_source()
+        return [uvx, "--from", source, "mcp-mirror"] if source else [uvx, "mcp-mirror"]
+    script = shutil.which("mcp-mirror", path=str(Path(sys.executable).parent))
+    return [script] if script else [sys.executable, "-m", "mcp_mirror"]
+
+
+def describe_command(*words: str) -> str:
+    """Return a command of mcp-mirror as the user types it: under `uvx`, through `uvx`."""
+    program = find_program()
+    typed = ["uvx", *program[1:]] if Path(program[0]).stem == "uvx" else ["mcp-mirror"]
+    return shlex.join([*typed, *words])
+
+
+def _read_source() -> str | None:
+    """Return the file or address that the package was installed from (PEP 610); None for an index."""
+    try:
+        text = distribution("mcp-mirror").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+    url = json.loads(text).get("url") if text else None
+    return url if isinstance(url, str) else None

@@ -12,11 +12,13 @@ from mcp_mirror.cli.install.merge import (
     InstallPlan,
     apply_install,
     apply_uninstall,
+    backup_path,
     capitalize_first,
+    find_client,
+    known_clients,
     plan_install,
     plan_uninstall,
 )
-from mcp_mirror.cli.install.merge_clients import backup_path, find_client, known_clients
 from mcp_mirror.cli.run import print_note
 
 

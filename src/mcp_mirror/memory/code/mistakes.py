@@ -28,12 +28,7 @@ _UNAWAITED: Final = "CoroutineType"
 
 
 def find_mistakes(diagnostics: str, code: str) -> list[str]:
-    """Return the mistakes, each with its line.
-
-    Args:
-        diagnostics: The diagnostics of the type checker, JSON.
-        code: The script.
-    """
+    """Return the mistakes, each with its line."""
     lines = code.splitlines()
     found = (_read_mistake(one, lines) for one in json.loads(diagnostics))
     return list(dict.fromkeys(one for one in found if one))[:MAX_MISTAKES]

@@ -27,7 +27,7 @@ from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, Queue
 from mcp_mirror.settings.limits import QueuePolicy
 
 if TYPE_CHECKING:
-    from pydantic_monty import FunctionSnapshot, Monty, MontyError, MontySession, NameLookupSnapshot
+    from pydantic_monty import FunctionSnapshot, Monty, MontyError, MontySession
 
 PACKAGE: Final = "pydantic_monty"
 """The package of the interpreter, an extra."""
@@ -122,11 +122,6 @@ class Sandbox:
     """The pool of worker processes."""
 
     def __init__(self, policy: QueuePolicy) -> None:
-        """Start nothing.
-
-        Args:
-            policy: The limits of waiting scripts.
-        """
         queue = Queue(Limit("queued_calls", policy.queued_calls), policy.queue_timeout)
         self._places = ConcurrencyLimiter(_FixedLimit("scripts", _MAX_SCRIPTS), queue, "The sandbox of scripts")
         self._pool: Monty | None = None
@@ -312,7 +307,7 @@ class _Execution:
                 ready = self._wait_for(snapshot.pending_call_ids)
                 resume = lambda: snapshot.resume(ready)  # noqa: B023, E731  # called at once
             else:
-                resume = _resume_name(snapshot)
+                resume = snapshot.resume_auto
             snapshot = self._compute(pid, resume)
         with _PAUSED_COLLECTOR:
             return encode_returned(snapshot.output, script.limits.values)
@@ -393,10 +388,6 @@ class _Execution:
                 raise _StoppedError
             self._settled[answer[0]] = answer[1]
         return ready
-
-
-def _resume_name(snapshot: "NameLookupSnapshot") -> Callable[[], Any]:
-    return snapshot.resume_auto
 
 
 def _explain(error: "MontyError", *, has_prelude: bool) -> Failure:

@@ -91,10 +91,6 @@ async def export_file(call: ToolInput) -> Content:
 def encode_file(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes]:
     """Return a value as the bytes of a file: a text as UTF-8, a binary value decoded, other values as JSON text.
 
-    Args:
-        found_value: The value.
-        from_base64: Decode a text from base64.
-
     Raises:
         ToolError: The text is not base64, or the binary value has no data.
     """

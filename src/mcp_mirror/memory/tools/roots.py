@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.system.atomic_write import atomic_write
+from mcp_mirror.system.files import atomic_write
 from mcp_mirror.types import Buffer
 
 _HAS_DIR_FD: Final = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")

@@ -163,18 +163,13 @@ def explain_unserved(name: str, policy: MemoryToolsPolicy) -> str | None:
         reason = "It needs the extra `code`: pip install 'mcp-mirror[code]'."
     elif name in _NEED_ROOTS and policy.admits(name):
         reason = "It needs folders in `memory_tools.roots` of the gateway's configuration."
-    elif _is_denied(name, policy):
+    elif replace(policy, deny=()).admits(name) and not policy.admits(name):
         reason = "`memory_tools.deny` in the gateway's configuration excludes it."
     elif policy.allow is not None:
         reason = "`memory_tools.allow` in the gateway's configuration does not name it."
     else:
         reason = "`memory_tools: all` in the gateway's configuration serves it."
     return f"Unknown tool {name!r}: this memory tool is not served. {reason}"
-
-
-def _is_denied(name: str, policy: MemoryToolsPolicy) -> bool:
-    """Whether only `deny` keeps a tool from being served."""
-    return replace(policy, deny=()).admits(name) and not policy.admits(name)
 
 
 def _format_duration(seconds: float) -> str:

@@ -23,11 +23,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord
-from mcp_mirror.server.auth.jwts import Issuers
-from mcp_mirror.server.auth.keys import KeysUnavailableError
-from mcp_mirror.server.auth.principals import Principal, build_scope_entries
+from mcp_mirror.server.auth.keys import Issuers, KeysUnavailableError
+from mcp_mirror.server.auth.principals import Principal, build_scope_entries, find_principal
 from mcp_mirror.server.auth.proofs import ALGORITHMS, ProofVerifier
-from mcp_mirror.server.auth.tokens import find_principal
 from mcp_mirror.server.graceful_shutdown import ListenStream, is_listen_request
 from mcp_mirror.settings.access import AuthPolicy, is_loopback
 from mcp_mirror.settings.policies import ServerPolicy
@@ -139,7 +137,8 @@ class Gate:
         if scheme is None or not token:
             return self._reject(_MISSING_TOKEN, None)
         try:
-            principal = await self._find_principal(token)
+            found = find_principal(token, self._policy.tokens, self._policy.scopes)
+            principal = found or (await self._issuers.find_principal(token) if self._policy.issuers else None)
         except KeysUnavailableError as error:
             return JSONResponse(_build_error_body("temporarily_unavailable", str(error)), 503, {"retry-after": "10"})
         if principal is None:
@@ -147,10 +146,6 @@ class Gate:
         if (refusal := self._check_principal(principal, request, scheme, token)) is None:
             return principal
         return self._reject(refusal, "DPoP" if principal.key else "Bearer", principal.namespace)
-
-    async def _find_principal(self, token: str) -> Principal | None:
-        found = find_principal(token, self._policy.tokens, self._policy.scopes)
-        return found or (await self._issuers.find_principal(token) if self._policy.issuers else None)
 
     def _check_principal(self, principal: Principal, request: Request, scheme: str, token: str) -> _Refusal | None:
         """Check the scheme, the proof and the scopes of a request with a valid token; return why it is rejected."""
@@ -192,11 +187,6 @@ class Gate:
 
 def check_address(host: str, auth: AuthPolicy, server: ServerPolicy) -> None:
     """Check that the configuration is safe for an address that other machines can reach.
-
-    Args:
-        host: The address to serve on.
-        auth: The accepted tokens and issuers.
-        server: The settings of the server.
 
     Raises:
         MirrorError: The address is not a loopback address, and `auth` or `server.allowed_hosts` is missing.

@@ -11,8 +11,8 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason
-from mcp_mirror.stores.expiry import EXPIRED_PER_PUT
 from mcp_mirror.stores.quotas import (
+    EXPIRED_PER_PUT,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
     TOMBSTONE_LIFETIME,

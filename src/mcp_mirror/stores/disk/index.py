@@ -22,7 +22,7 @@ from mcp_mirror.stores.disk.eviction import TOTALS, DiskEviction
 from mcp_mirror.stores.disk.formats import migrate
 from mcp_mirror.stores.disk.listings import DiskListings
 from mcp_mirror.stores.encryption import HEAD, MAGIC
-from mcp_mirror.stores.expiry import BATCH_SECONDS, EXPIRED_PER_BATCH
+from mcp_mirror.stores.quotas import BATCH_SECONDS, EXPIRED_PER_BATCH
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.types import Descriptor, Span, StoreStats, StoreTotals, Traffic
 
@@ -182,7 +182,13 @@ class Index:
         with self._lock:
             row = self._record_use(_DESCRIBE, (namespace, base))
             if row is None:
-                return self._read_tombstone((namespace, base))
+                key = (namespace, base)
+                found = self._read_rows(
+                    "SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key
+                )
+                return next(
+                    (Tombstone(self._records.decode(*key, record), reason, at) for record, reason, at in found), None
+                )
             known = self._records.decode(namespace, base, row[0])
             return replace(known, expires=self._clock() + self._policy.lifetime)
 
@@ -342,10 +348,6 @@ class Index:
             "WHERE namespace = ? AND base = ?",
             [(at, at + lifetime, at + ahead, *key) for key, at in self._pending_uses.items()],
         )
-
-    def _read_tombstone(self, key: Key) -> Tombstone | None:
-        found = self._read_rows("SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key)
-        return next((Tombstone(self._records.decode(*key, record), reason, at) for record, reason, at in found), None)
 
     def remove_expired(self) -> int:
         """Remove a batch of expired values and of their files in two short changes.

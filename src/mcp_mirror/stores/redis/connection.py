@@ -119,11 +119,6 @@ class RedisConnection:
     async def transact(self, watched: str, plan: Plan, attempts: int = _ATTEMPTS) -> Sequence[Any] | None:
         """Plan and run a transaction. If `watched` changes in between, plan again.
 
-        Args:
-            watched: A key that every transaction changes.
-            plan: Plans the transaction.
-            attempts: Maximum number of plans.
-
         Returns:
             The replies to the planned commands; None without commands.
 

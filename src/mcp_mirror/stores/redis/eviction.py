@@ -11,8 +11,14 @@ from urllib.parse import unquote
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason
-from mcp_mirror.stores.expiry import EXPIRED_PER_PUT
-from mcp_mirror.stores.quotas import MAX_TOMBSTONES, NAMESPACE_TOMBSTONES, Eviction, SpaceUsage, make_tombstone
+from mcp_mirror.stores.quotas import (
+    EXPIRED_PER_PUT,
+    MAX_TOMBSTONES,
+    NAMESPACE_TOMBSTONES,
+    Eviction,
+    SpaceUsage,
+    make_tombstone,
+)
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.commands import Command, RedisCommands, Removal, sum_fields
 from mcp_mirror.stores.redis.connection import Read

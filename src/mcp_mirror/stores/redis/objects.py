@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from mcp_mirror.stores.objects import ObjectBlobs
+from mcp_mirror.stores.base import ObjectBlobs
 from mcp_mirror.stores.redis.commands import Command, RedisCommands
 from mcp_mirror.stores.redis.connection import Read, RedisConnection
 

@@ -21,15 +21,20 @@ import anyio.to_thread
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.encrypted_event_log import EncryptedEventLog
-from mcp_mirror.stores.encryption import CHANGED, HEAD, SEALED_CHUNK, Encryptor, Envelope, clamp_span, sealed_span
+from mcp_mirror.stores.base import ObjectBlobs, ObjectMissingError, Tombstone, cut
+from mcp_mirror.stores.encryption import (
+    CHANGED,
+    HEAD,
+    SEALED_CHUNK,
+    EncryptedEventLog,
+    Encryptor,
+    Envelope,
+    clamp_span,
+    sealed_span,
+)
 from mcp_mirror.stores.encryption import CHUNK as SEALED
 from mcp_mirror.stores.event_log import EventLog
-from mcp_mirror.stores.expiry import ExpirySweeper
-from mcp_mirror.stores.objects import ObjectBlobs, ObjectMissingError
-from mcp_mirror.stores.pieces import cut
-from mcp_mirror.stores.quotas import make_tombstone, refuse_oversized
+from mcp_mirror.stores.quotas import ExpirySweeper, make_tombstone, refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.commands import Command, RedisCommands, Removal, sum_fields
 from mcp_mirror.stores.redis.connection import Read, RedisConnection, WriteRefusedError
@@ -213,7 +218,11 @@ class RedisStore:
         if self._is_expired(used):
             return make_tombstone(known, "expired", used + self._policy.lifetime)
         is_complete, _ = await self._use(entry, now)
-        return self._with_expiry(known, now) if is_complete else make_tombstone(known, "evicted", now)
+        return (
+            replace(known, expires=now + self._policy.lifetime)
+            if is_complete
+            else make_tombstone(known, "evicted", now)
+        )
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
         """The bytes of a value or of a range of it; a large range is a map of a file without a name."""
@@ -401,9 +410,6 @@ class RedisStore:
 
     def _is_expired(self, used: float) -> bool:
         return used + self._policy.lifetime <= self._clock()
-
-    def _with_expiry(self, known: Descriptor, used: float) -> Descriptor:
-        return replace(known, expires=used + self._policy.lifetime)
 
 
 class _RemovedError(Exception):

@@ -169,13 +169,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         raise httpx2.ReadError("the request was dropped")
 
     async def post(self, own: PendingRequest, cookies: httpx2.Cookies, tasks: TaskGroup) -> bool:
-        """Send a request of the gateway and take its response; return False if the SDK's transport must do that.
-
-        Args:
-            own: The request.
-            cookies: The cookies of the HTTP client.
-            tasks: Runs what the request's caller need not wait for.
-        """
+        """Send a request of the gateway and take its response; return False if the SDK's transport must do that."""
         if self._model is None:
             return False
         with anyio.CancelScope() as scope:

@@ -16,7 +16,7 @@ import httpx2
 from mcp_mirror.errors import walk_causes
 from mcp_mirror.payload.content_encodings import BodyError
 from mcp_mirror.security.ssrf_guard import PRIVATE
-from mcp_mirror.system.file_handles import explain_shortage
+from mcp_mirror.system.resources import explain_shortage
 
 _MARK: Final = token_hex(16)
 """Marks the gateway's own messages in JSON-RPC errors: servers do not know the mark of this process."""
@@ -54,12 +54,7 @@ _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 
 
 def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> str:
-    """Return a sentence with the address and the cause, and one with what to try.
-
-    Args:
-        error: The exception of the HTTP client.
-        url: The URL of the request.
-    """
+    """Return a sentence with the address and the cause, and one with what to try."""
     cause, advice = _explain_cause(error)
     return f"The connection to {format_address(url)} failed: {cause}. {advice}."
 

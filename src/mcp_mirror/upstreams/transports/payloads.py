@@ -332,10 +332,6 @@ class PayloadBypass:
     def inbound(self, frame: Frame, about: RequestId | None = None) -> Buffer | None:
         """Take a received frame; return it if it is for the SDK, else None.
 
-        Args:
-            frame: The received frame.
-            about: The request on whose own stream it came.
-
         Raises:
             WireError: The frame is not a JSON-RPC message, or is too large.
         """

@@ -34,12 +34,6 @@ class RequestHeaders:
     """The headers for the requests of one session."""
 
     def __init__(self, version: str, *, is_stateless: bool) -> None:
-        """Create the headers of a session.
-
-        Args:
-            version: The protocol version.
-            is_stateless: It is 2026-07-28 or later.
-        """
         self._version = {MCP_PROTOCOL_VERSION_HEADER: version}
         self._is_stateless = is_stateless
         self._arguments: dict[str, Mapping[tuple[str, ...], str]] = {}
@@ -59,12 +53,7 @@ class RequestHeaders:
             self._arguments.pop(tool.name, None)
 
     def build(self, method: str, shown: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return the headers of a request.
-
-        Args:
-            method: Its method.
-            shown: The parameters that headers repeat.
-        """
+        """Return the headers of a request."""
         if not self._is_stateless:
             return self._version
         headers = {**self._version, MCP_METHOD_HEADER: method}

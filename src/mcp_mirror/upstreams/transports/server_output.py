@@ -1,7 +1,12 @@
-"""The output of a server that is not MCP, kept to explain a failure to the operator."""
+"""The output of a server that is not MCP, printed on standard error and kept to explain a failure to the operator."""
 
+import os
 import re
+import sys
+from contextlib import suppress
 from typing import Final
+
+import anyio
 
 from mcp_mirror.payload.spool import Frame
 from mcp_mirror.security.redaction import Redactor
@@ -19,6 +24,9 @@ _INFORMATIVE: Final = re.compile(
     r"(?i)error|exception|fatal|panic|cannot|could not|unable|not found|no such|missing|required|denied|invalid|usage:"
 )
 """Lines that explain an exit; the last line is often only a version or a bracket."""
+_DESCRIPTOR: Final = 2
+_PIECE: Final = 4096
+"""PIPE_BUF of Linux: a write up to this size does not block once a pipe is writable."""
 
 
 class ServerOutput:
@@ -71,3 +79,16 @@ class ServerOutput:
         return self._redactor.clean(
             sanitize_to_lines(_TERMINAL.sub("", self._redactor.clean(text)).replace("\r", "\n"))
         )
+
+
+async def write_to_stderr(data: bytes) -> None:
+    """Write bytes as they are; drop them if standard error is closed. A reader that does not read makes this wait."""
+    if sys.stderr is None:  # the descriptor was closed at the start
+        return
+    with suppress(OSError):
+        for start in range(0, len(data), _PIECE):
+            piece = memoryview(data)[start : start + _PIECE]
+            while piece:
+                with suppress(PermissionError):  # a regular file, which is always writable
+                    await anyio.wait_writable(_DESCRIPTOR)
+                piece = piece[os.write(_DESCRIPTOR, piece) :]

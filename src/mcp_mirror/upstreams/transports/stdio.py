@@ -28,12 +28,10 @@ from mcp_mirror.payload.spool import Frame, Spool, frame_id
 from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.early_program import take_early
-from mcp_mirror.system.file_handles import explain_shortage, restore_handle_limit
-from mcp_mirror.system.standard_error import write_to_stderr
-from mcp_mirror.system.wide_pipe import open_wide_pipe
+from mcp_mirror.system.resources import explain_shortage, open_wide_pipe, restore_handle_limit
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass, PendingRequest, RequestSink
-from mcp_mirror.upstreams.transports.server_output import ServerOutput
+from mcp_mirror.upstreams.transports.server_output import ServerOutput, write_to_stderr
 
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
 """How a child is stopped after its input is closed: the signals, and the seconds that it gets to exit."""

@@ -1,10 +1,12 @@
-"""Open file handles: the gateway raises its own limit, and its child processes keep the limit that it started with.
+"""Limits of the process: open file handles, and the capacity of pipes.
 
-Each child process costs a few handles, and each client connection costs one. Programs that call `select()` need the
-lower limit, so children must not inherit the raised one.
+The gateway raises its own limit of handles, and its child processes keep the limit that it started with. Each child
+process costs a few handles, and each client connection costs one. Programs that call `select()` need the lower limit,
+so children must not inherit the raised one.
 """
 
 import errno
+import os
 import socket
 import sys
 import time
@@ -16,6 +18,8 @@ from mcp_mirror.errors import walk_causes
 if sys.platform != "win32":
     import resource
 
+PIPE_BYTES: Final = 1 << 20
+"""Capacity of a pipe where the system permits it (Linux: 64 KiB by default)."""
 _MOST: Final = 1 << 20
 """Handles that are always enough. Some systems have a hard limit of 10^9, and some have no limit."""
 _RETRY: Final = 0.5
@@ -84,3 +88,14 @@ class PatientListener(socket.socket):
             if error.errno in _ADVICE and error.errno != errno.EAGAIN:
                 self._paused_until = time.monotonic() + _RETRY
             raise
+
+
+def open_wide_pipe() -> tuple[int, int]:
+    """Open a pipe with a capacity of 1 MiB where the system permits it. Returns its reading and its writing end."""
+    reading, writing = os.pipe()
+    if sys.platform == "linux":
+        import fcntl  # noqa: PLC0415  # missing on Windows
+
+        with suppress(OSError):  # over /proc/sys/fs/pipe-user-pages-soft: keep the default capacity
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return reading, writing

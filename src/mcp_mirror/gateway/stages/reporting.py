@@ -1,0 +1,160 @@
+"""Reports each call to the audit log, the log, the event log and the counts of tokens."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.replies import Reply, build_error_reply, count_reply_bytes
+from mcp_mirror.errors import MirrorError, RefusedError
+from mcp_mirror.gateway.call import (
+    Call,
+    CallEnd,
+    Next,
+    answer_and_report,
+    find_refusal,
+    find_upstream,
+    name_tool,
+    record_of,
+)
+from mcp_mirror.gateway.context_budgets import count_reply_tokens
+from mcp_mirror.memory.usage import UsageCounter
+from mcp_mirror.observability.audit import UNKNOWN, Audit
+from mcp_mirror.observability.events import MAX_ARGUMENTS, EventRecorder, FinishedCall
+from mcp_mirror.payload.json_rpc import contiguous
+from mcp_mirror.security.sanitize import PathHasher
+from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.content_filter import is_for_client
+
+UNWRITTEN: Final = (
+    "The gateway cannot write its audit log, and `audit.required` forbids calls without a record. "
+    "Nothing was called. Try again later, and report this to the operator."
+)
+_logger = logging.getLogger("mcp_mirror.gateway.stages.call_log")  # operators select the lines of calls by it
+_UNKNOWN_TOOL: Final = "No tool has the name that the client called."
+"""In place of an error that repeats the name, which may be any text."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditStage:
+    """Records the principal, the tool and the outcome of each call."""
+
+    audit: Audit
+    clock: Callable[[], float]
+    """Seconds."""
+
+    async def __call__(self, call: Call, call_next: Next) -> Reply:
+        """Answer a call, between the records of its start and its end."""
+        if not await self.audit.admit(record_of(call, "begun", find_refusal(call))):
+            return build_error_reply(UNWRITTEN)
+        return await answer_and_report(call, call_next, self.clock, self._write)
+
+    def _write(self, call: Call, end: CallEnd) -> None:
+        record = record_of(call, end.outcome, call.trace.reason)
+        self.audit.write(replace(record, bytes=count_reply_bytes(end.reply), milliseconds=end.milliseconds))
+
+
+@dataclass(frozen=True, slots=True)
+class CallLogStage:
+    """Logs calls: names, sizes and a path hash."""
+
+    path_hasher: PathHasher
+    clock: Callable[[], float]
+    """Seconds."""
+
+    async def __call__(self, call: Call, call_next: Next) -> Reply:
+        """Answer a call and log it."""
+        if not _logger.isEnabledFor(logging.INFO):
+            return await call_next(call)
+        return await answer_and_report(call, call_next, self.clock, self._log)
+
+    def _log(self, call: Call, end: CallEnd) -> None:
+        """Log a call as one line, without arguments and values."""
+        record = record_of(call, end.outcome, call.trace.reason)
+        members = {
+            "tool": record.tool,
+            "upstream": record.upstream or "-",
+            "ms": f"{end.milliseconds:.0f}",
+            "bytes": count_reply_bytes(end.reply),
+            "tokens": call.trace.sent or 0,
+            "kept_out": call.trace.kept_out,
+            "path": self.path_hasher.hash_path(record.path) if record.path else "-",
+            "outcome": record.outcome.replace(" ", "_"),
+        }
+        _logger.info("call %s", " ".join(f"{name}={member}" for name, member in members.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class EventStage:
+    """Passes finished calls to the recorder."""
+
+    recorder: EventRecorder
+    clock: Callable[[], float]
+    """Seconds."""
+
+    async def __call__(self, call: Call, call_next: Next) -> Reply:
+        """Answer a call and record it."""
+        return await answer_and_report(call, call_next, self.clock, self._record)
+
+    def _record(self, call: Call, end: CallEnd) -> None:
+        trace, size, tool = call.trace, len(call.arguments), name_tool(call)
+        message = str(end.error) if isinstance(end.error, MirrorError) else ""
+        refusal = (message or _read_text(end.reply)) if trace.reason else ""
+        self.recorder.add(
+            FinishedCall(
+                call.namespace,
+                call.id,
+                end.milliseconds,
+                tool,
+                find_upstream(call),
+                "refused" if trace.reason else end.outcome,
+                trace.reason or "",
+                count_reply_bytes(end.reply),
+                trace.sent or 0,
+                trace.kept_out,
+                trace.path or "",
+                trace.inputs,
+                bytes(call.arguments) if size <= MAX_ARGUMENTS else None,
+                size,
+                trace.path_labels,
+                _UNKNOWN_TOOL if refusal and tool == UNKNOWN else refusal,
+                trace.detail.get("script_call", ""),
+            )
+        )
+
+
+def _read_text(reply: Reply) -> str:
+    """The text of a refusal: its only content block, which the gateway wrote."""
+    content = reply.get("content", b"[]")
+    blocks = msgspec.json.decode(contiguous(content), type=list[dict[str, object]])
+    return "\n".join(str(block.get("text", "")) for block in blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageStage:
+    """Counts sent and saved tokens by namespace, and notes them in the call's trace."""
+
+    usage_counter: UsageCounter
+    estimate: Callable[[Buffer], int] = field(repr=False)
+    """Returns the tokens of a text."""
+
+    async def __call__(self, call: Call, call_next: Next) -> Reply:
+        """Answer a call and count its reply."""
+        if call.script is not None:  # the model does not read the reply
+            return await call_next(call)
+        try:
+            reply = await call_next(call)
+        except RefusedError as error:
+            if not is_for_client(error):  # clients show it to the model
+                self._add(call, self.estimate(str(error).encode()))
+            raise
+        sent = call.trace.sent  # the context budget may have counted it
+        self._add(call, await count_reply_tokens(reply, self.estimate) if sent is None else sent)
+        return reply
+
+    def _add(self, call: Call, sent: int) -> None:
+        trace = call.trace
+        trace.sent, trace.kept_out = sent, max(trace.hidden_tokens - sent, 0)
+        self.usage_counter.add(call.namespace, sent, trace.kept_out)
