@@ -745,7 +745,7 @@ async def test_expired_values_of_others_take_no_room_from_a_large_value(open_sto
 async def test_expired_values_are_removed_in_the_background(
     open_store: OpenStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.stores.expiry._IDLE", 0.01)
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 0.01)
     async with open_store() as store:
         await fill_and_expire(store, clock)
         async with asyncio.timeout(60):
