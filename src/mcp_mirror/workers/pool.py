@@ -27,7 +27,7 @@ DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRea
 
 
 class WorkerProcess:
-    """A worker process, which gets pickled tasks: the first one starts it, and the next one after its end restarts it."""
+    """A worker process for pickled tasks: the first one starts it, and the next one after its end restarts it."""
 
     def __init__(self, child_watchdog: ChildWatchdog, memory: int | None = None) -> None:
         """Create the worker without starting its process.
