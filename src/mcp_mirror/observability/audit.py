@@ -7,7 +7,6 @@ wait and never fails.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
 from mcp_mirror.errors import RefusalReason
@@ -27,7 +26,6 @@ _SCANNED: Final = 4096
 """Characters of one text that are searched for memory paths."""
 _MAX_ITEMS: Final = 16
 """Labels or details of one record."""
-_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +41,11 @@ class AuditRecord:
     """One word, such as `ok`, `stored`, `error`, `refused`."""
     path: str | None = None
     """The memory path of the record. Its hash is written."""
-    labels: Mapping[str, Any] = field(default_factory=lambda: _NONE)
+    labels: Mapping[str, Any] = field(default_factory=dict)
     """The labels of the value."""
     bytes: int = 0
     """The size of the response, or of the value that was read."""
-    detail: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    detail: Mapping[str, str] = field(default_factory=dict)
     """Further members, without text of upstreams or clients."""
     upstream: str = ""
     milliseconds: float | None = None
@@ -116,7 +114,7 @@ class CallTrace:
     """The tool labels by which memory paths in the arguments were searched; None if they were not searched."""
     envelope: bytes = b"{}"
     """The members of the stored result beside its value, a JSON object."""
-    labels: Mapping[str, Any] = field(default_factory=lambda: _NONE)
+    labels: Mapping[str, Any] = field(default_factory=dict)
     """The flow labels of the result."""
     reason: RefusalReason | None = None
     """Why the call was refused; None if it was not."""
@@ -132,7 +130,7 @@ class CallTrace:
     """Tokens of the reply; None if they were not counted yet."""
     kept_out: int = 0
     """Tokens that the model did not have to read, because a path replaces the value."""
-    detail: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    detail: Mapping[str, str] = field(default_factory=dict)
     """Further members of the audit record."""
     returned: Buffer | None = field(default=None, repr=False)
     """The value that a script or an SQL query returned, JSON text, for the program that runs the gateway."""
