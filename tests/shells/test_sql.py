@@ -323,6 +323,18 @@ def test_errors_of_names_list_the_tables_and_columns(sql: str, expected: str) ->
     assert "\n" not in found.message
 
 
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT o.city FROM o JOIN users u ON u.id = o.id", 'Only "users" has "city".'),
+        ("SELECT x.City FROM o x JOIN users y ON y.id = x.id", 'Only "users" has "City".'),
+        ("SELECT id, city FROM o", 'Only "users" has "city".'),
+    ],
+)
+def test_the_error_of_a_missing_column_names_the_table_that_has_it(sql: str, expected: str) -> None:
+    assert f" {expected} Tables: " in failure(sql, o=OBJECTS, users="id,city\n1,Bonn\n").message
+
+
 def test_errors_are_bounded() -> None:
     wide = [{f"column_{number}": "x" for number in range(1000)}]
     assert len(failure("SELECT nope FROM o", o=wide).message) < 1800

@@ -53,6 +53,22 @@ async def test_the_results_of_two_tools_are_joined_by_their_paths() -> None:
         assert (await mirror.sql(JOIN, {"orders": orders.path, "users": f"{part}/data/rows"})).value == JOINED
 
 
+@pytest.mark.parametrize(
+    ("tools", "named"),
+    [
+        ({}, "memory_query"),
+        ({"deny": ["memory_run"]}, "memory_query"),
+        ({"deny": ["memory_query"]}, "memory_run"),
+        ({"deny": ["memory_query", "memory_run"]}, None),
+    ],
+)
+async def test_instructions_name_one_tool_for_whole_values(tools: dict[str, Any], named: str | None) -> None:
+    pytest.importorskip("pydantic_monty")
+    async with with_tools(memory_tools=tools) as mirror:
+        whole = [one for one in mirror.instructions.split(". ") if one.startswith("Questions that need whole values")]
+        assert [one.rpartition(" ")[2] for one in whole] == ([named] if named else [])
+
+
 async def test_a_large_result_is_stored_with_its_inputs() -> None:
     async with with_tools() as mirror:
         orders, users = await mirror.put(ORDERS), await mirror.put(USERS)
@@ -95,7 +111,10 @@ async def test_numbers_of_stored_json_keep_their_digits() -> None:
         ({"sql": "FROM t", "inputs": {"t": "list_orders"}}, 'No value is stored under "list_orders"'),
         ({"sql": "FROM t", "inputs": {"t": 5}}, 'The input "t" cannot be read as a table: it is 5.'),
         ({"sql": "FROM tt", "inputs": {"t": [1]}}, "The tables are t."),
-        ({"sql": "SELECT x FROM t", "inputs": {"t": [{"y": 1}]}}, "Tables: t(y BIGINT)."),
+        (
+            {"sql": "SELECT x FROM t", "inputs": {"t": [{"y": 1}]}},
+            "Tables: t(y BIGINT).\nCorrect the query and call memory_query again.",
+        ),
         ({"sql": "SELECT y::DATE FROM t", "inputs": {"t": [{"y": "abc"}]}}, 'format: "abc"'),
         ({"sql": "COPY t TO 'x'", "inputs": {"t": [1]}}, "must be one SELECT"),
     ],
@@ -196,7 +215,7 @@ async def test_sql_costs_few_tokens_of_the_definition(monkeypatch: pytest.Monkey
             (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_query"]
             costs.append(count_tokens(json.dumps(advert)))
         monkeypatch.setattr("mcp_mirror.assembly.find_spec", lambda _name: None)
-    assert costs[0] - costs[1] <= 40
+    assert 0 < costs[0] - costs[1] <= 70  # the example of a join costs half of it (docs/evaluation/wording.md)
 
 
 def test_a_program_without_asyncio_runs_queries() -> None:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +44,8 @@ _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest", "json_each"
 """Table functions that read only their arguments."""
 _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
+_MISSING_COLUMN: Final = re.compile(r'(?:column named|Referenced column) "([^"]+)"')
+"""The column in errors such as `Table "o" does not have a column named "x"`."""
 _ERROR_CHARACTERS: Final = 400
 _SCHEMA_CHARACTERS: Final = 1200
 _TYPE_CHARACTERS: Final = 80
@@ -294,10 +296,14 @@ def _encode_rows(rows: Sequence[str]) -> bytes:
 
 
 def _describe_error(database: "DuckDBPyConnection", error: Exception) -> SqlFailure:
+    import duckdb  # noqa: PLC0415  # an extra
+
     kind = type(error).__name__
     message = _shorten(str(error))
     if kind in _NAME_ERRORS:
-        message = f"{message} {_describe_tables(database)}".rstrip()
+        with suppress(duckdb.Error):  # the transaction was aborted
+            tables = _list_columns(database)
+            message = " ".join(filter(None, (message, _name_owners(message, tables), _describe_tables(tables))))
     return SqlFailure(message, kind)
 
 
@@ -311,21 +317,40 @@ def _shorten(message: str) -> str:
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
 
-def _describe_tables(database: "DuckDBPyConnection") -> str:
-    import duckdb  # noqa: PLC0415  # an extra
-
-    try:
-        rows = database.execute(
-            "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal AND table_name <> ? "
-            "ORDER BY table_name, column_index",
-            [_VIEW],
-        ).fetchall()
-    except duckdb.Error:  # the transaction was aborted
-        return ""
-    tables: dict[str, list[str]] = {}
+def _list_columns(database: "DuckDBPyConnection") -> Mapping[str, Mapping[str, str]]:
+    """Return the type of each column of each table."""
+    rows = database.execute(
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal AND table_name <> ? "
+        "ORDER BY table_name, column_index",
+        [_VIEW],
+    ).fetchall()
+    tables: dict[str, dict[str, str]] = {}
     for table, column, kind in rows:
-        short = kind if len(kind) <= _TYPE_CHARACTERS else f"{kind[:_TYPE_CHARACTERS]}..."
-        tables.setdefault(table, []).append(f"{column} {short}")
-    listed = sanitize("; ".join(f"{name}({', '.join(columns)})" for name, columns in tables.items()))
-    cut = listed if len(listed) <= _SCHEMA_CHARACTERS else f"{listed[:_SCHEMA_CHARACTERS]}..."
-    return f"Tables: {cut}." if tables else "The query has no tables: give `inputs`."
+        tables.setdefault(table, {})[column] = kind
+    return tables
+
+
+def _name_owners(message: str, tables: Mapping[str, Mapping[str, str]]) -> str:
+    """Name the tables that have the column which an error reports as missing; empty if no table has it."""
+    missing = _MISSING_COLUMN.search(message)
+    wanted = missing[1].casefold() if missing else None
+    owners = [table for table, columns in tables.items() if wanted in {one.casefold() for one in columns}]
+    if not missing or not owners:
+        return ""
+    return f"Only {' and '.join(map(_quote, owners))} {'has' if len(owners) == 1 else 'have'} {_quote(missing[1])}."
+
+
+def _describe_tables(tables: Mapping[str, Mapping[str, str]]) -> str:
+    if not tables:
+        return "The query has no tables: give `inputs`."
+    listed = sanitize(
+        "; ".join(
+            f"{table}({', '.join(f'{column} {_shorten_type(kind)}' for column, kind in columns.items())})"
+            for table, columns in tables.items()
+        )
+    )
+    return f"Tables: {listed if len(listed) <= _SCHEMA_CHARACTERS else f'{listed[:_SCHEMA_CHARACTERS]}...'}."
+
+
+def _shorten_type(kind: str) -> str:
+    return kind if len(kind) <= _TYPE_CHARACTERS else f"{kind[:_TYPE_CHARACTERS]}..."

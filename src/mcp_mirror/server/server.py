@@ -1,7 +1,7 @@
 """The MCP server: handshake, capabilities and instructions, over stdio and HTTP, for both protocol versions."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -15,7 +15,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_mirror.callers import Caller, NullChannel
 from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.memory.code.run import RUN
-from mcp_mirror.memory.tools.table import RETRIEVE
+from mcp_mirror.memory.tools.table import QUERY, RETRIEVE
+from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.payload.floods import finish, take_sliced
 from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.payload.spool import Spool
@@ -60,13 +61,13 @@ _MEMORY_INSTRUCTIONS: Final = (
 _SEARCH_INSTRUCTIONS: Final = (
     f"Most tools are not listed: find one with {FIND}, then call it by the name found with {CALL}."
 )
+_ABOUT_READ: Final = "memory_read and memory_grep are only for questions about what a value says."
+_ABOUT_WHOLE_VALUES: Final = "Questions that need whole values (a sum, a count, the largest, a join) are for {tool}."
 _OWN_TOOLS: Final[Mapping[str, str]] = {
-    "memory_read": "memory_read and memory_grep are only for questions about what a value says.",
-    RUN: f"Questions that need whole values (a sum, a count, the largest, a join) are for {RUN}.",
     RETRIEVE: f"{RETRIEVE} only shows the user all of it.",
     "memory_edit": "memory_edit makes a changed copy, which has a path of its own.",
 }
-"""The instructions for each own tool, used if the gateway serves the tool."""
+"""The instructions for own tools, used if the gateway serves the tool."""
 
 
 class MirrorServer:
@@ -222,10 +223,9 @@ class MirrorServer:
         own = ""
         if not state.config.is_transparent:
             which = f"whose name ends with {suffix}" if suffix else "here"
-            tools = (text for name, text in _OWN_TOOLS.items() if name in state.own_tools_for(caller))
             has_tools = bool(upstreams.visible_to(caller))
             about_paths = _OWN_INSTRUCTIONS.format(which=which) if has_tools else _MEMORY_INSTRUCTIONS
-            own = " ".join((about_paths, *tools))
+            own = " ".join((about_paths, *_write_tool_instructions(state.own_tools_for(caller))))
         if only is not None:  # its instructions come first, as without the gateway
             own = "\n\n".join(part for part in (search, own) if part)
             room = _MAX_INSTRUCTIONS - len(own) - 2
@@ -235,6 +235,20 @@ class MirrorServer:
         of_upstreams = (_write_upstream_instructions(one, state.pins) for one in visible)
         parts = [self.policy.instructions or "", search, own, explain_missing(visible), *of_upstreams]
         return _cut("\n\n".join(part for part in parts if part), _MAX_INSTRUCTIONS)
+
+
+def _write_tool_instructions(tools: Mapping[str, MemoryTool]) -> Iterator[str]:
+    """Yield the instructions for the own tools that the gateway serves.
+
+    Questions about whole values are for SQL if `memory_query` accepts it: small models write one SELECT without a
+    mistake more often than a script (docs/evaluation/wording.md).
+    """
+    if "memory_read" in tools:
+        yield _ABOUT_READ
+    has_sql = QUERY in tools and "sql" in tools[QUERY].properties
+    if has_sql or RUN in tools:
+        yield _ABOUT_WHOLE_VALUES.format(tool=QUERY if has_sql else RUN)
+    yield from (text for name, text in _OWN_TOOLS.items() if name in tools)
 
 
 def explain_failed_start(upstream: Upstream) -> str:

@@ -31,6 +31,12 @@ _MAX_TABLES: Final = 100
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _PATH_BYTES: Final = 400
 """Bytes of a text of one line that may be meant as a memory path."""
+_AGAIN: Final = "Correct the query and call memory_query again."
+_DESCRIPTION: Final = (
+    "Answer a question about whole stored values with one SELECT (DuckDB), such as SELECT d.name, SUM(t.km) FROM trips "
+    't JOIN drivers d ON ... GROUP BY d.name ORDER BY 2 DESC LIMIT 1 with inputs {"trips": path, "drivers": path}. Or'
+)
+"""The join of the example has no columns, since small models copy them."""
 _FORMS: Final = (
     "Use `memory_path` with `expression` (JMESPath) for one value, or `sql` with `inputs`, such as "
     '{"orders": "<memory path>"}, where each name is a table.'
@@ -38,11 +44,11 @@ _FORMS: Final = (
 
 
 def with_sql(tool: MemoryTool) -> MemoryTool:
-    """Return `memory_query` with the arguments of its SQL form."""
+    """Return `memory_query` with the arguments of its SQL form, which come first: models fill arguments in order."""
     return replace(
         tool,
-        description=f"{tool.description} Or join several with one SELECT (DuckDB): inputs maps table names to paths.",
-        properties={**tool.properties, "sql": {"type": "string"}, "inputs": {"type": "object"}},
+        description=f"{_DESCRIPTION} {tool.description[0].lower()}{tool.description[1:]}",
+        properties={"inputs": {"type": "object"}, "sql": {"type": "string"}, **tool.properties},
         required=(),
         run=_query_either,
     )
@@ -144,7 +150,9 @@ async def _reply_hidden(call: ToolInput, inputs: Inputs, answer: Buffer | SqlFai
 
 def _describe_failure(failure: SqlFailure, *, may_quote: bool) -> str:
     """Return the message of a failure; without quotes, only its class."""
-    if may_quote or failure.is_mistake or failure.is_limit:
+    if failure.is_limit:
         return failure.message
-    hidden = "The message is not shown, because an input has no preview. Correct the query and call again."
-    return f"The query failed with {failure.kind}. {hidden}"
+    if may_quote or failure.is_mistake:
+        return f"{failure.message}\n{_AGAIN}"
+    hidden = "The message is not shown, because an input has no preview."
+    return f"The query failed with {failure.kind}. {hidden} {_AGAIN}"
