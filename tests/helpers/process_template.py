@@ -36,7 +36,7 @@ PRELOADED: Final = (
     "mcp_mirror.cli.call",
     "mcp_mirror.cli.check",
     "mcp_mirror.cli.lock",
-    "mcp_mirror.cli.reload",
+    "mcp_mirror.cli.serving",
     "mcp_mirror.cli.serve",
     "mcp_mirror.cli.stats",
     "mcp_mirror.cli.wrap",
