@@ -88,18 +88,21 @@ def start(request: pytest.FixtureRequest) -> Start:
 
 @pytest.fixture(scope="session")
 def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that runs a script as a fork of the template, and anything else as Python does."""
+    """A program that runs a script or a module as a fork of the template, and anything else as Python does."""
     program = tmp_path_factory.mktemp("python") / "python"
     start = shlex.join(forked_python())
-    program.write_text(f'#!/bin/sh\ncase $1 in -*) exec {shlex.quote(sys.executable)} "$@";; esac\nexec {start} "$@"\n')
+    program.write_text(
+        f'#!/bin/sh\ncase $1 in -m) ;; -*) exec {shlex.quote(sys.executable)} "$@";; esac\nexec {start} "$@"\n'
+    )
     program.chmod(0o755)
     return program
 
 
 @pytest.fixture
 def forked_servers(forking_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`${PYTHON}` in configurations runs scripts as forks."""
+    """`${PYTHON}` in configurations runs scripts as forks, and so does `sys.executable`."""
     monkeypatch.setenv("PYTHON", str(forking_python))
+    monkeypatch.setattr(sys, "executable", str(forking_python))
 
 
 @pytest.fixture(scope="session")

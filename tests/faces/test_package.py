@@ -86,6 +86,7 @@ print(json.dumps(sizes))
     assert sum(sizes.values()) / 1e6 <= int(documented[2]) * MORE_MEGABYTES, sizes
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_its_demo_in_an_empty_environment(environment: Path, tmp_path: Path) -> None:
     own = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "COLUMNS": "60"}
     command = [str(environment / "mcp-mirror"), "demo"]

@@ -27,7 +27,7 @@ LOG = 64 << 10
 """Bytes of log that a flood may cause, at most."""
 
 
-@pytest.mark.parametrize("kind", sample([*FLOODS, "stderr"], {"garbage", "logs", "requests", "stderr"}.__contains__))
+@pytest.mark.parametrize("kind", sample([*FLOODS, "stderr"], {"logs", "stderr"}.__contains__))
 async def test_a_flood_does_not_delay_other_clients(
     configured: Configured, serve: Serve, raw: Any, budget: Budget, kind: str
 ) -> None:
@@ -73,7 +73,7 @@ CLIENT_FLOODS = {
 }
 
 
-@pytest.mark.parametrize("kind", sample(CLIENT_FLOODS, {"garbage", "requests"}.__contains__))
+@pytest.mark.parametrize("kind", sample(CLIENT_FLOODS, "garbage".__eq__))
 async def test_a_flooding_client_on_stdio_does_not_stall_the_gateway(
     configured: Configured, open_lines: OpenLines, raw: Any, budget: Budget, kind: str
 ) -> None:

@@ -135,8 +135,8 @@ BEGIN = [tool("relist", {})]
 
 LONG = (large, longest)
 """Listings that take as long as several others; `make hostile` has them."""
-SAMPLE = (patterns, cases, many)
-"""Listings of `make test`: one that is costly to read, one that is refused, and one of many tools."""
+SAMPLE = (patterns, cases)
+"""Listings of `make test`: one that is costly to read, and one that is refused."""
 
 
 def marks_of(tools: Callable[[], Tools]) -> Any:

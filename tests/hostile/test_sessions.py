@@ -35,6 +35,7 @@ def handle_limit(pid: int) -> tuple[int, int]:
     return resource.prlimit(pid, resource.RLIMIT_NOFILE)
 
 
+@pytest.mark.slow
 async def test_sixty_sessions_start_no_more_processes_than_the_limit(
     configured: Configured, serve: Serve, raw: Any, budget: Budget
 ) -> None:

@@ -36,6 +36,7 @@ def test_missing_programs_skip_tests_and_fail_them_on_ci(
         missing("There is no Node.")
 
 
+@pytest.mark.slow
 def test_check_finds_all_four_servers_well_and_names_each_twin_in_full(
     command: str, config: Path, gateway: "Connection"
 ) -> None:

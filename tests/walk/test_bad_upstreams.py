@@ -239,6 +239,7 @@ async def test_a_server_that_ends_at_discovery_gets_the_older_handshake(
     assert "strict: ready, raw 7, protocol 2025-11-25" in ended.out
 
 
+@pytest.mark.slow
 async def test_ten_thousand_tools_on_many_pages_are_listed(configured: Configured, connect: Any, raw: Any) -> None:
     async with connect(configured({"many": raw("pages")})) as client:
         listed = (await client.list_tools()).tools

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from process_tree import offspring, stat_of
+from samples import sample
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ async def test_a_process_that_is_stopped_is_not_left_either(
         assert await survivors(started) == {}
 
 
-@pytest.mark.parametrize("way", ["leaves", signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("way", sample(["leaves", signal.SIGTERM, signal.SIGINT], lambda way: way == "leaves"))
 async def test_a_gateway_that_ends_leaves_no_watchdog(
     way: Any, configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:

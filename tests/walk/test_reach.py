@@ -14,7 +14,7 @@ import anyio
 import httpx2
 import pytest
 from process_tree import offspring
-from tests.walk.conftest import BOUND
+from tests.walk.conftest import BOUND, until
 
 from mcp_mirror.security import ssrf_guard
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
@@ -179,6 +179,8 @@ async def test_no_client_request_starts_a_program_or_a_connection(
         where = f"127.0.0.1:{port}"
         strings = [f"http://{where}/", f"https://{where}/mcp", f"redis://{where}", f"//{where}/x", f"touch {made}"]
         await _everything(client, [*strings, f"$(touch {made})", f"file://{made}", str(made), "../made"])
+        # A process has no command while it starts, and after its end until the gateway has waited for it.
+        await until(lambda: all(offspring(client.process.pid).values()))
         after = offspring(client.process.pid)
         own = {pid: command for pid, command in after.items() if pid not in before and "mcp_mirror." not in command}
         assert own == {}  # but for our own worker, which looks into values

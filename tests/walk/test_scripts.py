@@ -218,6 +218,7 @@ async def test_each_limit_ends_the_script_and_names_its_key(limits: dict[str, An
         assert (await mirror.run("1 + 1")).value == 2
 
 
+@pytest.mark.slow
 async def test_a_script_may_make_a_thousand_calls_at_once() -> None:
     code = "import asyncio\nlen(await asyncio.gather(*[tools.list_users() for n in range(count)]))"
     async with with_tools() as mirror:

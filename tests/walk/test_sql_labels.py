@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flow_user import PATH, SECRET, SELF, STRICT, path_in
+from samples import sample
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.memory.tools.lookup import find_value
@@ -83,7 +84,11 @@ HIDDEN = [
 ]
 
 
-@pytest.mark.parametrize("sql", HIDDEN)
+LONG = ("SELECT list(a.range)", "SELECT sum(a.range")
+"""The beginnings of queries that take long until they reach a limit, as `range(1000000000000)` does too."""
+
+
+@pytest.mark.parametrize("sql", sample(HIDDEN, lambda sql: not sql.startswith(LONG)))
 @pytest.mark.asyncio(loop_scope="module")
 async def test_of_a_hidden_value_the_model_gets_only_a_path(shared_desk: Any, sql: str) -> None:
     """Success, failure and limits look alike, so that no condition on a hidden value can be seen."""

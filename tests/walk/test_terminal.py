@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from gateway_processes import COMMAND
+from samples import sample
 from tests.walk.conftest import BOUND, SERVERS
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ async def test_ctrl_c_during_a_call_erases_its_progress(call: list[str]) -> None
     assert rest.endswith(ERASE_LINE + END)
 
 
-@pytest.mark.parametrize("env", [{}, {"FORCE_COLOR": "1"}], ids=["plain", "colors"])
+@pytest.mark.parametrize("env", sample([{}, {"FORCE_COLOR": "1"}], bool), ids=["plain", "colors"])
 async def test_call_on_a_pipe_prints_only_the_result(call: list[str], tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "gate").touch()
     async with start(*call, env=env) as process:
