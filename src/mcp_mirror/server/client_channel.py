@@ -1,6 +1,7 @@
 """Channels to a client: on the stream of one request, or on the stream of its session.
 
-A channel relays messages of upstreams with all their members.
+A channel relays messages of upstreams with all their members. The module also reads the sender of a request, and keeps
+the envelopes of requests that the SDK has accepted.
 """
 
 import contextlib
