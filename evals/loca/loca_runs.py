@@ -12,7 +12,7 @@ from loca_arms import CLAIM, Arm, OpenArm, open_arm
 from loca_suite import Environment, Suite, Task, Verdict, build_environment
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.evals.cases import Limits
-from mcp_mirror.evals.conversation import Call, MadeCall, Transcript, Usage, User
+from mcp_mirror.evals.conversation import Call, MadeCall, Tool, Transcript, Usage, User
 from mcp_mirror.evals.dialects import DIALECTS, Message, ToolsMode
 from mcp_mirror.evals.endpoint import Completion
 from mcp_mirror.evals.log import VOID, Log, Record
@@ -104,7 +104,7 @@ async def run_arm(player: Player, task: Task, run: tuple[Arm, int], environment:
     finished: list[tuple[_Watch, OpenArm, Transcript]] = []
     try:
         async with open_arm(run[0], environment, folder) as arm:
-            watch = _Watch(player.complete_in(task, arm), arm, player.count_tokens)
+            watch = _Watch(player.complete_in(task, arm), arm)
             setup = ConversationSetup(
                 system=arm.instructions,
                 tools=arm.tools,
@@ -125,10 +125,19 @@ async def run_arm(player: Player, task: Task, run: tuple[Arm, int], environment:
         **_labels(player, task, run),
         **_outcome(watch, transcript, verdict),
         "context_tokens": watch.context,
-        "definition_tokens": watch.definitions,
+        "definition_tokens": player.count_tokens(write_definitions(arm.tools)),
         "tools": len(arm.tools),
         "made": [_call_record(made) for made in transcript.made_calls],
     }
+
+
+def write_definitions(tools: Sequence[Tool]) -> str:
+    """Return the definitions of tools as requests with native tool calls have them, JSON text.
+
+    Requests of the other dialects have them in the prompt.
+    """
+    definitions = DIALECTS["native"].body(tools).get("tools", [])
+    return json.dumps(definitions, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(slots=True)
@@ -137,17 +146,12 @@ class _Watch:
 
     inner: Complete
     arm: OpenArm
-    count_tokens: Callable[[str], int]
     context: int = 0
-    definitions: int = 0
     is_claimed: bool = False
 
     async def complete(self, messages: Sequence[Message], body: Mapping[str, Any]) -> Completion:
         if self.is_claimed:
             return _DONE
-        if not self.definitions:
-            tools = json.dumps(body.get("tools", []), ensure_ascii=False, separators=(",", ":"))
-            self.definitions = self.count_tokens(tools)
         completion = await self.inner(messages, body)
         self.context = max(self.context, completion.usage.total)
         return completion

@@ -2,9 +2,10 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -13,8 +14,13 @@ from loca_arms import OpenArm
 from loca_oracle import Oracle, Script, ask, read_whole
 from loca_reading import path_or_value
 from loca_report import write_docs, write_report
+from loca_runs import Player, run_arm
+from loca_suite import Task, Verdict
 from mcp_mirror.errors import EndpointError
-from mcp_mirror.evals.conversation import Call, MadeCall, Result, Tool
+from mcp_mirror.evals.cases import Limits
+from mcp_mirror.evals.conversation import Call, MadeCall, Result, Tool, Usage
+from mcp_mirror.evals.dialects import ToolsMode
+from mcp_mirror.evals.endpoint import Completion
 
 PATH = "list_orders-5f0a3c52-0c1e-4a52-8f2b-1d9f6f2f7b10"
 
@@ -35,6 +41,37 @@ def two_steps() -> Script:
     (first,) = yield [ask("shop.list", page=1)]
     assert first == "one two"
     yield [ask("memory_read", memory_path="x"), ask("shop.list", page=2)]
+
+
+class UnchangedEnvironment:
+    """A task's environment without servers, whose checker accepts everything."""
+
+    prompt = "Do it."
+
+    async def restore(self) -> None: ...
+
+    async def judge(self) -> Verdict:
+        return Verdict(success=True, feedback="")
+
+
+@pytest.mark.parametrize("dialect", ["native", "json_schema", "json_text"])
+async def test_definitions_are_counted_in_each_dialect(
+    dialect: ToolsMode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def open_arm(*_: object) -> AsyncIterator[OpenArm]:
+        yield arm("shop_list", "shop_buy")
+
+    async def complete(_messages: object, _body: object) -> Completion:
+        return Completion({"content": '{"name": "final_answer", "arguments": {"answer": "done"}}'}, Usage())
+
+    monkeypatch.setattr("loca_runs.open_arm", open_arm)
+    limits = Limits(calls=1, tokens=1_000, seconds=10)
+    player = Player("model", lambda *_: complete, lambda *_: True, limits, lambda text: text.count("shop_"), dialect)
+    record = await run_arm(
+        player, Task("Any", "8k", 1, {}), ("direct", 1), cast("Any", UnchangedEnvironment()), tmp_path
+    )
+    assert (record["definition_tokens"], record["end"]) == (2, "answered")
 
 
 async def test_the_oracle_calls_listed_tools_and_counts_each_message_once() -> None:
