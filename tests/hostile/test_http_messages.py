@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.auth.conftest import HASHES, TOKENS
 from tests.hostile.raw_connections import Holder, holding
-from tests.walk.conftest import BOUND
+from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ ACCEPTED: dict[str, tuple[bytes, list[int]]] = {
     "an offer to upgrade, with chunks": (with_chunks(b"Upgrade: h2c\r\nConnection: Upgrade\r\n"), [200]),
     "HTTP/1.0": (with_length().replace(b"HTTP/1.1", b"HTTP/1.0") + NEXT, [200]),
     "HTTP/1.0 that stays open": (with_length(b"connection: keep-alive\r\n").replace(b"/1.1", b"/1.0") + NEXT, [200]),
-    "an expectation": (with_length(b"expect: 100-continue\r\n", CLOSE), [100, 200]),
+    "an expectation with a body": (with_length(b"expect: 100-continue\r\n", CLOSE), [200]),
     "a path with a query": (with_length(CLOSE).replace(b"/mcp", b"/mcp?a=%20b"), [200]),
     "an encoded path": (with_length(CLOSE).replace(b"/mcp", b"/%6dcp"), [200]),
 }  # fmt: skip
@@ -192,6 +192,18 @@ async def test_unusual_messages_are_served(configured: Configured, serve: Serve)
         found = await asyncio.gather(*(read_statuses(holder, sent) for sent, _ in ACCEPTED.values()))
         wanted = {name: statuses for name, (_, statuses) in ACCEPTED.items()}
         assert dict(zip(ACCEPTED, found, strict=True)) == wanted
+
+
+async def test_a_client_that_waits_for_it_gets_a_continue(configured: Configured, serve: Serve) -> None:
+    head, body = with_length(b"expect: 100-continue\r\n", CLOSE).split(b"\r\n\r\n")
+    async with serve(write_config(configured)) as served, holding(served.url) as holder:
+        connection = await holder.hold(head + b"\r\n\r\n")
+        await until(lambda: connection.received)
+        assert connection.received == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert connection.transport
+        connection.transport.write(body)
+        await asyncio.wait_for(connection.over.wait(), BOUND)
+        assert b"HTTP/1.1 200 OK" in connection.received
 
 
 async def test_ambiguous_messages_are_rejected(configured: Configured, serve: Serve) -> None:

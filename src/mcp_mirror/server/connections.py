@@ -9,7 +9,6 @@ import ipaddress
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
@@ -23,6 +22,7 @@ from mcp_mirror.server.handover import ConnectionHandover
 from mcp_mirror.server.http_exchange import Exchange
 from mcp_mirror.server.http_parser import HeadTooLargeError, InvalidRequestError, RequestHead, RequestParser
 from mcp_mirror.settings.limits import TrafficPolicy
+from mcp_mirror.system.shared_timer import SharedTimer
 
 if sys.platform != "win32":
     import resource
@@ -31,6 +31,8 @@ _logger = logging.getLogger(__name__)
 
 _ADMIT: Final = "admit_connection"
 """The key in an ASGI scope's state of the function that marks the connection as admitted."""
+_TAKE: Final = "take_body"
+"""The key in an ASGI scope's state of the function that returns a body which has been received."""
 _WATCH: Final = "watch_disconnect"
 """The key in an ASGI scope's state of the function that sets the callback for a disconnection."""
 _REFUSED_CONNECTIONS: Final = 64
@@ -43,6 +45,8 @@ _RETRY_AFTER: Final = 5
 """Seconds."""
 _INTERNAL_ERROR: Final = -32603
 
+_IDLE_TIMEOUT: Final = 5.0
+"""Seconds after a response in which the next request must begin."""
 _HANDOVER_RETRY: Final = 0.005
 """Seconds between two attempts to give a connection to another worker."""
 BACKLOG: Final = 128
@@ -54,6 +58,15 @@ def admit_connection(scope: Scope) -> None:
     admit: Callable[[], None] | None = scope.get("state", {}).get(_ADMIT)
     if admit:
         admit()
+
+
+def take_body(scope: Scope) -> bytes | None:
+    """Return the body of a request if it has been received completely and not been read; else None.
+
+    This costs less than to receive it as an ASGI message within a timeout.
+    """
+    take: Callable[[], bytes | None] | None = scope.get("state", {}).get(_TAKE)
+    return take() if take else None
 
 
 def watch_disconnect(scope: Scope, callback: Callable[[], object] | None) -> None:
@@ -80,15 +93,6 @@ def _limit_connections(configured: int) -> int:
     return min(configured, available)
 
 
-@dataclass(frozen=True, slots=True)
-class _HeadLimits:
-    """Limits of a request's head."""
-
-    max_bytes: int
-    timeout: float
-    """Seconds."""
-
-
 class Connections:
     """All connections of one server, and their limits."""
 
@@ -100,8 +104,9 @@ class Connections:
             handover: Gives connections to other worker processes; None in a single process.
         """
         self.handover: ConnectionHandover | None = handover
-        self.head: _HeadLimits = _HeadLimits(policy.max_header_bytes, policy.header_timeout)
-        self._policy = policy
+        self.policy: TrafficPolicy = policy
+        self.head_deadline: SharedTimer = SharedTimer(policy.header_timeout)
+        self.idle_deadline: SharedTimer = SharedTimer(_IDLE_TIMEOUT)
         self._capacity = _limit_connections(policy.max_connections)
         self._open: set[LimitedProtocol] = set()
         self._pending: dict[LimitedProtocol, None] = {}
@@ -143,7 +148,7 @@ class Connections:
         self._pending[connection] = None
         neighbours = self._pending_by_address.setdefault(connection.address, {})
         neighbours[connection] = None
-        if len(neighbours) > self._policy.pending_connections_per_address:
+        if len(neighbours) > self.policy.pending_connections_per_address:
             next(iter(neighbours)).drop()
 
     def mark_serving(self, connection: "LimitedProtocol") -> None:
@@ -185,19 +190,15 @@ class LimitedProtocol(HttpToolsProtocol):
             keys: The arguments of uvicorn.
         """
         super().__init__(**keys)
-        self._requests = RequestParser(connections.head.max_bytes)
+        self._requests = RequestParser(connections.policy.max_header_bytes)
         self._received = received
-        self._state = {**self.app_state, _ADMIT: self.admit, _WATCH: self.watch_disconnect}
+        self._state = {**self.app_state, _ADMIT: self.admit, _TAKE: self.take_body, _WATCH: self.watch_disconnect}
         self._on_disconnect: Callable[[], object] | None = None
         self.address = ""
         self.is_admitted = False
         self._connections = connections
-        self._is_idle = False
-        """Whether no byte has come since the last response."""
-        self._deadline: float | None = None
-        """When the connection closes, in the time of the event loop; None while the server handles a request."""
-        self._timer: asyncio.TimerHandle | None = None
-        """Checks the deadline. It is not cancelled for each request: when it fires early, it waits again."""
+        self._deadline: SharedTimer | None = None
+        """The timer that closes the connection; None while the server handles a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Count the connection, and close or refuse it if there are too many."""
@@ -232,7 +233,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.logger.warning("Invalid HTTP request received.")
             self._close_with(400, "Invalid HTTP request received.")
         except HeadTooLargeError:
-            limit = f"`limits.max_header_bytes` ({self._connections.head.max_bytes:,})"
+            limit = f"`limits.max_header_bytes` ({self._connections.policy.max_header_bytes:,})"
             self._close_with(431, f"The request's head is over {limit}.")
         self._update_limits()
 
@@ -328,6 +329,10 @@ class LimitedProtocol(HttpToolsProtocol):
         """Mark the connection as admitted."""
         self.is_admitted = True
 
+    def take_body(self) -> bytes | None:
+        """Return the body of the request if it is complete; see `take_body`."""
+        return self.cycle.take_body() if self.cycle is not None else None
+
     def watch_disconnect(self, callback: Callable[[], object] | None) -> None:
         """Set the function that is called if the client disconnects; call it now if the client has disconnected."""
         self._on_disconnect = callback
@@ -348,33 +353,28 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._release()
         elif self._is_serving:
-            self._deadline = None
+            self._set_deadline(None)
             self._connections.mark_serving(self)
         else:
-            was_idle, self._is_idle = self._is_idle, self.cycle is not None and self._requests.is_at_start
-            if self._deadline is None or was_idle != self._is_idle:
-                self._set_deadline(self.timeout_keep_alive if self._is_idle else self._connections.head.timeout)
+            is_idle = self.cycle is not None and self._requests.is_at_start
+            self._set_deadline(self._connections.idle_deadline if is_idle else self._connections.head_deadline)
             self._connections.mark_waiting(self)
 
-    def _set_deadline(self, seconds: float) -> None:
-        self._deadline = self.loop.time() + seconds
-        if self._timer is not None and self._timer.when() > self._deadline:
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+    def _set_deadline(self, deadline: SharedTimer | None) -> None:
+        """Start another timer; leave a running one as it is."""
+        if deadline is not self._deadline:
+            if self._deadline is not None:
+                self._deadline.cancel(self)
+            if deadline is not None:
+                deadline.start(self, self._close_at_deadline)
+            self._deadline = deadline
 
-    def _check_deadline(self) -> None:
-        self._timer = None
-        if self._deadline is None:
-            return
-        if self.loop.time() < self._deadline:
-            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
-        elif self._requests.is_at_start:
+    def _close_at_deadline(self) -> None:
+        if self._requests.is_at_start:
             self.transport.close()
             self._release()
         else:
-            seconds = f"{self._connections.head.timeout:g} s"
+            seconds = f"{self._connections.policy.header_timeout:g} s"
             self._close_with(408, f"The request's head took over {seconds} (`limits.header_timeout`).")
 
     def _close_with(self, status: int, message: str) -> None:
@@ -390,10 +390,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._release()
 
     def _release(self) -> None:
-        self._deadline = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._set_deadline(None)
         self._connections.remove(self)
 
 

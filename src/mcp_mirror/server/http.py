@@ -5,8 +5,7 @@ bodies and server-sent events.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import anyio
@@ -18,9 +17,9 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message, recover_id
-from mcp_mirror.payload.spool import Spool, SpooledFrame
+from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame
 from mcp_mirror.server.auth.principals import build_owner_scope_entries, read_namespace
-from mcp_mirror.server.connections import admit_connection
+from mcp_mirror.server.connections import admit_connection, take_body
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.http_request import HttpRequest, read_request
@@ -108,11 +107,23 @@ class PayloadMiddleware:
         if self._sessions.is_closing(session):
             await _build_error_response(_NOT_FOUND, _INVALID_REQUEST, "Session not found", None)(scope, receive, send)
             return
-        with self._sessions.open_request(session), self._count_request(request.namespace):
+        await self._serve(request, receive, send)
+
+    async def _serve(self, request: HttpRequest, receive: Receive, send: Send) -> None:
+        """Serve an admitted request, and count it while it is open."""
+        scope, session = request.scope, request.session_key
+        self._open_requests[request.namespace] += 1
+        self._sessions.begin_request(session)
+        try:
             if scope["method"] == "POST":
                 await self._post(request, receive, send)
             else:
                 await self._app(scope, receive, self._watch_session_end(session, send))
+        finally:
+            self._sessions.end_request(session)
+            self._open_requests[request.namespace] -= 1
+            if not self._open_requests[request.namespace]:
+                del self._open_requests[request.namespace]
         if scope["method"] == "DELETE":
             self._sessions.end(session)
 
@@ -125,16 +136,6 @@ class PayloadMiddleware:
             await send(message)
 
         return watch
-
-    @contextmanager
-    def _count_request(self, namespace: str) -> Iterator[None]:
-        self._open_requests[namespace] += 1
-        try:
-            yield
-        finally:
-            self._open_requests[namespace] -= 1
-            if not self._open_requests[namespace]:
-                del self._open_requests[namespace]
 
     async def _post(self, request: HttpRequest, receive: Receive, send: Send) -> None:
         scope = request.scope
@@ -189,7 +190,7 @@ class PayloadMiddleware:
         if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             return _build_error_response(415, _INVALID_REQUEST, "Send the body without a content-encoding.", None)
         try:
-            body = await self._read(receive)
+            body = await self._read(request.scope, receive)
         except TimeoutError:
             message = f"The body was too slow. See `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
             return _build_error_response(408, _INVALID_REQUEST, message, None)
@@ -222,7 +223,7 @@ class PayloadMiddleware:
 
         return watch
 
-    async def _read(self, receive: Receive) -> Buffer | Overlong:
+    async def _read(self, scope: Scope, receive: Receive) -> Buffer | Overlong:
         """Read the body; a large one is mapped from a file, and one over the limit is not kept.
 
         Raises:
@@ -230,28 +231,33 @@ class PayloadMiddleware:
             ClientDisconnect: The client disconnected.
         """
         collector = self._spool.collector()
-        deadline = anyio.current_time() + self._traffic.body_timeout
-        size = 0
         try:
-            while True:
-                next_deadline = anyio.current_time() + self._traffic.body_timeout
-                with anyio.CancelScope(deadline=min(next_deadline, deadline + size / _MIN_BYTES_PER_SECOND)) as timeout:
-                    message = await receive()
-                if timeout.cancelled_caught:
-                    raise TimeoutError
-                size += len(message.get("body", b""))
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                collector.add(message.get("body", b""))
-                if not message.get("more_body", False):
-                    frame = collector.take()
-                    break
+            if (body := take_body(scope)) is None:
+                await self._collect(collector, receive)
+            else:
+                collector.add(body)
+            frame = collector.take()
         finally:
             collector.close()
         if isinstance(frame, SpooledFrame):
             with frame:
                 return frame.view
         return frame
+
+    async def _collect(self, collector: SpoolCollector, receive: Receive) -> None:
+        deadline = anyio.current_time() + self._traffic.body_timeout
+        size, has_more = 0, True
+        while has_more:
+            next_deadline = anyio.current_time() + self._traffic.body_timeout
+            with anyio.CancelScope(deadline=min(next_deadline, deadline + size / _MIN_BYTES_PER_SECOND)) as timeout:
+                message = await receive()
+            if timeout.cancelled_caught:
+                raise TimeoutError
+            size += len(message.get("body", b""))
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            collector.add(message.get("body", b""))
+            has_more = message.get("more_body", False)
 
 
 def make_session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:

@@ -3,11 +3,14 @@
 import asyncio
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 _HEADER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n")
+BODY_FOLLOWS: Final = "mcp_mirror.body_follows"
+"""The key in an ASGI start of a response whose body follows at once, so that nothing has to write the head alone."""
 _WITHOUT_BODY: Final = (204, 304)
 
 
@@ -24,6 +27,15 @@ class Exchange(RequestResponseCycle):
     _missing: int | None = None
     """The number of bytes that are missing in the body; None if the head names no length."""
 
+    def take_body(self) -> bytes | None:
+        """Return the body if it is complete. The application has received no part of it, and then none comes."""
+        if self.more_body or self.disconnected or not self.message_event.is_set():
+            return None
+        self.message_event.clear()
+        self.flow.resume_reading()
+        body, self.body = bytes(self.body), bytearray()
+        return body
+
     async def send(self, message: Any) -> None:
         """Send an ASGI message of the application; its head waits until the event loop has run the ready tasks."""
         if self.flow.write_paused and not self.disconnected:
@@ -37,19 +49,17 @@ class Exchange(RequestResponseCycle):
         else:
             self._head = self._build_head(message["status"], (*self.default_headers, *message.get("headers", ())))
             self.response_started, self.waiting_for_100_continue = True, False
-            asyncio.get_running_loop().call_soon(self._flush)
+            if BODY_FOLLOWS not in message:
+                asyncio.get_running_loop().call_soon(self._flush)
 
     def _build_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         lines, is_closing = [STATUS_LINE[status]], False
         for name, value in headers:
-            key = name.lower()
-            if key == b"content-length":
+            line = _write_header(name, value)
+            if line.startswith(b"content-length:"):
                 self._missing = int(value)
-            elif key == b"connection":
+            elif line.startswith(b"connection:"):
                 is_closing = value.lower() == b"close"
-            line = b"%b: %b\r\n" % (key, value)
-            if not _HEADER.fullmatch(line):
-                raise RuntimeError(f"The application sent the invalid header {line!r}.")
             lines.append(line)
         self._has_body = self.scope["method"] != "HEAD" and status not in _WITHOUT_BODY
         if self._has_body and self._missing is None:
@@ -88,3 +98,11 @@ class Exchange(RequestResponseCycle):
     def _flush(self) -> None:
         if not self.transport.is_closing():
             self._write(b"")
+
+
+@lru_cache(1024)
+def _write_header(name: bytes, value: bytes) -> bytes:
+    line = b"%b: %b\r\n" % (name.lower(), value)
+    if not _HEADER.fullmatch(line):
+        raise RuntimeError(f"The application sent the invalid header {line!r}.")
+    return line

@@ -22,6 +22,8 @@ from mcp_mirror.server.client_channel import (
     write_request,
 )
 from mcp_mirror.server.direct_path import Origin, write_response
+from mcp_mirror.server.http_exchange import BODY_FOLLOWS
+from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer, Segments
 
 _PING_INTERVAL: Final = 15.0
@@ -46,10 +48,12 @@ Response = types.JSONRPCResponse | types.JSONRPCError
 
 
 class ClientRequests:
-    """The requests of direct calls to clients."""
+    """The requests of direct calls to clients, and the timer of their responses."""
 
     def __init__(self) -> None:
         self._ids = count(1)
+        self.silence: SharedTimer = SharedTimer(_PING_INTERVAL)
+        """Runs out for each response that was silent for the interval of pings."""
         self._waiting: dict[tuple[Session, RequestId], asyncio.Future[Response]] = {}
         """The requests without a response, by session and id."""
 
@@ -93,7 +97,7 @@ class ResponseStream:
         self._is_closed = False
         self._lock: anyio.Lock | None = None
         """Keeps the order of events; None while the response cannot be a stream."""
-        self._timer = self._schedule_ping()
+        requests.silence.start(self, self._start_ping)
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification; see `RequestStream.notify`."""
@@ -138,7 +142,7 @@ class ResponseStream:
             status = ERROR_CODE_HTTP_STATUS.get(outcome.code, _OK)
         length = str(sum(map(len, message))).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length), *self._headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.start", "status": status, "headers": headers, BODY_FOLLOWS: True})
         await self._send_body(message)
 
     async def end(self) -> None:
@@ -151,7 +155,7 @@ class ResponseStream:
     def close(self) -> None:
         """Send no more messages."""
         self._is_closed = True
-        self._timer.cancel()
+        self._requests.silence.cancel(self)
 
     async def _send_body(self, segments: Segments) -> None:
         """Send the rest of the response."""
@@ -177,12 +181,9 @@ class ResponseStream:
                 await self._start_stream()
                 await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
-    def _schedule_ping(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(_PING_INTERVAL, self._start_ping)
-
     def _start_ping(self) -> None:
         self._ping = asyncio.get_running_loop().create_task(self._send_event(_PING))
-        self._timer = self._schedule_ping()
+        self._requests.silence.start(self, self._start_ping)
 
 
 def join_lines(segment: Buffer) -> Buffer:

@@ -1,7 +1,6 @@
 """The sessions of 2025-11-25 clients: lookup, idle timeout and end."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NoReturn
 
@@ -130,23 +129,23 @@ class Sessions:
         session.caller = with_scopes(session.caller, scopes)
         self._sessions[key] = (session, self._clock())
 
-    @contextmanager
-    def open_request(self, key: str) -> Iterator[None]:
-        """Count an open HTTP request or stream of a session for the duration of the context, so it is not idle."""
+    def begin_request(self, key: str) -> None:
+        """Count an open HTTP request or stream of a session, so it is not idle until `end_request`."""
+        if key:
+            self._open_requests[key] = self._open_requests.get(key, 0) + 1
+
+    def end_request(self, key: str) -> None:
+        """Count a request or stream of a session as ended, and mark the session as used."""
         if not key:
-            yield
             return
-        self._open_requests[key] = self._open_requests.get(key, 0) + 1
-        try:
-            yield
-        finally:
-            self._open_requests[key] -= 1
-            if not self._open_requests[key]:
-                del self._open_requests[key]
-            if http_session := self._http_sessions.get(key):
-                self._http_sessions[key] = (http_session[0], self._clock())
-            if known := self._sessions.get(key):
-                self._sessions[key] = (known[0], self._clock())
+        self._open_requests[key] -= 1
+        if not self._open_requests[key]:
+            del self._open_requests[key]
+        now = self._clock()
+        if http_session := self._http_sessions.get(key):
+            self._http_sessions[key] = (http_session[0], now)
+        if known := self._sessions.get(key):
+            self._sessions[key] = (known[0], now)
 
     def add_http_session(self, namespace: str, session_id: str, upstream: str | None = None) -> None:
         """Record a session that the SDK has created for a principal, at the main endpoint or at an upstream's."""
