@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 _HEADER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n")
 BODY_FOLLOWS: Final = "mcp_mirror.body_follows"
-"""The key in an ASGI start of a response whose body follows at once, so that nothing has to write the head alone."""
+"""The key in an ASGI start of a response whose body follows at once, so nothing has to write the head before it."""
 _WITHOUT_BODY: Final = (204, 304)
 
 

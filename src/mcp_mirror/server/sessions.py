@@ -16,6 +16,8 @@ STDIO: Final = "stdio"
 """The key of the only session on the stdio transport."""
 _MAX_SWEEP_INTERVAL: Final = 15.0
 """Seconds between two searches for idle sessions."""
+_MIN_SWEEP_INTERVAL: Final = 1.0
+"""Seconds in which requests do not search again: a search looks at all sessions."""
 _INITIALIZE: Final = "initialize"
 
 
@@ -62,6 +64,8 @@ class Sessions:
         """Ends a session of the SDK by its key; None without an HTTP server."""
         self._closing: set[str] = set()
         """Ended HTTP sessions that the SDK has not removed yet."""
+        self._swept = clock()
+        """The time of the last search for idle sessions."""
         self._wake = anyio.Event()
 
     def __iter__(self) -> Iterator[Session]:
@@ -202,6 +206,9 @@ class Sessions:
                 self._closing.discard(key)
 
     def _end_idle(self, now: float) -> None:
+        if now - self._swept < min(_MIN_SWEEP_INTERVAL, self._idle_timeout / 8):
+            return
+        self._swept = now
         for key, (_, used) in (*self._http_sessions.items(), *self._sessions.items()):
             if key != STDIO and now - used > self._idle_timeout and key not in self._open_requests:
                 self.end(key)
