@@ -32,9 +32,10 @@ async def program() -> AsyncIterator[Lines]:
     await asyncio.wait_for(process.wait(), BOUND)
 
 
-async def test_a_stall_fails_the_test(program: Lines, budget: Budget) -> None:
+async def test_a_stall_fails_the_test(program: Lines, budget: Budget, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.hostile.conftest.slowness", lambda: 1.0)  # bounds are wider on a busy machine
     with pytest.raises(AssertionError, match=r"stalled for \d{3,} ms, over 100 ms"):
-        async with budget(program, "a blocked loop", "1 s"):  # over the bound of a slow machine too
+        async with budget(program, "a blocked loop", "1 s"):
             assert await program.text("block_mirrored", {"seconds": 1}) == "done"
 
 
@@ -46,9 +47,9 @@ async def test_a_stall_within_the_bound_passes(program: Lines, budget: Budget) -
 
 async def test_a_stall_before_the_block_does_not_count(program: Lines, budget: Budget) -> None:
     assert await program.text("block_mirrored", {"seconds": 0.3}) == "done"
-    async with budget(program, "nothing", "after a stall of 0.3 s") as row:
+    async with budget(program, "nothing", "after a stall of 0.3 s", stall=0.25) as row:
         assert await program.text("block_mirrored", {"seconds": 0}) == "done"
-    assert row.stall < 0.1
+    assert row.stall < 0.25
 
 
 def test_a_later_shorter_stall_is_found() -> None:

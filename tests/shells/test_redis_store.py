@@ -552,7 +552,7 @@ async def test_connections_that_have_gone_dead_are_given_up_together(
         assert seconds < LIMIT * slowness()
         assert await asyncio.gather(*(store.read("me", "t-1") for _ in range(50))) == [b'"x"'] * 50
         await put(store, "t-2")
-        assert time.monotonic() - started < RETURN
+        assert time.monotonic() - started < RETURN * slowness()
 
 
 async def test_out_of_memory_what_is_kept_is_read_and_can_be_deleted(own_redis: RedisProcess, tmp_path: Path) -> None:
