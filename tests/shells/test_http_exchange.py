@@ -1,0 +1,148 @@
+"""The responses of the HTTP server: what the client receives for the messages of an ASGI application."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from mcp_mirror.server.connections import Connections, take_body
+from mcp_mirror.settings.limits import TrafficPolicy
+
+BOUND = 30.0
+HEAD = b" / HTTP/1.1\r\nhost: a\r\n"
+CLOSE = b"connection: close\r\n\r\n"
+LENGTH = (b"Content-Length", b"2")
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Serve an application, and connect to it."""
+    config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", proxy_headers=False)
+    config.load()
+    create, state = Connections(TrafficPolicy()).protocol(), ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: create(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+    )
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        server.close()
+
+
+def answer(*messages: Message) -> ASGIApp:
+    """Return an application that sends these messages."""
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        for message in messages:
+            await send(message)
+
+    return app
+
+
+async def exchange(app: ASGIApp, request: bytes) -> bytes:
+    """Send a request, and return all bytes until the server closes the connection."""
+    async with serving(app) as (reader, writer):
+        writer.write(request)
+        return await asyncio.wait_for(reader.read(), BOUND)
+
+
+def start(*headers: tuple[bytes, bytes], status: int = 200) -> Message:
+    return {"type": "http.response.start", "status": status, "headers": list(headers)}
+
+
+def part(body: bytes, *, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "messages", "response"),
+    [
+        (b"GET" + HEAD + CLOSE, [start(LENGTH), part(b"hi")], b"content-length: 2\r\nconnection: close\r\n\r\nhi"),
+        (
+            b"GET" + HEAD + CLOSE,
+            [start(), part(b"hi", more=True), part(b"", more=True), part(b"!" * 10)],
+            b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n2\r\nhi\r\na\r\n!!!!!!!!!!\r\n0\r\n\r\n",
+        ),
+        (b"GET / HTTP/1.0\r\n\r\n", [start(), part(b"hi", more=True), part(b"")], b"connection: close\r\n\r\nhi"),
+        (b"HEAD" + HEAD + CLOSE, [start(LENGTH), part(b"hi")], b"content-length: 2\r\nconnection: close\r\n\r\n"),
+        (b"GET" + HEAD + CLOSE, [start(status=204), part(b"")], b"connection: close\r\n\r\n"),
+        (b"GET" + HEAD + b"\r\n", [start((b"connection", b"Close"), LENGTH), part(b"hi")], b"length: 2\r\n\r\nhi"),
+    ],
+    ids=["length", "chunks", "HTTP/1.0", "HEAD", "no content", "closed by the application"],
+)  # fmt: skip
+async def test_a_response_has_the_framing_that_its_client_expects(
+    request_bytes: bytes, messages: list[Message], response: bytes
+) -> None:
+    received = await exchange(answer(*messages), request_bytes)
+    assert received.startswith(b"HTTP/1.1 %d " % messages[0]["status"])
+    assert received.endswith(response)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [start((b"x", b"1\r\ny: 2")), part(b"")],
+        [start((b"x y", b"1")), part(b"")],
+        [part(b"hi")],
+        [],
+    ],
+    ids=["a line break in a value", "a space in a name", "a body first", "no response"],
+)
+async def test_an_application_that_sends_no_valid_head_is_an_error(messages: list[Message]) -> None:
+    assert (await exchange(answer(*messages), b"GET" + HEAD + b"\r\n")).startswith(b"HTTP/1.1 500 ")
+
+
+@pytest.mark.parametrize("body", [b"h", b"hi!"])
+async def test_a_body_of_another_length_closes_the_connection(body: bytes) -> None:
+    assert await exchange(answer(start(LENGTH), part(body)), b"GET" + HEAD + b"\r\n") == b""
+
+
+async def test_a_head_is_sent_before_a_body_that_comes_later() -> None:
+    goes_on = asyncio.Event()
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send(start(LENGTH))
+        await goes_on.wait()
+        await send(part(b"hi"))
+
+    async with serving(app) as (reader, writer):
+        writer.write(b"GET" + HEAD + b"\r\n")
+        assert b"content-length: 2" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
+        goes_on.set()
+        assert await asyncio.wait_for(reader.readexactly(2), BOUND) == b"hi"
+
+
+async def test_a_body_is_taken_only_if_it_is_complete() -> None:
+    found: list[bytes | None] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(take_body(scope))
+        while found[-1] is None and (await receive())["more_body"]:
+            pass
+        found.append(take_body(scope))
+        await answer(start((b"content-length", b"0")), part(b""))(scope, receive, send)
+
+    request = b"POST" + HEAD + b"content-length: 2\r\n\r\n"
+    async with serving(app) as (reader, writer):
+        writer.write(request + b"hi")
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
+        assert found == [b"hi", None]
+        found.clear()
+        writer.write(request)
+        await until(lambda: found)
+        writer.write(b"hi")
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
+        assert found == [None, None]
+
+
+async def until(true: Callable[[], Any]) -> None:
+    async with asyncio.timeout(BOUND):
+        while not true():  # noqa: ASYNC110  # another task brings it about
+            await asyncio.sleep(0.001)
