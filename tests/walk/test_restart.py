@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from notices import path_in
+from samples import sample
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, OpenLines, Run
@@ -36,8 +37,14 @@ def raws(raw: Any) -> dict[str, Any]:
     return {name: raw(overrides={"hear": {"capture": "never"}}) for name in ("raw", "other")}
 
 
-@pytest.mark.parametrize("limits", [{}, {"spool_bytes": 1024}], ids=["in memory", "in files"])
-@pytest.mark.parametrize("value", [VALUE, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    sample(
+        [(VALUE, {}), (LARGE, {}), (VALUE, {"spool_bytes": 1024}), (LARGE, {"spool_bytes": 1024})],
+        lambda case: (case[0] is LARGE) == bool(case[1]),
+    ),
+    ids=["small in memory", "large in memory", "small in files", "large in files"],
+)
 async def test_a_path_of_before_the_restart_is_an_argument_and_is_brought_back(
     value: Any, limits: dict[str, int], configured: Configured, open_lines: OpenLines, raws: dict[str, Any]
 ) -> None:
