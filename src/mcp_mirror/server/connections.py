@@ -371,8 +371,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _close_at_deadline(self) -> None:
         if self._requests.is_at_start:
-            self.transport.close()
-            self._release()
+            self.transport.close()  # it counts until the client has read the last response
         else:
             seconds = f"{self._connections.policy.header_timeout:g} s"
             self._close_with(408, f"The request's head took over {seconds} (`limits.header_timeout`).")
