@@ -53,9 +53,7 @@ async def test_sixty_sessions_start_no_more_processes_than_the_limit(
             most = max(most, len(children(served.process.pid)))
             return answers
 
-        # A start waits until the new process runs, and twelve of them share the cores with their clients.
-        size = "60 sessions, 2 upstreams"
-        async with budget(served, "sessions that start processes", size, wait=20, stall=0.4) as row:
+        async with budget(served, "sessions that start processes", "60 sessions, 2 upstreams", wait=20) as row:
             sessions = await asyncio.gather(*[Session.open(http, served.url) for _ in range(SESSIONS)])
             assert len(children(served.process.pid)) == 2
             replies = [text for texts in await asyncio.gather(*map(use, sessions)) for text in texts]
