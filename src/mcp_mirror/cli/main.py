@@ -41,14 +41,14 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "check": ("mcp_mirror.cli.check:check", "Connect to every upstream and list tools, twins, costs and problems."),
     "call": ("mcp_mirror.cli.call:call", "Call one tool and print the result that a model would read."),
-    "install": ("mcp_mirror.cli.install:install", "Put mcp-mirror between a client and its MCP servers."),
-    "uninstall": ("mcp_mirror.cli.install:uninstall", "Restore the servers that `install` wrapped or moved."),
+    "install": ("mcp_mirror.cli.install.commands:install", "Put mcp-mirror between a client and its MCP servers."),
+    "uninstall": ("mcp_mirror.cli.install.commands:uninstall", "Restore the servers that `install` wrapped or moved."),
     "status": (
-        "mcp_mirror.cli.install:status",
+        "mcp_mirror.cli.install.status:status",
         "List the clients on this machine, the servers that are wrapped, and changes since the installation.",
     ),
     "doctor": (
-        "mcp_mirror.cli.install:doctor",
+        "mcp_mirror.cli.install.doctor:doctor",
         "Start each wrapped server as its client does, through mcp-mirror, and report what is wrong.",
     ),
     "login": ("mcp_mirror.cli.login:login", "Sign in to an upstream that requires OAuth, with a browser."),

@@ -19,6 +19,10 @@ ConfigOption = Annotated[
         show_default=False,
     ),
 ]
+ClientArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[CLIENT|FILE]", help="A client's name or file. Default: every client.", show_default=False),
+]
 StoreOption = Annotated[
     Path | None,
     typer.Option(

@@ -4,8 +4,3 @@
 `formats` the editing of text); `install --merge` moves the servers to a configuration of one gateway. A backup beside
 the client's file allows `uninstall`.
 """
-
-from mcp_mirror.cli.install.commands import install, uninstall
-from mcp_mirror.cli.install.doctor import doctor, status
-
-__all__ = ["doctor", "install", "status", "uninstall"]

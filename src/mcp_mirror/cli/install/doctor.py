@@ -1,4 +1,4 @@
-"""The commands `mcp-mirror doctor` and `mcp-mirror status`: whether wrapped servers start, and which are wrapped."""
+"""The command `mcp-mirror doctor`: starts each wrapped server and reports what is wrong."""
 
 import os
 import re
@@ -18,8 +18,8 @@ from mcp.client.stdio import stdio_client
 from mcp_mirror.cli.console import print_problems
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_words
-from mcp_mirror.cli.install.in_place import find_changed
-from mcp_mirror.cli.install.targets import Entry, Target, find_named, find_targets, list_entries
+from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
+from mcp_mirror.cli.options import ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note, run_until_signal
 from mcp_mirror.errors import MirrorError, unwrap_error_group
 
@@ -45,12 +45,7 @@ class _Check:
 
 
 def doctor(
-    client: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CLIENT|FILE]", help="A client's name or file. Default: every client.", show_default=False
-        ),
-    ] = None,
+    client: ClientArgument = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a server has to list its tools.")] = 60,
 ) -> None:
     """Start each wrapped server as its client does, through mcp-mirror, and report what is wrong.
@@ -62,7 +57,7 @@ def doctor(
     problems: list[str] = []
     checks: list[_Check] = []
     try:
-        for target in find_named(client, current_machine()) if client else find_targets(current_machine()):
+        for target in find_chosen(client, current_machine()):
             try:
                 entries = list_entries(target.read(), target.place)
             except MirrorError as error:
@@ -156,64 +151,3 @@ def expand_variables(words: list[str], target: Target) -> list[str]:
         return os.environ.get(name, match[0] if match["default"] is None else match["default"])
 
     return [_VARIABLE.sub(replace, word) for word in words]
-
-
-def status(
-    client: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CLIENT|FILE]", help="A client's name or file. Default: every client.", show_default=False
-        ),
-    ] = None,
-) -> None:
-    """List the clients on this machine, the servers that are wrapped, and changes since the installation.
-
-    The list has the files of the user and of the current folder; name any other file. `mcp-mirror install` wraps new
-    servers.
-
-    Example: mcp-mirror status
-    """
-    try:
-        targets = find_named(client, current_machine()) if client else find_targets(current_machine())
-    except MirrorError as error:
-        exit_with_error(error)
-    if not targets:
-        print_note("No client with servers was found.")
-    for target in targets:
-        try:
-            lines = describe_target(target)
-        except MirrorError as error:
-            lines = [f"problem: {error}"]
-        print("\n  ".join((f"{target.client.title} ({target.client.name}): {target.file}", *lines)))
-
-
-def describe_target(target: Target) -> list[str]:
-    """Return the lines about a file.
-
-    Raises:
-        ConfigError: The file cannot be read.
-    """
-    entries = list_entries(target.read(), target.place)
-    wrapped = [entry for entry in entries if entry.is_wrapped]
-    own = [entry for entry in entries if entry.is_own]
-    lines = [f"wrapped: {_join(wrapped)}" if wrapped else "not installed"]
-    new: list[Entry] = []
-    for entry in entries:
-        reason = entry.find_reason(target.client)
-        if reason is None:
-            new.append(entry)
-        elif entry not in (*wrapped, *own):
-            lines.append(f"left: {entry.label}: {reason}")
-    if new:
-        lines.append(f"not wrapped: {_join(new)} (`mcp-mirror install {target.word}` wraps them)")
-    lines += [f"mcp-mirror itself: {_join(own)}"] if own else []
-    if wrapped and (changed := find_changed(target)):
-        lines.append(f"changed since the installation: {', '.join(changed)}")
-    for program in dict.fromkeys(read_words(entry.value)[0] for entry in (*wrapped, *own)):
-        if shutil.which(program) is None:
-            lines.append(f"problem: {program} does not exist; run `mcp-mirror uninstall` and `install` again")
-    return lines
-
-
-def _join(entries: list[Entry]) -> str:
-    return ", ".join(entry.label for entry in entries)

@@ -103,6 +103,15 @@ def has_servers(target: Target) -> bool:
         return True
 
 
+def find_chosen(word: str | None, machine: Machine) -> list[Target]:
+    """Return the files that a client's name or a path means; without a word, those of every client.
+
+    Raises:
+        ConfigError: As `find_named` does.
+    """
+    return find_targets(machine) if word is None else find_named(word, machine)
+
+
 def find_named(word: str, machine: Machine) -> list[Target]:
     """Return the files that a client's name or a path means; of a client, those of the user.
 

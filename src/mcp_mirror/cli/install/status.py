@@ -1,0 +1,65 @@
+"""The command `mcp-mirror status`: the clients on this machine and which of their servers are wrapped."""
+
+import shutil
+
+from mcp_mirror.cli.install.clients import current_machine
+from mcp_mirror.cli.install.entries import read_words
+from mcp_mirror.cli.install.in_place import find_changed
+from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
+from mcp_mirror.cli.options import ClientArgument
+from mcp_mirror.cli.run import exit_with_error, print_note
+from mcp_mirror.errors import MirrorError
+
+
+def status(client: ClientArgument = None) -> None:
+    """List the clients on this machine, the servers that are wrapped, and changes since the installation.
+
+    The list has the files of the user and of the current folder; name any other file. `mcp-mirror install` wraps new
+    servers.
+
+    Example: mcp-mirror status
+    """
+    try:
+        targets = find_chosen(client, current_machine())
+    except MirrorError as error:
+        exit_with_error(error)
+    if not targets:
+        print_note("No client with servers was found.")
+    for target in targets:
+        try:
+            lines = describe_target(target)
+        except MirrorError as error:
+            lines = [f"problem: {error}"]
+        print("\n  ".join((f"{target.client.title} ({target.client.name}): {target.file}", *lines)))
+
+
+def describe_target(target: Target) -> list[str]:
+    """Return the lines about a file.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    entries = list_entries(target.read(), target.place)
+    wrapped = [entry for entry in entries if entry.is_wrapped]
+    own = [entry for entry in entries if entry.is_own]
+    lines = [f"wrapped: {_join(wrapped)}" if wrapped else "not installed"]
+    new: list[Entry] = []
+    for entry in entries:
+        reason = entry.find_reason(target.client)
+        if reason is None:
+            new.append(entry)
+        elif entry not in (*wrapped, *own):
+            lines.append(f"left: {entry.label}: {reason}")
+    if new:
+        lines.append(f"not wrapped: {_join(new)} (`mcp-mirror install {target.word}` wraps them)")
+    lines += [f"mcp-mirror itself: {_join(own)}"] if own else []
+    if wrapped and (changed := find_changed(target)):
+        lines.append(f"changed since the installation: {', '.join(changed)}")
+    for program in dict.fromkeys(read_words(entry.value)[0] for entry in (*wrapped, *own)):
+        if shutil.which(program) is None:
+            lines.append(f"problem: {program} does not exist; run `mcp-mirror uninstall` and `install` again")
+    return lines
+
+
+def _join(entries: list[Entry]) -> str:
+    return ", ".join(entry.label for entry in entries)
