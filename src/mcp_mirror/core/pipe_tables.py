@@ -34,7 +34,8 @@ def find_pipe_table(text: str) -> PipeTable | None:
     if not below_header:
         return None
     rule = below_header[0]
-    header = _split_cells(lines[rule - 1], has_outer_bars=(has_outer_bars := lines[rule - 1].startswith("|")))
+    has_outer_bars = lines[rule - 1].startswith("|")
+    header = _split_cells(lines[rule - 1], has_outer_bars=has_outer_bars)
     rows: list[list[str]] = []
     end = rule + 1
     while end < len(lines) and (end in rules or "|" in lines[end]):
