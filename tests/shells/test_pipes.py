@@ -86,7 +86,7 @@ async def test_many_messages_of_one_read_are_not_all_taken_at_once(pipe: Pipe) -
         while len(pipe.taken) + len(received) < len(lines):
             received.append(await pipe.source.receive())
     assert pipe.taken + received == lines
-    assert len(pipe.taken) < 10
+    assert len(pipe.taken) < len(lines) / 2
     pipe.source.close()
 
 
@@ -181,4 +181,46 @@ async def test_a_long_line_to_a_file_is_written_by_the_thread(tmp_path: Path) ->
             await sink.send((b"x" * 50_000,))
             tasks.cancel_scope.cancel()
     assert (tmp_path / "file").read_bytes() == b"x" * 50_000 + b"\n"
+    sink.close()
+
+
+async def test_short_lines_that_may_wait_are_written_together(ends: tuple[int, int]) -> None:
+    reading, writing = ends
+    sink = LineSink(writing)
+    assert all(sink.send_at_once((b"%d" % number,), may_wait=True) for number in range(3))
+    os.set_blocking(reading, False)
+    with pytest.raises(BlockingIOError):
+        os.read(reading, 100)
+    await anyio.lowlevel.checkpoint()
+    assert os.read(reading, 100) == b"0\n1\n2\n"
+    sink.close()
+    os.close(reading)
+
+
+async def test_lines_keep_their_order_when_some_may_wait(ends: tuple[int, int]) -> None:
+    reading, writing = ends
+    sink = LineSink(writing)
+    sizes = (10, 4000, 5, 20_000, 7)
+    for size in sizes:
+        assert sink.send_at_once((b"x" * size,), may_wait=True) is (size != sizes[3])
+        if size == sizes[3]:  # too long for a pipe that is not empty
+            assert os.read(reading, 1 << 16) == b"".join(b"x" * size + b"\n" for size in sizes[:3])
+            assert sink.send_at_once((b"x" * size,))
+            assert os.read(reading, 1 << 16) == b"x" * size + b"\n"
+    sink.close()
+    assert os.read(reading, 100) == b"x" * sizes[-1] + b"\n"
+    os.close(reading)
+
+
+async def test_a_closed_reader_of_held_lines_is_reported(ends: tuple[int, int]) -> None:
+    reading, writing = ends
+    sink = LineSink(writing)
+    failures: list[str] = []
+    sink.on_failure = lambda: failures.append("closed")
+    sink.send_at_once((b"x",), may_wait=True)
+    os.close(reading)
+    await anyio.lowlevel.checkpoint()
+    assert failures == ["closed"]
+    with pytest.raises(BrokenPipeError):
+        sink.send_at_once((b"y",))
     sink.close()

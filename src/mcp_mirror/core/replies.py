@@ -66,7 +66,10 @@ def count_hidden_tokens(captured: Captured) -> int:
 
 def count_reply_bytes(reply: Reply) -> int:
     """Bytes of a result."""
-    return sum(sum(map(len, part)) if isinstance(part, tuple) else len(part) for part in reply.values())
+    size = 0
+    for part in reply.values():
+        size += sum(map(len, part)) if isinstance(part, tuple) else len(part)
+    return size
 
 
 def encode_text_block(text: str) -> bytes:

@@ -258,9 +258,10 @@ def open_array(text: Buffer) -> list[Buffer] | None:
         return None
 
 
-def is_input_required(result: Mapping[str, Buffer]) -> bool:
+def is_input_required(result: Mapping[str, Buffer | Segments]) -> bool:
     """Whether a result asks the client for input (`resultType: input_required` of 2026-07-28)."""
-    return bytes(memoryview(result.get("resultType", b""))[:20]) == b'"input_required"'
+    kind = result.get("resultType")
+    return kind is not None and bytes(memoryview(contiguous(kind))[:20]) == b'"input_required"'
 
 
 def recover_id(frame: Buffer) -> RequestId | None:
@@ -429,6 +430,11 @@ def contiguous(text: Buffer | Segments) -> Buffer:
 
 def chunks_of(segments: Iterable[Buffer], size: int = 1 << 18) -> Iterator[bytes]:
     """The bytes of all segments in chunks of about `size` bytes: small segments are joined, large ones are cut."""
+    segments = tuple(segments)
+    if sum(map(len, segments)) <= size:
+        if joined := b"".join(segments):
+            yield joined
+        return
     pending: list[Buffer] = []
     pending_size = 0
     for segment in segments:

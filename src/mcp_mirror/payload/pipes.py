@@ -31,7 +31,7 @@ from mcp_mirror.types import Segments
 
 _AT_ONCE: Final = 1 << 15
 """Bytes that are split into lines at once."""
-_TAKEN_AT_ONCE: Final = 4
+_TAKEN_AT_ONCE: Final = 32
 """Messages that are taken on arrival from one read; a task receives the others, so that they cannot block the loop."""
 _SHORT: Final = 4096
 """PIPE_BUF of Linux: a write up to this size does not block once the pipe is writable."""
@@ -198,6 +198,11 @@ class LineSink:
         """Tells whether the descriptor is writable; made at the first use, because Windows has none."""
         self._capacity: int | None = None
         """Bytes that the empty pipe or socket takes without blocking; None before the first use."""
+        self._held: list[bytes] = []
+        """Short lines for which there is room, and which are written together."""
+        self._held_size = 0
+        self.on_failure: Callable[[], object] = lambda: None
+        """Called if held lines could not be written, because the other end is closed."""
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Write long lines, until cancelled."""
@@ -230,21 +235,51 @@ class LineSink:
         if self._failure:
             raise self._failure
 
-    def send_at_once(self, segments: Segments) -> bool:
+    def send_at_once(self, segments: Segments, *, may_wait: bool = False) -> bool:
         """Write one line with its newline if that cannot block; return whether it was written.
+
+        Args:
+            segments: The line.
+            may_wait: A short line may be held until the event loop has run the ready tasks. Lines that are sent in the
+                meantime are written with it: each write wakes the reader.
 
         Raises:
             OSError: The other end is closed.
         """
-        if self._failure:
-            raise self._failure
-        if self._writing or not self._has_room(sum(map(len, segments)) + 1):
-            return False
-        self._write_all(b"".join(segments).replace(b"\n", b" ") + b"\n")  # as `line_of`, in one piece
+        size = sum(map(len, segments)) + 1
+        if not self._held or self._held_size + size > _SHORT:
+            self._write_held()
+            if self._failure:
+                raise self._failure
+            if self._writing or not self._has_room(size):
+                return False
+        line = b"".join(segments).replace(b"\n", b" ") + b"\n"  # as `line_of`, in one piece
+        if self._held or (may_wait and size <= _SHORT):
+            self._hold(line)
+        else:
+            self._write_all(line)
         return True
+
+    def _hold(self, line: bytes) -> None:
+        if not self._held:
+            asyncio.get_running_loop().call_soon(self._write_held)
+        self._held.append(line)
+        self._held_size += len(line)
+
+    def _write_held(self) -> None:
+        """Write the held lines. There was room for them when the first was held, and nothing else writes."""
+        if not self._held:
+            return
+        lines, self._held, self._held_size = b"".join(self._held), [], 0
+        try:
+            self._write_all(lines)
+        except OSError as error:
+            self._failure = error
+            self.on_failure()
 
     def close(self) -> None:
         """Close the descriptor, so that the other end reads the end of the stream."""
+        self._write_held()
         os.close(self._descriptor)
 
     def _has_room(self, size: int) -> bool:

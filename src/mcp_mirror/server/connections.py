@@ -323,7 +323,10 @@ class LimitedProtocol(HttpToolsProtocol):
         """Handle the next request, or wait for it."""
         self.server_state.total_requests += 1
         self.flow.resume_reading()
-        self._handle_received()
+        if self._requests.received:
+            self._handle_received()
+        else:
+            self._update_limits()
 
     def admit(self) -> None:
         """Mark the connection as admitted."""

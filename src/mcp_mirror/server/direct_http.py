@@ -10,7 +10,7 @@ import anyio
 import mcp_types as types
 from mcp.server.streamable_http import REQUEST_CANCELLED, check_accept_headers
 from mcp.shared.dispatcher import coerce_request_id
-from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
+from mcp.shared.inbound import decode_header_value
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.requests import Request
@@ -156,10 +156,11 @@ def _is_acceptable(opened: DirectRequest, request: HttpRequest) -> bool:
     version = headers.get("mcp-protocol-version")
     if not opened.envelope:
         return version is None or version in HANDSHAKE_PROTOCOL_VERSIONS
-    params = {"name": opened.name, "_meta": opened.meta} if opened.method == TOOL_CALL else {"_meta": opened.meta}
-    body = {"method": opened.method, "params": params}
-    return version not in HANDSHAKE_PROTOCOL_VERSIONS and isinstance(
-        classify_inbound_request(body, headers=headers), InboundModernRoute
+    # The SDK has accepted the envelope before; what is left to compare are the headers.
+    return (
+        version == opened.meta.get(types.PROTOCOL_VERSION_META_KEY)
+        and headers.get("mcp-method") == opened.method
+        and (opened.method != TOOL_CALL or decode_header_value(headers.get("mcp-name")) == opened.name)
     )
 
 

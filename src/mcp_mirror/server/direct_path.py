@@ -9,6 +9,7 @@ that the SDK has not accepted yet; large, deeply nested and invalid messages. Th
 import json
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import mcp_types as types
@@ -53,6 +54,9 @@ _MAX_BRACKETS: Final = 400
 _PARAMETERS: Final = {TOOL_CALL: frozenset({"name", "arguments", "_meta"}), _TOOL_LIST: frozenset({"_meta"})}
 """The parameters that a request on the direct path may have, by its method."""
 _EMPTY_RESULT: Final[Mapping[str, Any]] = {"content": []}
+_SHORT_META: Final = 1 << 10
+"""Bytes of a `_meta` that is remembered: most clients send the same one with each request."""
+_NO_META: Final[tuple[Mapping[str, Any], Envelope]] = ({}, NO_ENVELOPE)
 _ENCODE: Final = msgspec.json.Encoder().encode
 _NAME: Final = msgspec.json.Decoder(str)
 
@@ -114,14 +118,12 @@ def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
             return None
         params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in given.items()}
         name = _NAME.decode(params["name"]) if message.method == TOOL_CALL else ""
-        meta = _read_meta(bytes(params["_meta"])) if "_meta" in params else {}
+        meta, envelope = _open_meta(bytes(params["_meta"])) if "_meta" in params else _NO_META
     except (WireError, KeyError, ValueError):
         return None
     is_known = _PARAMETERS[message.method].issuperset(params)
     if meta is None or not is_known or bytes(params.get("arguments", b"{}")[:1]) != b"{":
         return None
-    has_envelope = any(key.startswith(RESERVED) for key in meta)
-    envelope = read_envelope(params["_meta"]) if has_envelope else NO_ENVELOPE
     return DirectRequest(message.id, message.method, name, params, meta, envelope)
 
 
@@ -134,14 +136,27 @@ def _is_small_request(frame: Buffer) -> bool:
     )
 
 
-def _read_meta(text: bytes) -> dict[str, Any] | None:
-    """Parse a `_meta`; return None for one that the SDK could reject, apart from its envelope."""
+def _open_meta(text: bytes) -> tuple[Mapping[str, Any] | None, Envelope]:
+    """Return a parsed `_meta` and its envelope; None for one that the SDK could reject, apart from its envelope.
+
+    Raises:
+        ValueError: The text is not JSON.
+    """
+    return _open_short_meta(text) if len(text) <= _SHORT_META else _read_meta(text)
+
+
+def _read_meta(text: bytes) -> tuple[Mapping[str, Any] | None, Envelope]:
     if b"\\u" in text:  # it could be half of a surrogate pair
-        return None
+        return None, NO_ENVELOPE
     meta = json.loads(text)
     if not isinstance(meta, dict) or "progress_token" in meta:
-        return None
-    return meta if type(meta.get("progressToken")) in (int, str, type(None)) else None
+        return None, NO_ENVELOPE
+    if type(meta.get("progressToken")) not in (int, str, type(None)):
+        return None, NO_ENVELOPE
+    return meta, read_envelope(text) if any(key.startswith(RESERVED) for key in meta) else NO_ENVELOPE
+
+
+_open_short_meta: Final = lru_cache(256)(_read_meta)
 
 
 class DirectPath:

@@ -31,7 +31,7 @@ from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.payload.floods import take_sliced
-from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, contiguous, has_more_values
+from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, contiguous, has_more_values, is_input_required
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.announcements import Announcements
@@ -414,7 +414,7 @@ def sdk_part(empty: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
     meta = parsed.pop("_meta", None)
     if isinstance(meta, dict):  # the server info of the upstream is not that of the gateway
         parsed["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
-    if "resultType" in reply and _parse(reply["resultType"]) == "input_required":
+    if is_input_required(reply):
         members = ("resultType", "inputRequests", "requestState")
         empty = {key: _parse(reply[key]) for key in members if key in reply}
     return {**empty, **{key: value for key, value in parsed.items() if value is not None}}

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import compress, pairwise
-from operator import mul, not_
+from operator import not_
 from typing import Final, NamedTuple
+
+import msgspec
 
 from mcp_mirror.tokens.costs import LANE, UNIT, Margin, costs, count_joints, guess, lane, split, table
 from mcp_mirror.types import Buffer
@@ -38,7 +40,7 @@ _CONTINUATION: Final = 0x80
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
 
-class Expected(NamedTuple):
+class Expected(msgspec.Struct, frozen=True):
     """Expected tokens of a text by one tokenizer, the variance of those of rare pieces, and the sampling error.
 
     The sampling error is a standard error in tokens, 0 for a text that was examined whole.
@@ -56,15 +58,23 @@ class _Tokenizer(NamedTuple):
     """Its index in the table."""
     shift: int
     """The place of its lane in packed costs, in bits."""
-    joints: tuple[float, ...]
-    """Tokens for each joint; empty if all are 0."""
     margin: Margin
 
 
+class _Tokenizers(NamedTuple):
+    """The constants of the tokenizers of an estimate."""
+
+    each: tuple[_Tokenizer, ...]
+    joints: tuple[tuple[float, ...], ...]
+    """For each kind of joint, the tokens of one by each tokenizer."""
+
+
 @lru_cache
-def _read_tokenizers(each: tuple[int, ...]) -> tuple[_Tokenizer, ...]:
+def _read_tokenizers(indices: tuple[int, ...]) -> _Tokenizers:
     known = table()
-    return tuple(_Tokenizer(at, LANE * at, known.joints[at], known.margins[at]) for at in each)
+    each = tuple(_Tokenizer(at, LANE * at, known.margins[at]) for at in indices)
+    number = max(map(len, known.joints))
+    return _Tokenizers(each, tuple(zip(*(known.joints[at] or (0.0,) * number for at in indices), strict=True)))
 
 
 def estimate_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[int, ...]:
@@ -72,8 +82,8 @@ def estimate_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[int, .
 
     Bytes are UTF-8; invalid bytes cost as much as the replacement character.
     """
-    each = _read_tokenizers(tuple(tokenizers))
-    return tuple(map(_add_margin, _measure(text, each), each))
+    known = _read_tokenizers(tuple(tokenizers))
+    return _add_margins(_measure(text, known), known.each)
 
 
 def expect_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[float, ...]:
@@ -81,10 +91,10 @@ def expect_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[float, .
     return tuple(expected.tokens for expected in _measure(text, _read_tokenizers(tuple(tokenizers))))
 
 
-def _measure(text: str | Buffer, tokenizers: Sequence[_Tokenizer]) -> list[Expected]:
+def _measure(text: str | Buffer, tokenizers: _Tokenizers) -> list[Expected]:
     """Measure a small text whole, a larger one by windows."""
     if not len(text):
-        return [Expected(0, 0, 0)] * len(tokenizers)
+        return [Expected(0, 0, 0)] * len(tokenizers.each)
     if len(text) <= _MAX_WHOLE:
         return _measure_whole(_decode(text), tokenizers)
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
@@ -142,34 +152,34 @@ def _count_units(text: str, rare: _RarePieces) -> int:
     return total + rare.add(compress(pieces, map(not_, known))) if 0 in known else total
 
 
-def _measure_whole(text: str, tokenizers: Sequence[_Tokenizer]) -> list[Expected]:
+def _measure_whole(text: str, tokenizers: _Tokenizers) -> list[Expected]:
     """Expected tokens, by tokenizer, of a text that is examined whole: pieces and joints."""
     rare = _RarePieces()
-    units = _count_units(text, rare)
-    joints = count_joints(text)
+    tokens = _count_tokens(_count_units(text, rare), count_joints(text), tokenizers)
     return [
-        Expected(_count_tokens(units, joints, one), variance, 0.0)
-        for one, variance in zip(tokenizers, rare.variances(tokenizers), strict=True)
+        Expected(number, variance, 0.0)
+        for number, variance in zip(tokens, rare.variances(tokenizers.each), strict=True)
     ]
 
 
-def _count_tokens(units: int, joints: Sequence[int], tokenizer: _Tokenizer) -> float:
-    """The expected tokens of pieces, whose costs are given in lanes, and of the joints between them."""
-    tokens = (units >> tokenizer.shift & _LANE_MASK) / UNIT
-    return max(tokens + sum(map(mul, joints, tokenizer.joints)), 0.0) if tokenizer.joints else tokens
+def _count_tokens(units: int, joints: Sequence[int], tokenizers: _Tokenizers) -> list[float]:
+    """The expected tokens, by tokenizer, of pieces, whose costs are given in lanes, and of the joints between them."""
+    totals = [(units >> one.shift & _LANE_MASK) / UNIT for one in tokenizers.each]
+    for count, tokens in zip(joints, tokenizers.joints, strict=False):  # none, if all tokens are 0
+        if count:  # a short text has few kinds of joints
+            totals = [total + count * each for total, each in zip(totals, tokens, strict=True)]
+    return [max(total, 0.0) for total in totals]
 
 
-def _expect(
-    windows: Sequence[str], sizes: Sequence[int], tokenizers: Sequence[_Tokenizer], scale: float
-) -> list[Expected]:
+def _expect(windows: Sequence[str], sizes: Sequence[int], tokenizers: _Tokenizers, scale: float) -> list[Expected]:
     """Expected tokens, by tokenizer, of a text `scale` times as long as its windows."""
     rare = _RarePieces()
     each = [_count_units(window, rare) for window in windows]
     units, joints = sum(each), count_joints("".join(windows))
     found = []
-    for one, variance in zip(tokenizers, rare.variances(tokenizers), strict=True):
+    whole_tokens = _count_tokens(units, joints, tokenizers)
+    for one, whole, variance in zip(tokenizers.each, whole_tokens, rare.variances(tokenizers.each), strict=True):
         tokens = [lane(total, one.at) / UNIT for total in each]
-        whole = _count_tokens(units, joints, one)
         found.append(Expected(whole * scale, variance * scale * scale, _compute_standard_error(tokens, sizes) * scale))
     return found
 
@@ -186,11 +196,18 @@ def _compute_standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> fl
     return math.sqrt(len(tokens) * differences)
 
 
-def _add_margin(expected: Expected, tokenizer: _Tokenizer) -> int:
-    """Expected tokens plus margin."""
-    margin = tokenizer.margin
-    deviation = margin.deviations * math.sqrt(expected.variance + expected.tokens * margin.noise)
-    return math.ceil(expected.tokens * (1 + margin.share) + deviation + _SAMPLED_DEVIATIONS * expected.sampling)
+def _add_margins(each: Sequence[Expected], tokenizers: Sequence[_Tokenizer]) -> tuple[int, ...]:
+    """Expected tokens plus margin, by tokenizer."""
+    return tuple(
+        [
+            math.ceil(
+                one.tokens * (1 + margin.share)
+                + margin.deviations * math.sqrt(one.variance + one.tokens * margin.noise)
+                + _SAMPLED_DEVIATIONS * one.sampling
+            )
+            for one, margin in zip(each, [tokenizer.margin for tokenizer in tokenizers], strict=True)
+        ]
+    )
 
 
 def _choose_window_starts(size: int, count: int) -> Iterator[int]:

@@ -75,7 +75,7 @@ def read_input_required(response: RawResponse) -> InputRequired | None:
     Raises:
         UpstreamError: The input requests cannot be read.
     """
-    if not isinstance(response, Mapping) or not is_input_required(response):
+    if not isinstance(response, dict) or not is_input_required(response):
         return None
     try:
         requests = msgspec.json.decode(response.get("inputRequests", b"{}"), type=dict[str, _InputRequest])

@@ -272,7 +272,7 @@ class UpstreamSession:
         finally:
             timeout.close()
             self.bypass.close(pending)
-        if not self.is_stateless and isinstance(response, Mapping) and is_input_required(response):
+        if not self.is_stateless and isinstance(response, dict) and is_input_required(response):
             raise UpstreamError(
                 f"Upstream {self.name!r} requests input in a form that its protocol version does not have."
             )

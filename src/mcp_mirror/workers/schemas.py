@@ -83,7 +83,7 @@ class SchemaWorkers:
             return None
         if entry.check is not None and entry.cost is not None and entry.cost.work(arguments) <= MAX_WORK:
             try:
-                return entry.check(json.loads(arguments))
+                return entry.check(json.loads(str(arguments, "utf-8")))
             except (ValueError, RecursionError):  # such as an integer of 5,000 digits
                 return None
         return await self._validate_in_worker(entry, arguments, principal)

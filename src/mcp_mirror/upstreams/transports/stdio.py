@@ -220,6 +220,7 @@ class _StdioWriter(RequestSink):
     def __init__(self, sink: LineSink, bypass: PayloadBypass) -> None:
         self._sink = sink
         self._bypass = bypass
+        sink.on_failure = bypass.ended.set
 
     async def send(self, item: SessionMessage, /) -> None:
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
@@ -232,7 +233,7 @@ class _StdioWriter(RequestSink):
 
     def send_at_once(self, request: PendingRequest) -> bool:
         try:
-            request.is_sent = self._sink.send_at_once(request.frame)
+            request.is_sent = self._sink.send_at_once(request.frame, may_wait=len(self._bypass) > 1)
         except _PIPE_GONE:
             raise self._end() from None
         return request.is_sent
