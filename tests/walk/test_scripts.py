@@ -170,6 +170,24 @@ async def test_a_mistake_is_reported_with_its_line_before_anything_is_called(cod
 @pytest.mark.parametrize(
     "code",
     [
+        "await tools.memory_query(memory_path=rows, expression='[0]')",
+        "memory_read(rows)",
+        "x = await tools.list_users()\nawait tools.retrieve_final_answer_from_memory(memory_path=rows)",
+        "getattr(tools, 'memory_grep')",
+    ],
+)
+async def test_the_error_of_a_script_that_calls_a_memory_tool_names_inputs(code: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code, {"rows": [1, 2]})
+        assert reply.is_error
+        assert "A script cannot call the gateway's memory tools." in reply.text
+        assert "Pass paths in `inputs` instead: each variable is the whole value" in reply.text
+        assert "Similar tools" not in reply.text
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
         "import re\nx = await tools.list_users()\nre.match('u', x[0]['name']).group(0)",
         "m = None\nfor u in await tools.list_users():\n    if m is None or u['id'] > m: m = u['id']\nm + 1",
         "x = await tools.list_users()\nreturn len(x)",

@@ -118,6 +118,18 @@ async def test_matches_have_arguments_and_one_line(configured: Configured, conne
         assert "read_text_file_mirrored" in str(unknown.content)
 
 
+async def test_an_unknown_name_beside_a_query_returns_the_matches(
+    configured: Configured, connect: Connect, files: Any
+) -> None:
+    async with connect(configured({"files": files()}, mirror=SEARCH)) as client:
+        first, second, *_ = (await search(client, query="delete a folder", name="remove_dir")).split("\n")
+        assert first == 'No tool has the name "remove_dir". Tools that match the query:'
+        assert second.startswith("delete_folder_mirrored(")
+        nothing = await search(client, query="xyzzy", name="remove_dir")
+        assert nothing.startswith('No tool has the name "remove_dir". No tool matches "xyzzy".')
+        assert json.loads(await search(client, query="delete", name="say_mirrored"))["name"] == "say_mirrored"
+
+
 async def test_further_matches_are_named(configured: Configured, connect: Connect, files: Any) -> None:
     async with connect(configured({"files": files(30)}, mirror=SEARCH)) as client:
         lines = (await search(client, query="word")).split("\n")

@@ -28,7 +28,9 @@ _NAMED: Final = 10
 _MAX_UPSTREAMS: Final = 100
 """Upstreams that an answer names."""
 _MAX_QUOTED: Final = 200
-"""Bytes of a search that an answer quotes."""
+"""Bytes of a search or of a name that an answer quotes."""
+_UNKNOWN: Final = frozenset((RefusalReason.UNKNOWN_TOOL, RefusalReason.INSUFFICIENT_SCOPE))
+"""The caller's catalog does not have the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +127,28 @@ class ToolFinder:
     async def find(self, call: Call) -> Reply:
         """Answer a call from the tools that its caller may use.
 
+        Models send a name that they invented beside a query. The answer has the matches of the query then.
+
         Raises:
-            ToolError: The arguments are invalid, or the named tool does not exist.
+            ToolError: The arguments are invalid, or the call has no query and the named tool does not exist.
         """
         given = call.own_tools[FIND].read_arguments(call.arguments)
-        if name := given.text("name").strip():
-            return _build_reply(await self._define(call, name))
+        name, query = given.text("name").strip(), given.text("query")
+        if name:
+            try:
+                return _build_reply(await self._define(call, name))
+            except ToolError as error:
+                if not query.strip() or error.reason not in _UNKNOWN:
+                    raise
         await self.router.upstreams.settle_listings(call.config.mirror.startup_wait, call.caller)
         catalog = self.read_state().catalog_for(call.caller)
-        query = given.text("query")
         found = await anyio.to_thread.run_sync(_search, catalog, query)
+        unknown = f"No tool has the name {as_json_string(name, _MAX_QUOTED)}." if name else ""
         if found:
-            return _build_reply(_write_matches(catalog, found))
+            heading = f"{unknown} Tools that match the query:\n" if unknown else ""
+            return _build_reply(heading + _write_matches(catalog, found))
         missing = explain_missing(self.router.upstreams.visible_to(call.caller))
-        overview = _write_overview(catalog, query)
-        return _build_reply(f"{overview} {missing}" if missing else overview)
+        return _build_reply(" ".join(text for text in (unknown, _write_overview(catalog, query), missing) if text))
 
     async def _define(self, call: Call, name: str) -> str:
         """Return the definition of a tool as JSON text, with the input schema of its upstream."""

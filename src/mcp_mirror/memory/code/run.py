@@ -6,8 +6,9 @@ not see the set gets a memory path and nothing else, whether the script returned
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio.to_thread
@@ -19,6 +20,7 @@ from mcp_mirror.memory.code.sandbox import INPUT, RESULT, TYPE_CHECK, Failure, L
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
 from mcp_mirror.memory.tools.save import NewValue, save_value, show_or_save
+from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.security.flows import format_labels
@@ -39,6 +41,10 @@ _PARSED: Final = "Inputs and results of tools are parsed values already: use the
 _ONE_LINE: Final = "Write each statement on a line of its own."
 _AGAIN: Final = "Correct the script and call memory_run again."
 _NO_METHOD: Final = "A method is not a value here: use a lambda, such as key=lambda name: counts[name]."
+_MEMORY_TOOLS: Final = (
+    "A script cannot call the gateway's memory tools. "
+    "Pass paths in `inputs` instead: each variable is the whole value, and the script computes with it."
+)
 _MODULES: Final = (
     "A script can import asyncio, base64, collections, csv, datetime, decimal, functools, hashlib, itertools, json, "
     "math, random and re."
@@ -52,6 +58,8 @@ _ADVICE: Final[Mapping[str, str]] = {
     "not allowed on the same line": _ONE_LINE,
 }
 """Parts of messages of exceptions, with advice."""
+_UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
+"""Parts of messages about a name that a script does not have."""
 _NO_VALUE: Final = (
     "The script returned nothing. Let its last line be the value to return, or print text. Then call memory_run again."
 )
@@ -163,9 +171,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
         return await _settle(result, progress)
 
     outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
-    if outcome.failure and outcome.failure.kind == TYPE_CHECK:
-        return Outcome(failure=_name_similar_tools(outcome.failure, tools))
-    return outcome
+    return Outcome(failure=_explain_unknown_names(outcome.failure, tools)) if outcome.failure else outcome
 
 
 async def _call_tool(
@@ -294,13 +300,17 @@ def _describe_limit(limit: str, policy: CodePolicy) -> str:
     return described[limit]
 
 
-def _name_similar_tools(failure: Failure, tools: Mapping[str, ScriptTool]) -> Failure:
-    """Add the names of similar tools to a mistake that names an unknown one."""
-    unknown = [word for word in failure.message.split("`") if word.isidentifier() and word not in tools]
-    near = [name for word in unknown for name in find_nearest(word, tools)]
-    if "has no attribute" not in failure.message or not near:
+def _explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool]) -> Failure:
+    """Add advice to a mistake that names a memory tool, or similar tools to one that names an unknown tool."""
+    if not any(part in failure.message for part in _UNKNOWN_NAME):
         return failure
-    return Failure(f"{failure.message}\nSimilar tools: {', '.join(dict.fromkeys(near))}.", failure.kind)
+    unknown = [word for word in re.split("[`']", failure.message) if word.isidentifier() and word not in tools]
+    if not {*TOOLS, RUN}.isdisjoint(unknown):
+        return replace(failure, message=f"{failure.message}\n{_MEMORY_TOOLS}")
+    near = [name for word in unknown for name in find_nearest(word, tools)]
+    if failure.kind != TYPE_CHECK or "has no attribute" not in failure.message or not near:
+        return failure
+    return replace(failure, message=f"{failure.message}\nSimilar tools: {', '.join(dict.fromkeys(near))}.")
 
 
 RUN_TOOL: Final = MemoryTool(
