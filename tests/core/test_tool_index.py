@@ -53,7 +53,7 @@ DEEP = {
         ("above", ["format_range"]),
         ("time zone", ["now"]),
         ("format", ["format_range"]),
-        ("get rid", ["delete_row", "readText", "fetch_page"]),
+        ("get rid", ["delete_row", "fetch_page", "readText"]),
         ("redirect", ["fetch_page"]),
         ("redi", ["fetch_page"]),
         ("red", []),
@@ -83,6 +83,10 @@ def test_a_word_in_the_name_counts_more_than_in_the_description() -> None:
 def test_a_tool_with_more_words_of_the_search_is_first() -> None:
     tools = (Tool("a", "slack slack slack"), Tool("b", "slack message"), Tool("c", "message"))
     assert search("slack message", *tools)[0] == "b"
+
+
+def test_a_rare_related_word_counts_less_than_the_word_itself() -> None:
+    assert search("delete", Tool("purge_cache"), *(Tool(f"delete_{name}") for name in "abcdefgh"))[0] == "delete_a"
 
 
 def test_equal_matches_are_in_the_order_of_the_list_and_limited() -> None:

@@ -18,7 +18,9 @@ from mcp_mirror.tokens import expected_estimator
 
 SEARCHES: Final[list[list[str]]] = yaml.safe_load((HERE / "queries.yaml").read_text())
 MORE: Final[list[list[str]]] = yaml.safe_load((HERE / "more_queries.yaml").read_text())
-TUNED, HELD_OUT = [*SEARCHES[::2], *MORE], SEARCHES[1::2]
+DRAWN: Final[list[list[str]]] = yaml.safe_load((HERE / "drawn_queries.yaml").read_text())
+DRAWN_HELD_OUT: Final[list[list[str]]] = yaml.safe_load((HERE / "held_out_queries.yaml").read_text())
+TUNED, HELD_OUT = [*SEARCHES[::2], *MORE, *DRAWN], SEARCHES[1::2]
 PAGE: Final = Path(__file__).parents[2] / "docs" / "guides" / "tool-search.md"
 
 
@@ -43,10 +45,14 @@ def test_every_right_tool_exists(catalog: Catalog) -> None:
     known = {f"{entry.upstream}/{entry.tool}" for entry in catalog.entries.values()}
     assert len(known) >= 400
     assert len(SEARCHES) == 100
-    assert {name for _, *right in (*SEARCHES, *MORE) for name in right} <= known
+    assert len(DRAWN_HELD_OUT) == 100
+    assert {name for _, *right in (*SEARCHES, *MORE, *DRAWN, *DRAWN_HELD_OUT) for name in right} <= known
 
 
-@pytest.mark.parametrize(("searches", "first", "most"), [(TUNED, 5, 11), (HELD_OUT, 5, 7), (HELD_OUT, 10, 3)])
+@pytest.mark.parametrize(
+    ("searches", "first", "most"),
+    [(TUNED, 5, 37), (HELD_OUT, 5, 6), (HELD_OUT, 10, 4), (DRAWN_HELD_OUT, 5, 20), (DRAWN_HELD_OUT, 10, 10)],
+)
 def test_a_search_finds_the_tool(catalog: Catalog, searches: list[list[str]], first: int, most: int) -> None:
     misses = find_misses(catalog, searches, first)
     assert len(misses) <= most, misses

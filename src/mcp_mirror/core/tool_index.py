@@ -1,7 +1,7 @@
 """Ranks tools for a search, and summarizes them: BM25 over the words of their names, descriptions and parameters.
 
 Words are split at case changes and punctuation, and stemmed. A word of the search also finds related words
-(`related_words`) with less weight.
+(`related_words`) with less weight. A word and its related words count as one word, as rare as all of them together.
 """
 
 import math
@@ -36,8 +36,10 @@ _NOUN: Final = re.compile(r"(\w{4,})(?:ment|ation|ion)")
 _DOUBLED: Final = re.compile(r"([^lsz])\1$")
 _SATURATION: Final = 4.0
 """`k1` of BM25: how much a repeated word adds."""
-_RELATED_WEIGHT: Final = 0.7
+_RELATED_WEIGHT: Final = 0.6
 """The weight of a related word, where a word of the search has 1."""
+_MATCHES_POWER: Final = 0.75
+"""The power of the number of matching words of a search by which the score of a tool is multiplied."""
 _PARTS: Final[Mapping[str, tuple[float, float]]] = {
     "name": (6.0, 1.0),
     "upstream": (2.0, 0.4),
@@ -94,7 +96,7 @@ class ToolIndex:
 
         Args:
             names: The names of the tools.
-            postings: By stem, the tools that contain it and how much it counts in each.
+            postings: By stem, the tools that contain it and its weighted frequency in each.
         """
         self._names = names
         self._postings = postings
@@ -102,17 +104,21 @@ class ToolIndex:
     def search(self, query: str, limit: int) -> list[str]:
         """Return the names of the tools that match a search, the best first."""
         scores: dict[int, float] = defaultdict(float)
-        matches: dict[int, int] = defaultdict(int)
+        matches: dict[int, float] = defaultdict(float)
         for variants in self._expand(query):
-            best: dict[int, float] = {}
+            frequencies: dict[int, float] = defaultdict(float)
+            strengths: dict[int, float] = defaultdict(float)
             for stem, weight in variants.items():
-                for tool, score in self._postings.get(stem, ()):
-                    best[tool] = max(best.get(tool, 0.0), weight * score)
-            for tool, score in best.items():
-                scores[tool] += score
-                matches[tool] += 1
+                for tool, frequency in self._postings.get(stem, ()):
+                    frequencies[tool] += weight * frequency
+                    strengths[tool] = max(strengths[tool], weight)
+            containing = sum(strengths.values())
+            rarity = math.log(1 + (len(self._names) - containing + 0.5) / (containing + 0.5))
+            for tool, frequency in frequencies.items():
+                scores[tool] += rarity * frequency / (frequency + _SATURATION)
+                matches[tool] += strengths[tool]
         for tool, count in matches.items():
-            scores[tool] *= count  # tools that match several words of the search come first
+            scores[tool] *= count**_MATCHES_POWER  # tools that match several words of the search come first
         ranked = sorted(scores, key=lambda tool: (-scores[tool], tool))
         return [self._names[tool] for tool in ranked[:limit]]
 
@@ -143,17 +149,11 @@ def build_index(tools: Iterable[IndexedTool]) -> Steps[ToolIndex]:
         names.append(tool.name)
         counts.append(_count_stems(tool))
     lengths = {part: sum(each[part].total() for each in counts) / max(len(counts), 1) for part in _PARTS}
-    frequencies: list[Mapping[str, float]] = []
-    for each in counts:
-        yield
-        frequencies.append(_weigh_stems(each, lengths))
-    containing = Counter(stem for each in frequencies for stem in each)
     postings: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for number, each_frequency in enumerate(frequencies):
+    for number, each in enumerate(counts):
         yield
-        for stem, frequency in each_frequency.items():
-            rarity = math.log(1 + (len(names) - containing[stem] + 0.5) / (containing[stem] + 0.5))
-            postings[stem].append((number, rarity * frequency * (_SATURATION + 1) / (frequency + _SATURATION)))
+        for stem, frequency in _weigh_stems(each, lengths).items():
+            postings[stem].append((number, frequency))
     return ToolIndex(names, postings)
 
 
@@ -230,13 +230,13 @@ def stem_word(word: str) -> str:
     return word.removesuffix("e") if len(word) > _SHORTEST_STEM else word
 
 
-def _read_related_words() -> Mapping[str, frozenset[str]]:
+def _read_related_words() -> Mapping[str, Sequence[str]]:
     related: dict[str, set[str]] = defaultdict(set)
     for line in RELATED:
         stems = [stem_word(word) for word in line.split()]
         for stem in stems:
             related[stem].update(stems)
-    return {stem: frozenset(others - {stem}) for stem, others in related.items()}
+    return {stem: sorted(others - {stem}) for stem, others in related.items()}
 
 
 _RELATED: Final = _read_related_words()
