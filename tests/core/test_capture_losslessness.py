@@ -112,7 +112,11 @@ def rebuild(captured: Captured) -> dict[str, Any]:
         "value.text": lambda: [text_block(spelling(companion))],
         "companion.text": lambda: [text_block(spelling(companion))],
         "value.block": lambda: [value],
-        "value.blocks": lambda: [text_block(part) if isinstance(part, str) else part for part in value],
+        "value.blocks": lambda: [
+            as_text(part) if isinstance(part, str) or str(at) in member.split(",") else part
+            for at, part in enumerate(value)
+        ],
+        "value.texts": lambda: [as_text(part) for part in value],
         "companion.content": lambda: json.loads(bytes(companion.blob)),
         "repeats": lambda: [text_block(spelling(draft))] if kind == "value.text" else [as_text(value)],
         "repeats.items": lambda: [as_text(part) for part in value],

@@ -110,7 +110,7 @@ def test_one_text_is_the_json_that_it_spells_or_itself(expected: str, kind: str,
 @pytest.mark.parametrize(
     ("content", "value"),
     [
-        ([text("a"), text('{"b":1}')], ["a", '{"b":1}']),
+        ([text("a"), text("b")], ["a", "b"]),
         ([text("a"), image(3), LINK], ["a", image(3), LINK]),
         ([image(3), image(4)], [image(3), image(4)]),
         ([text("a", annotations={"priority": 1}), text("b")], ["a", "b"]),
@@ -123,6 +123,29 @@ def test_one_text_is_the_json_that_it_spells_or_itself(expected: str, kind: str,
 )
 def test_several_blocks_are_an_array_and_one_is_itself(content: Any, value: Any) -> None:
     assert blob(taken(result(content), rules("always"))) == value
+
+
+@pytest.mark.parametrize(
+    ("texts", "stored"),
+    [
+        (["1 file:", '{"b":1.0, "a":[1e400]}'], b'["1 file:",{"b":1.0, "a":[1e400]}]'),
+        (['{"a":1}', '{"a":2}'], b'[{"a":1},{"a":2}]'),
+        (["[1]", "[]", "{}"], b"[[1],[],{}]"),
+        (["a", "42", "true", "{not json}"], b'["a","42","true","{not json}"]'),
+        (["a", '{"a":1}\n'], b'["a","{\\"a\\":1}\\n"]'),
+        (["a", ' {"a":1}'], b'["a"," {\\"a\\":1}"]'),
+    ],
+)
+def test_texts_among_several_are_the_json_that_they_spell(texts: list[str], stored: bytes) -> None:
+    captured = taken(result([text(one) for one in texts]), rules("always"))
+    assert captured.value is not None
+    assert bytes(captured.value.blob) == stored
+
+
+def test_json_beside_an_image_is_told_from_a_block() -> None:
+    captured = taken(result([text('{"type":"image"}'), image(3), text("a")]), rules("always"))
+    assert blob(captured) == [{"type": "image"}, image(3), "a"]
+    assert json.loads(captured.envelope)[PARTS]["content"] == "value.blocks:0"
 
 
 @pytest.mark.parametrize(

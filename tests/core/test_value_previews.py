@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, outline_value, preview_rows, preview_value
+from mcp_mirror.core.preview import (
+    MAX_PREVIEW_TOKENS,
+    Preview,
+    format_bytes,
+    outline_value,
+    preview_rows,
+    preview_value,
+)
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.types import Buffer, Kind
 
@@ -119,6 +126,41 @@ def test_items_that_are_not_objects_are_skipped() -> None:
 )
 def test_other_values_are_outlined(value: Any, summary: str, lines: tuple[str, ...]) -> None:
     assert preview(value) == Preview(summary, lines)
+
+
+SAID, ASKED = "Found 1 file. Show this list to the user:", "Ask the user before you change a file."
+
+
+@pytest.mark.parametrize(
+    ("value", "lines"),
+    [
+        (
+            [SAID, {"path": "a.js", "rows": [{"n": n} for n in range(90)], "ok": True}, ASKED],
+            (
+                f'/0: "{SAID}"',
+                '/1: object 1.02 kB: "path" text, "rows" array[90] of object, "ok" boolean',
+                f'/2: "{ASKED}"',
+            ),
+        ),
+        (
+            ["12 rows:", "id,name\n" + "1,Ann\n" * 400],
+            ('/0: "12 rows:"', '/1: text 2.41 kB: "id,name\\n1,Ann\\n1,Ann\\n1,Ann\\n1,Ann\\n..."'),
+        ),
+        ([{"a": "x" * 50}, "the end"], ('/0: object 59 B: "a" text', '/1: "the end"')),
+        ([[1] * 50, SAID], ("/0: array[50] 150 B", f'/1: "{SAID}"')),
+        ([True, {"a": 2**99, "b": None}, 5], ("/0: true", '/1: object 48 B: "a" number, "b" null', "/2: 5")),
+    ],
+)
+def test_each_of_a_few_different_items_has_a_line(value: Any, lines: tuple[str, ...]) -> None:
+    shown = preview(value)
+    assert shown.summary == f"array[{len(value)}], {format_bytes(len(json.dumps(value)))}"
+    assert shown.lines == lines
+
+
+def test_lines_of_items_are_shorter_and_then_end_where_the_room_does() -> None:
+    shown = preview(["word " * 40] * 4 + ["end"], lambda text: len(text) // 2)
+    assert shown.lines[0] == f'/0: "{"word " * 40}"'
+    assert [line[:14] for line in shown.lines[1:]] == ["/1: text 200 B"]
 
 
 def test_the_largest_table_of_an_object_is_shown() -> None:

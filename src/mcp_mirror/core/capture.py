@@ -127,8 +127,9 @@ def capture(
         return Captured(is_error=is_error)
     if _passes_unchanged(parsed, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
-    value = _build_value(parsed, reader)
-    place = locate_content(parsed)
+    json_texts = _parse_json_texts(parsed, reader)
+    value = _build_value(parsed, json_texts, reader)
+    place = locate_content(parsed, json_texts)
     # Only a text that differs from the value can be JSON text of its own.
     companion_reader = reader if parsed.relation == DIFFERS else msgspec.structs.replace(reader, decode=_decode_nothing)
     companion = _build_companion(place, parsed, result, companion_reader)
@@ -225,7 +226,26 @@ def _has_object_value(parsed: ParsedResult, reader: _Reader) -> bool:
     return bytes(_parse_json_text(text, reader) or b"").lstrip()[:1] == b"{"
 
 
-def _build_value(parsed: ParsedResult, reader: _Reader) -> Draft:
+def _parse_json_texts(parsed: ParsedResult, reader: _Reader) -> dict[int, Buffer]:
+    """The text blocks that are an object or array, by index, if the value is an array of several blocks.
+
+    Text with white space around its JSON remains text, because a path of an item delivers the item without it.
+    """
+    if parsed.value is not None or len(parsed.blocks) == 1:
+        return {}
+    in_memory = msgspec.structs.replace(reader, decode=decode_text)
+    found: dict[int, Buffer] = {}
+    for at, block in enumerate(parsed.blocks):
+        if block.text is None:
+            continue
+        is_small = len(block.text) <= _MAX_DECODED_BYTES  # `decode` may write a file for each text
+        json_text = _parse_json_text(block.text, in_memory if is_small else reader)
+        if json_text is not None and trim(json_text).length == len(json_text):
+            found[at] = json_text
+    return found
+
+
+def _build_value(parsed: ParsedResult, json_texts: Mapping[int, Buffer], reader: _Reader) -> Draft:
     """The value: structured content, the only text or block, or an array of several blocks."""
     if parsed.value is not None:
         decoded = _parse_json_text(parsed.value, reader) if parsed.is_text else None
@@ -236,7 +256,9 @@ def _build_value(parsed: ParsedResult, reader: _Reader) -> Draft:
             is_binary = block.media or "resource" in (open_object(block.raw) or {})
             return _build_draft(block.raw, "binary" if is_binary else None, reader)
         return _build_draft(_parse_json_text(block.text, reader) or block.text, None, reader)
-    parts: list[Buffer | Segments] = [block.raw if block.text is None else block.text for block in parsed.blocks]
+    parts: list[Buffer | Segments] = [
+        json_texts.get(at, block.raw if block.text is None else block.text) for at, block in enumerate(parsed.blocks)
+    ]
     return _build_draft(join(array_of(parts)), None, reader)
 
 

@@ -4,7 +4,7 @@ Structured content is the value, else the text, else the content blocks. A wrapp
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -24,8 +24,9 @@ PARTS: Final = "mcp-mirror/parts"
 `structuredContent`: `value`; or an object with one member KEY, which is the value (`value.member:KEY`), the text from
 which the value is parsed (`value.text:KEY`), or the content blocks (`content.member:KEY`).
 
-`content`: `value.text` or `companion.text` (the text of its one block), `value.block` (its one block), `value.blocks`
-(an array: strings are texts, objects other blocks), `companion.content` (the original blocks), `repeats` (one text
+`content`: `value.text` or `companion.text` (the text of its one block), `value.block` (its one block), `value.texts`
+(an array: strings are texts, other items are texts of JSON), `value.blocks` (an array: strings are texts, objects other
+blocks; after a colon the items that are texts of JSON), `companion.content` (the original blocks), `repeats` (one text
 that is the value or its JSON text), `repeats.items` (a text for each item of the value), `repeats.member:KEY` (one
 text, which repeats the value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
 """
@@ -120,8 +121,13 @@ def _parse_block(raw: Buffer, scans: Scans) -> ParsedBlock:
     return ParsedBlock(raw, None, is_plain=False, media=find_media(opened))
 
 
-def locate_content(parsed: ParsedResult) -> str | None:
-    """The place of the content blocks, as in `PARTS`. A block is dropped only if the value repeats it."""
+def locate_content(parsed: ParsedResult, json_texts: Collection[int] = ()) -> str | None:
+    """The place of the content blocks, as in `PARTS`. A block is dropped only if the value repeats it.
+
+    Args:
+        parsed: The result.
+        json_texts: The indices of text blocks that are parsed JSON in a value of several blocks.
+    """
     if not parsed.blocks:
         return None
     are_plain = all(block.is_plain for block in parsed.blocks)
@@ -133,7 +139,14 @@ def locate_content(parsed: ParsedResult) -> str | None:
         return "value.text" if are_plain else "value.block"
     # An array of texts and objects shows which of its items were text blocks.
     is_clear = all(block.is_plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in parsed.blocks)
-    return "value.blocks" if is_clear and len(parsed.blocks) > 1 else "companion.content"
+    return _locate_items(parsed, json_texts) if is_clear and len(parsed.blocks) > 1 else "companion.content"
+
+
+def _locate_items(parsed: ParsedResult, json_texts: Collection[int]) -> str:
+    """The place of several blocks that are the items of the value, as in `PARTS`."""
+    if len(parsed.texts) == len(parsed.blocks):
+        return "value.texts"
+    return f"value.blocks:{','.join(map(str, json_texts))}" if json_texts else "value.blocks"
 
 
 def build_envelope(result: Mapping[str, Buffer], place: str | None, parsed: ParsedResult, value: Draft) -> bytes:

@@ -63,6 +63,12 @@ _MAX_NESTING: Final = 4
 _MAX_FIELD_NAME: Final = 60
 """Bytes of a field's name."""
 _MAX_FIELDS: Final = 30
+_MAX_LISTED_ITEMS: Final = 5
+"""Items of an array that has a line for each of them."""
+_MAX_LISTED_TEXT: Final = 320
+"""Bytes of a whole text in such a line."""
+_MAX_LISTED_KEYS: Final = 8
+"""Keys of an object in such a line."""
 _MAX_STRING: Final = 40
 """Bytes of a string in the first item."""
 
@@ -214,6 +220,10 @@ def _append_line(line: str, lines: list[str], room: _TokenBudget) -> bool:
 
 def _preview_array(blob: Buffer, span: Span, room: _TokenBudget, count: CountItems) -> Preview:
     size = format_bytes(span.length)
+    if listed := _find_listed_items(blob, span):
+        summary = f"array[{len(listed)}], {size}"
+        room.take(summary)
+        return Preview(summary, tuple(_list_items(blob, listed, room, count)))
     if not _is_table(blob, span):
         return Preview(f"{_describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room))
     number = f"{count(blob, span):,} " if span.length <= _MAX_COUNTED_BYTES else ""
@@ -301,6 +311,48 @@ def _show_first_items(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str
             break
         shown.append(cell)
     return (f"first: {', '.join(shown)}",) if shown else ()
+
+
+def _find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:
+    """The items of an array that are shown one by one: a few of different kinds, or texts of which one is long.
+
+    Many servers send a sentence, the data, and another sentence.
+    """
+    found = tuple(islice(items(blob, span), _MAX_LISTED_ITEMS + 1))
+    if not 1 < len(found) <= _MAX_LISTED_ITEMS or span.length <= _MAX_SHOWN_VALUE:
+        return ()
+    kinds = {kind_at(blob, one.start) for one in found}
+    are_long_texts = kinds == {"text"} and max(one.length for one in found) > _MAX_LINE
+    has_large_item = not kinds.isdisjoint(("object", "array", "text")) and len(kinds) > 1
+    return found if are_long_texts or has_large_item else ()
+
+
+def _list_items(blob: Buffer, listed: Sequence[Span], room: _TokenBudget, count: CountItems) -> Iterator[str]:
+    """A line for each item while there is room: its key, and the item or its kind, size and beginning."""
+    for at, one in enumerate(listed):
+        forms = (*_format_item(blob, one, count), outline_hidden(blob, one, count))
+        line = next(filter(room.take, (f"/{at}: {form}" for form in forms)), None)
+        if line is None:
+            return
+        yield line
+
+
+def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, ...]:
+    """An item as it is or with its first words, an object with its keys; the longest form first."""
+    kind = kind_at(blob, span.start)
+    if kind == "text":
+        text = as_json_string(text_start(blob, span, 2 * _MAX_LISTED_TEXT), 2 * _MAX_LISTED_TEXT)
+        start = f"{outline_hidden(blob, span, count)}: {_format_cell(blob, span)}"
+        return (text, start) if len(text.encode()) <= _MAX_LISTED_TEXT else (start,)
+    if kind != "object" or span.length <= _MAX_STRING or span.length > _MAX_NESTED_BYTES:
+        return (outline_value(blob, span, count),)
+    known = list(islice(members(blob, span), _MAX_LISTED_KEYS + 1))
+    keys = [
+        f"{as_json_string(key, _MAX_FIELD_NAME)} {_describe_shape(blob, value, count)}"
+        for key, value in known[:_MAX_LISTED_KEYS]
+    ]
+    more = ["..."] if len(known) > _MAX_LISTED_KEYS else []
+    return (f"{outline_hidden(blob, span, count)}: {', '.join(keys + more)}",)
 
 
 def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
