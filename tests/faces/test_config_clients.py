@@ -47,6 +47,9 @@ CLIENTS: list[tuple[str, dict[str, Any], UpstreamPolicy]] = [
         {"type": "sse", "url": "http://x", "disabledTools": ["t"]},
         UpstreamPolicy("a", HttpEndpoint("http://x", legacy_sse=True), deny=("t",)),
     ),
+    ("any", {"url": "http://x/a/sse/?k=1"}, UpstreamPolicy("a", HttpEndpoint("http://x/a/sse/?k=1", legacy_sse=True))),
+    ("any", {"type": "http", "url": "http://x/sse"}, UpstreamPolicy("a", HttpEndpoint("http://x/sse"))),
+    ("any", {"url": "http://x/passe"}, UpstreamPolicy("a", HttpEndpoint("http://x/passe"))),
     ("Windsurf", {"serverUrl": "http://x"}, UpstreamPolicy("a", HttpEndpoint("http://x"))),
     (
         "Gemini",

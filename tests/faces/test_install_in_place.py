@@ -217,6 +217,16 @@ def test_an_address_with_a_secret_moves_to_the_environment(write: Write) -> None
     assert parse(file) == json.loads(before)
 
 
+def test_streamable_http_at_a_path_that_ends_with_sse_is_kept(write: Write) -> None:
+    entry = {"type": "http", "url": "https://e.com/sse", "headers": {"A": "b"}}
+    file = write(".cursor/mcp.json", json.dumps({"mcpServers": {"web": entry}}))
+    assert run("install", "cursor").exit_code == 0
+    assert parse(file)["mcpServers"]["web"]["args"][3:6] == ["--url", "https://e.com/sse", "--no-sse"]
+    Path(f"{file}{BACKUP_SUFFIX}").unlink()
+    assert run("uninstall", "cursor").exit_code == 0
+    assert parse(file)["mcpServers"]["web"] == entry
+
+
 LEFT: dict[str, tuple[dict[str, Any], str]] = {
     "web socket": ({"type": "ws", "url": "wss://e.com"}, "WebSocket"),
     "an input": ({"command": "x", "env": {"K": "${input:key}"}}, "asks a person"),

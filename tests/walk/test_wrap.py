@@ -257,12 +257,19 @@ async def test_a_server_that_does_not_start_is_an_error_for_client_and_log(
     assert reason.encode() in b"".join(client.stderr)
 
 
-@pytest.mark.parametrize("header", [("--header", "X-Key: ${THE_KEY}"), ("--header-env", "X-Key=THE_KEY")])
+@pytest.mark.parametrize(
+    ("transport", "header"),
+    [
+        ("http", ("--header", "X-Key: ${THE_KEY}")),
+        ("http", ("--header-env", "X-Key=THE_KEY")),
+        ("sse", ()),
+    ],
+)
 async def test_a_remote_server_is_served_by_its_address(
-    command: Wrap, listening: Listening, home: dict[str, str], header: tuple[str, str]
+    command: Wrap, listening: Listening, home: dict[str, str], transport: str, header: tuple[str, ...]
 ) -> None:
-    async with listening("chemist.py", "http") as port:
-        words = ("--url", f"http://127.0.0.1:{port}/mcp", *header)
+    async with listening("chemist.py", transport) as port:
+        words = ("--url", f"http://127.0.0.1:{port}/{'mcp' if transport == 'http' else 'sse'}", *header)
         async with command("wrap", *words, env={**home, "THE_KEY": "k"}) as client:
             greeting = await client.greet()
             assert greeting["serverInfo"]["name"] != "mcp-mirror"

@@ -45,7 +45,13 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
             show_default=False,
         ),
     ] = None,
-    sse: Annotated[bool, typer.Option("--sse", help="The remote server uses the HTTP+SSE transport.")] = False,
+    sse: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether the remote server uses the HTTP+SSE transport. Default: if the path of --url ends with /sse.",
+            show_default=False,
+        ),
+    ] = None,
     name: _NameOption = None,
     suffix: Annotated[str, typer.Option(help="Added to the name of each tool, such as _mirrored.")] = "",
     capture: Annotated[

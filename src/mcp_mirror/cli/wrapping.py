@@ -41,8 +41,8 @@ class Target:
     url: str
     headers: tuple[str, ...]
     """`NAME: VALUE` each."""
-    sse: bool
-    """The server at the address uses the HTTP+SSE transport."""
+    sse: bool | None
+    """The server at the address uses the HTTP+SSE transport; None: by the path of the address."""
 
 
 def name_variables(headers: Sequence[str]) -> list[str]:
@@ -137,14 +137,14 @@ def _describe_target(target: Target, name: str) -> dict[str, Any]:
 
 
 def describe_remote(
-    url: str, headers: Sequence[str] = (), *, sse: bool = False, uses_login: bool = True
+    url: str, headers: Sequence[str] = (), *, sse: bool | None = None, uses_login: bool = True
 ) -> dict[str, Any]:
     """Return the section of a remote server.
 
     Args:
         url: The address of the server.
         headers: `NAME: VALUE` each.
-        sse: The server uses the HTTP+SSE transport.
+        sse: The server uses the HTTP+SSE transport; None: by the path of the address.
         uses_login: The tokens of `mcp-mirror login` authorize the gateway, unless a header does.
 
     Raises:
@@ -157,7 +157,9 @@ def describe_remote(
             raise ConfigError("--header must be 'NAME: VALUE', such as 'Authorization: Bearer ${TOKEN}'.")
         given[key.strip()] = value.strip()
     is_authorized = any(key.lower() == "authorization" for key in given)
-    section: dict[str, Any] = {"url": url, "headers": given, "transport": "sse" if sse else "streamable-http"}
+    section: dict[str, Any] = {"url": url, "headers": given}
+    if sse is not None:
+        section["transport"] = "sse" if sse else "streamable-http"
     return {**section, "auth": {"oauth": {}}} if uses_login and not is_authorized else section
 
 

@@ -38,7 +38,7 @@ from mcp_mirror.security.redaction import SECRET_NAMES
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy, is_sse_address
 
 CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
 CONFIG_NAME: Final = "mcp-mirror.yaml"
@@ -250,7 +250,8 @@ def _complete_upstream(one: UpstreamPolicy, table: Table, config: Config, findin
         if oauth and not oauth.token_file:
             file = user_data_path("mcp-mirror") / "tokens" / f"{one.name}.json"
             oauth = replace(oauth, token_file=str(file))
-        is_legacy = isinstance(transport, Scalar) and transport.text == "sse"
+        named = transport.text if isinstance(transport, Scalar) else None
+        is_legacy = named == "sse" if named else is_sse_address(endpoint.url)
         endpoint = replace(endpoint, legacy_sse=is_legacy, oauth=oauth)
     return replace(
         one,

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from mcp_mirror.settings.access import OAuthPolicy
 from mcp_mirror.settings.declarations import (
@@ -66,6 +67,11 @@ class StdioEndpoint:
     is_wrapped: Annotated[bool, INTERNAL] = False
     """The gateway replaces the program in the client: `env` is the program's whole environment, and its standard error
     is passed on."""
+
+
+def is_sse_address(url: str) -> bool:
+    """Whether an address without a named transport has the HTTP+SSE transport: its servers use the path `/sse`."""
+    return urlsplit(url).path.rstrip("/").endswith("/sse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +165,7 @@ class UpstreamPolicy:
     bounds: Annotated[UpstreamBounds, INTERNAL] = field(default_factory=UpstreamBounds)
     """The limits of its requests and lists: `limits`."""
     transport: Annotated[Transport | None, FILE_ONLY, Example("stdio")] = None
-    """Transport. Default: stdio for `command`, streamable-http for `url`."""
+    """Transport. Default: stdio for `command`; for `url` sse if the path ends with `/sse`, else streamable-http."""
     enabled: Annotated[bool, FILE_ONLY] = True
     """False leaves this upstream out; its variables may then be unset."""
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from mcp_mirror.cli.install.formats import Add, DropFirst, Edit, Location, Prepend, Put
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
+from mcp_mirror.settings.upstreams import is_sse_address
 
 HEADER_VARIABLE: Final = "MCP_MIRROR_HEADER_"
 URL_VARIABLE: Final = "MCP_MIRROR_URL"
@@ -153,7 +154,7 @@ def read_server(entry: Mapping[str, Any]) -> Server | str:
     if isinstance(headers, str):
         return headers
     kind = _read_type(entry)
-    is_sse = kind == _SSE or (not kind and urlsplit(url).path.rstrip("/").endswith("/sse"))
+    is_sse = kind == _SSE or (not kind and is_sse_address(url))
     return RemoteServer(url, headers, _read_variables(entry), is_sse)
 
 
@@ -235,7 +236,8 @@ def _wrap_remote(entry: Mapping[str, Any], server: RemoteServer, shape: EntrySha
     is_secret = bool(parts.query or parts.username)
     secrets = {URL_VARIABLE: server.url} if is_secret else {}
     words = [*words, "--url", f"${{{URL_VARIABLE}}}" if is_secret else server.url]
-    words += ["--sse"] if server.is_sse else []
+    if server.is_sse or is_sse_address(server.url):
+        words.append("--sse" if server.is_sse else "--no-sse")
     for number, (name, value) in enumerate(server.headers.items(), 1):
         variable = f"{HEADER_VARIABLE}{number}"
         secrets[variable] = value

@@ -46,7 +46,7 @@ _STATUS_ADVICE: Final = {
     401: "It requires a token: set `headers`, or `auth` and run `mcp-mirror login`; for a wrapped server give "
     "--header, or run `mcp-mirror login NAME --url URL`",
     403: "Its token may not do this: check `headers` or `auth`",
-    405: "Check the path in `url`; a server of the older transport needs `transport: sse`",
+    405: "Check the path in `url`; a server of the older transport needs `transport: sse`, or --sse if it is wrapped",
     501: _ELSEWHERE,
 }
 """What to try, by HTTP status."""
