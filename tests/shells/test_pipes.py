@@ -224,3 +224,30 @@ async def test_a_closed_reader_of_held_lines_is_reported(ends: tuple[int, int]) 
     with pytest.raises(BrokenPipeError):
         sink.send_at_once((b"y",))
     sink.close()
+
+
+@pytest.mark.parametrize("passes", range(5))
+async def test_a_line_that_may_wait_is_not_written_into_a_long_one(ends: tuple[int, int], passes: int) -> None:
+    reading, writing = ends
+    sink = LineSink(writing)
+    lines = [b"x" * 2_000_000, b"y" * 10]
+    written: list[bool] = []
+
+    async def send_short() -> None:
+        for _ in range(passes):
+            await anyio.lowlevel.checkpoint()
+        written.append(sink.send_at_once((lines[1],), may_wait=True))
+
+    received = b""
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(sink.run)
+            tasks.start_soon(sink.send, (lines[0],))
+            tasks.start_soon(send_short)
+            await anyio.wait_all_tasks_blocked()
+            while received.count(b"\n") < 1 + sum(written):
+                received += await anyio.to_thread.run_sync(os.read, reading, 1 << 20)
+            tasks.cancel_scope.cancel()
+    assert sorted(received.splitlines()) == lines[: 1 + sum(written)]
+    sink.close()
+    os.close(reading)

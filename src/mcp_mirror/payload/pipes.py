@@ -211,6 +211,7 @@ class LineSink:
         task_status.started()
         with self._queue, queue:
             async for segments, done in queue:
+                self._write_held()
                 self._writing = True
                 try:
                     await anyio.to_thread.run_sync(self._write, segments, abandon_on_cancel=True, limiter=limiter)
