@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,15 @@ _RUNNERS: Final = frozenset(
 """Programs that run the server which their arguments name."""
 _SUBCOMMANDS: Final = frozenset({"run", "exec", "dlx", "x", "tool"})
 """Words between a runner and the server."""
+_CONTAINER_RUNNERS: Final = frozenset({"docker", "podman", "nerdctl"})
+"""Programs that run the image which their arguments name."""
+_CONTAINER_VALUES: Final = frozenset(
+    {"-e", "--env", "--env-file", "-v", "--volume", "--mount", "-p", "--name", "--network", "-u", "--user", "-w"}
+)
+"""Their options with a value in the next word."""
+_COMMON_SCRIPTS: Final = frozenset({"index", "main", "__main__", "server", "cli", "app", "start", "run", "stdio"})
+"""Names of scripts that do not tell servers apart; the nearest folder with another name does."""
+_COMMON_FOLDERS: Final = frozenset({"dist", "build", "out", "src", "lib", "bin", "cjs", "esm"})
 _UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_NAME: Final = 64
 _HEADER_VARIABLE: Final = re.compile(r"([^=:\s]+)=([A-Za-z_][A-Za-z0-9_]*)")
@@ -70,7 +79,7 @@ def serve_wrapped(
     try:
         if bool(target.command) == bool(target.url):
             raise ConfigError("Give the server's command after `--`, or its address with --url.")
-        chosen = name or _derive_name(target)
+        chosen = name or derive_name(target)
         config = build_wrap_config(chosen, _describe_target(target, chosen), mirror, store, os.environ)
     except MirrorError as error:
         exit_with_error(error)
@@ -167,17 +176,31 @@ def _describe_store(folder: Path | None) -> dict[str, Any]:
     return {} if folder is None else {"kind": "disk", "path": str(folder.expanduser()).replace("${", "$${")}
 
 
-def _derive_name(target: Target) -> str:
-    """Return a name for a server: the host, the package or script that a runner runs, or the program."""
+def derive_name(target: Target) -> str:
+    """Return a name for a server: the host, the package, image or script that a runner runs, or the program."""
     command = target.command
     if not command:
         return _usable(urlsplit(target.url).hostname or "server")
     program = Path(command[0]).stem
-    words = [word for word in command[1:] if not word.startswith("-") and word not in _SUBCOMMANDS]
-    if program.lower() not in _RUNNERS or not words:
+    words = list(_find_operands(command[1:], _CONTAINER_VALUES if program in _CONTAINER_RUNNERS else frozenset()))
+    if program.lower() not in _RUNNERS | _CONTAINER_RUNNERS or not words:
         return _usable(program)
-    package = words[0].rstrip("/").rpartition("/")[2]
-    return _usable(re.sub(r"(?<=.)[@=].*|\.(?:py|js|mjs|cjs|ts)$", "", package))
+    place = re.sub(r"(?<=[^/])[@=][^/]*$|\.(?:py|js|mjs|cjs|ts)$", "", words[0].rstrip("/"))
+    if program in _CONTAINER_RUNNERS:
+        place = re.sub(r":[^/]*$", "", place)
+    *folders, last = place.split("/")
+    if last in _COMMON_SCRIPTS:
+        last = next(
+            (folder for folder in reversed(folders) if folder.strip(".") and folder not in _COMMON_FOLDERS), last
+        )
+    return _usable(last)
+
+
+def _find_operands(words: Sequence[str], options: Collection[str]) -> Iterator[str]:
+    """Yield the words that are not options, not the values of `options`, and not subcommands of a runner."""
+    for before, word in zip(("", *words), words, strict=False):
+        if not word.startswith("-") and word not in _SUBCOMMANDS and before not in options:
+            yield word
 
 
 def _usable(name: str) -> str:
