@@ -149,6 +149,43 @@ def test_an_error_follows_references_and_alternatives(schema: Any, arguments: An
     assert bool(check(schema, arguments)) == bool(expected)
 
 
+NUMBERS = {"type": "array", "items": {"type": "number"}}
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "value", "expected"),
+    [
+        ([{"type": "string"}, {"type": "null"}], 5, 'a: 5 is not of type "string" or "null"'),
+        ([{"type": ["array", "null"]}, {"type": "null"}], "x", 'a: "x" is not of type "null" or "array"'),
+        ([NUMBERS, {"type": "null"}], [1, "x"], 'a.1: "x" is not of type "number"'),
+        ([{"anyOf": [NUMBERS, {"type": "string"}]}, {"type": "null"}], ["x"], 'a.0: "x" is not of type "number"'),
+        ([{"type": "object", "required": ["id"]}, {"type": "string"}], {}, 'a: "id" is a required property'),
+        (
+            [{"type": "integer", "minimum": 3}, {"const": "x"}],
+            2,
+            'a: 2 is less than the minimum of 3; or "x" was expected',
+        ),
+        (
+            [{"minimum": n} for n in (3, 3, 4, 5, 6)],
+            2,
+            "a: 2 is less than the minimum of 3; or 2 is less than the minimum of 4",
+        ),
+    ],
+)
+@pytest.mark.parametrize("word", ["anyOf", "oneOf"])
+def test_an_error_names_what_the_alternatives_expect(
+    word: str, alternatives: list[Any], value: Any, expected: str
+) -> None:
+    error = check({"properties": {"a": {word: alternatives}}}, {"a": value})
+    assert error.startswith(expected)
+    assert error.count("; or ") <= 2
+
+
+def test_a_value_that_fits_several_alternatives_of_one_of_is_an_error() -> None:
+    error = check({"properties": {"a": {"oneOf": [{"minimum": 1}, {"type": "integer"}]}}}, {"a": 5})
+    assert error == "a: 5 is valid under more than one of the schemas listed in the 'oneOf' keyword"
+
+
 def test_an_error_of_many_values_costs_few_validations() -> None:
     schema = {"properties": {"a": {"items": {"enum": list(range(50))}}}}
     arguments = {"a": [1] * 5000 + ["x"]}

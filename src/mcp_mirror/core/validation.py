@@ -6,9 +6,10 @@ error message costs at most a few validations.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import jsonschema_rs
@@ -31,6 +32,8 @@ _MAX_STEPS: Final = 300
 _MAX_TEXT: Final = 300
 """Characters of an error message."""
 _MAX_NAMED: Final = 8
+_MAX_ALTERNATIVES: Final = 3
+"""Alternatives of a schema whose errors a message names."""
 _UNBOUNDED: Final = frozenset(("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"))
 _BACKTRACKING_SYNTAX: Final = re.compile(r"\(\?(?![:imsx])|\\[1-9kgGK]|[+*?}]\+")
 """Look-around, back references and atomic groups: the engine matches such patterns by backtracking."""
@@ -285,8 +288,8 @@ class _Explainer:
         error = next(iter(validator.iter_errors(violation.value)), None) if validator else None
         if error is not None:
             is_undecided = isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded)
-            where = ".".join([*violation.at, *map(str, error.instance_path)])
-            return None if is_undecided else _locate_message(where, error.message)
+            place, message = _explain_alternatives(error)
+            return None if is_undecided else _locate_message(".".join([*violation.at, *place]), message)
         part = violation.part if isinstance(violation.part, dict) else {}
         cheap_part = {key: value for key, value in part.items() if key in _CHEAP_KEYWORDS}
         if error := next(jsonschema_rs.iter_errors(cheap_part, violation.value), None):
@@ -306,6 +309,31 @@ class _Explainer:
                 named = ", ".join(map(_abbreviate, allowed[:_MAX_NAMED]))
                 return f"{name!r} is {_abbreviate(value.get(name))}; the schema has alternatives for {named}"
         return None
+
+
+def _explain_alternatives(error: jsonschema_rs.ValidationError) -> tuple[list[str], str]:
+    """The location and the message of an error; if all alternatives of `anyOf` or `oneOf` failed, what they expect.
+
+    Alternatives for values of another type are not meant, unless all of them are.
+    """
+    place = list(map(str, error.instance_path))
+    failed = [found for found in getattr(error.kind, "context", ()) if found]
+    if not failed:
+        return place, error.message
+    wanted = [_read_expected_types(found, error.instance_path) for found in failed]
+    meant = [found[0] for found, types in zip(failed, wanted, strict=True) if not types]
+    if not meant:
+        names = " or ".join(json.dumps(name) for name in dict.fromkeys(chain.from_iterable(wanted)))
+        return place, f"{_abbreviate(error.instance)} is not of type {names}"
+    if len(meant) == 1:
+        return _explain_alternatives(meant[0])
+    return place, "; or ".join(list(dict.fromkeys(one.message for one in meant))[:_MAX_ALTERNATIVES])
+
+
+def _read_expected_types(errors: Sequence[jsonschema_rs.ValidationError], place: Sequence[str | int]) -> list[str]:
+    """The types that an alternative expects at a location; empty if the value there has one of them."""
+    kinds = [error.kind for error in errors if list(error.instance_path) == list(place)]
+    return [name for kind in kinds if isinstance(kind, jsonschema_rs.ValidationErrorKind.Type) for name in kind.types]
 
 
 def _read_constants(part: Any) -> list[Any]:
