@@ -152,6 +152,15 @@ async def test_the_error_of_a_failed_start_quotes_the_server(tmp_path: Path) -> 
             pass
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "store"), ({"ttl": "1m"}, "store"), ({"path": "own"}, "own"), ({"kind": "memory"}, "store")],
+)
+def test_a_run_has_a_store_of_its_own(given: dict[str, str], expected: str, tmp_path: Path) -> None:
+    config = RunFolder(tmp_path, tmp_path).prepare({"upstreams": {}, "store": given} if given else {}, {})
+    assert config.store.path == str(tmp_path / expected)
+
+
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_without_the_gateway_http_servers_work_too(tmp_path: Path, transport: str) -> None:
     chemist = Path(__file__).parents[1] / "walk" / "servers" / "chemist.py"

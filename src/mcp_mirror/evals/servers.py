@@ -77,7 +77,9 @@ class RunFolder:
         return {"PYTHON": sys.executable, **os.environ, **own}
 
     def prepare(self, config: Mapping[str, Any], files: Mapping[str, str]) -> Config:
-        """Write and load the configuration, and write the files.
+        """Write and load the configuration, and write the files. A run has a store of its own in its folder.
+
+        Otherwise models would read names of the user's values, and of those of other runs, in errors.
 
         Raises:
             ConfigError: The configuration cannot be used.
@@ -87,7 +89,8 @@ class RunFolder:
             path = self.files / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
-        self.config.write_text(json.dumps(_with_recording(config), indent=1))
+        config = _with_store(_with_recording(config), self.folder / "store")
+        self.config.write_text(json.dumps(config, indent=1))
         return load_config(self.config, self.environ)
 
 
@@ -101,6 +104,12 @@ def _with_recording(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, upstream in upstreams.items()
     }
     return {**config, "upstreams": recording}
+
+
+def _with_store(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The configuration with a folder for its store, unless it names one."""
+    store = config.get("store") or {}
+    return {**config, "store": {"path": str(folder), **store} if isinstance(store, dict) else store}
 
 
 def _with_witness(upstream: Mapping[str, Any]) -> dict[str, Any]:
