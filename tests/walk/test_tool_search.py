@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 RELAY = Path(__file__).parents[1] / "relay" / "upstream.py"
 SEARCH = {"listing": "search"}
+NAMES = ("say_mirrored", "say")
 LARGE = {"result": json.dumps({"content": [], "structuredContent": {"rows": [{"n": n} for n in range(2_000)]}})}
 FILES = [
     {
@@ -138,6 +139,15 @@ async def test_further_matches_are_named(configured: Configured, connect: Connec
         assert lines[-1].count("other") == 10
 
 
+async def test_call_tool_takes_the_name_of_a_twin_without_its_suffix(
+    configured: Configured, connect: Connect, files: Any
+) -> None:
+    async with connect(configured({"files": files()}, mirror=SEARCH)) as client:
+        both = [await call(client, name, {"result": '{"content": [{"type": "text", "text": "a"}]}'}) for name in NAMES]
+        assert both == ["a", "a"]
+        assert "Unknown tool 'sa'" in await call(client, "sa", {})
+
+
 async def test_errors_of_call_tool_name_the_next_step(configured: Configured, connect: Connect, files: Any) -> None:
     async with connect(configured({"files": files()}, mirror=SEARCH)) as client:
         assert "call_tool needs 'name'" in str((await client.call_tool("call_tool", {})).content)
@@ -145,7 +155,7 @@ async def test_errors_of_call_tool_name_the_next_step(configured: Configured, co
         assert "call_tool has no argument 'path'" in str(flat.content)
         assert "cannot call itself" in await call(client, "call_tool", {"name": "call_tool"})
         assert "Unknown tool 'tool-of-none'. Take a name from find_tools." in await call(client, "tool-of-none")
-        assert "Nearest are read_text_file_mirrored" in await call(client, "read_text_file")
+        assert "Nearest are read_text_file_mirrored" in await call(client, "read_text_fil")
         invalid = await client.call_tool("call_tool", {"name": "read_text_file_mirrored", "arguments": {"path": 5}})
         assert invalid.is_error
         as_text = {

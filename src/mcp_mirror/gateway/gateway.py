@@ -73,14 +73,15 @@ class Gateway:
         """Return a call of a tool, or of the tool that `call_tool` names; see `Call` for the arguments."""
         state = self.runtime.state
         own_tools = state.own_tools_for(channel.caller)
-        name, arguments = unwrap_call(name, arguments, own_tools)
+        catalog = state.catalog_for(channel.caller)
+        name, arguments = unwrap_call(name, arguments, own_tools, catalog, state.config.mirror.suffix)
         return Call(
             channel,
             name,
             arguments,
             **options,
             config=state.config,
-            catalog=state.catalog_for(channel.caller),
+            catalog=catalog,
             own_tools=own_tools,
         )
 

@@ -54,10 +54,13 @@ def search_tools(policy: MirrorPolicy) -> Mapping[str, MemoryTool]:
     return {} if policy.listing == "full" else SEARCH_TOOLS
 
 
-def unwrap_call(name: str, arguments: Buffer, own_tools: Mapping[str, MemoryTool]) -> tuple[str, Buffer]:
+def unwrap_call(
+    name: str, arguments: Buffer, own_tools: Mapping[str, MemoryTool], catalog: Catalog, suffix: str
+) -> tuple[str, Buffer]:
     """Return the tool that a call runs and its arguments: for a `call_tool` call those that it contains.
 
-    A call without a usable name stays a `call_tool` call, which the pipeline answers with an error.
+    A twin may be named without the suffix, as the tasks and documents that a model reads name the tool. A call without
+    a usable name stays a `call_tool` call, which the pipeline answers with an error.
     """
     if name != CALL or (tool := own_tools.get(CALL)) is None:
         return name, arguments
@@ -65,7 +68,10 @@ def unwrap_call(name: str, arguments: Buffer, own_tools: Mapping[str, MemoryTool
         given = tool.read_arguments(arguments)
     except ToolError:
         return name, arguments
-    return given.text("name"), given.json("arguments") if given.has("arguments") else b"{}"
+    named = given.text("name")
+    if named not in catalog.entries and named not in own_tools and f"{named}{suffix}" in catalog.entries:
+        named += suffix
+    return named, given.json("arguments") if given.has("arguments") else b"{}"
 
 
 @dataclass(frozen=True, slots=True)
