@@ -218,6 +218,26 @@ async def test_names_like_our_tools_stay_except_for_the_served_one(command: Wrap
         assert json.loads(await client.text("memory_read", {"x": 1}))["params"]["arguments"] == {"x": 1}
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), ["get.repo/issue", "a" * 100, "GET", "get", "gr__e_6662af"]),
+        (("--suffix", "_x"), ["get_repo_issue_x"]),
+    ],
+)
+async def test_names_that_mcp_allows_stay_as_they_are(
+    command: Wrap, tmp_path: Path, options: tuple[str, ...], expected: list[str]
+) -> None:
+    tools = tmp_path / "tools.json"
+    names = ["get.repo/issue", "a" * 100, "GET", "get", "gr\u00fc\u00dfe"]
+    tools.write_text(json.dumps([{"name": name, "inputSchema": {"type": "object"}} for name in names]))
+    async with command("wrap", *options, *server("raw.py", "ok", "--tools", str(tools))) as client:
+        await client.greet()
+        assert (await tool_names(client))[: len(expected)] == expected
+        called = json.loads(await client.text(expected[0], {"x": 1}))["params"]
+        assert called == {"name": names[0], "arguments": {"x": 1}}
+
+
 async def test_options_choose_suffix_capture_and_budget(command: Wrap) -> None:
     options = ("--suffix", "_kept", "--capture", "auto", "--inline-budget", "10")
     async with command("wrap", *options, *server("raw.py", "ok")) as client:

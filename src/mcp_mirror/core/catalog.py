@@ -3,6 +3,7 @@
 A catalog is built from the upstreams' listings; it is immutable and has no connection.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -24,6 +25,9 @@ from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider
 from mcp_mirror.settings.upstreams import ToolPolicy, UpstreamPolicy
 from mcp_mirror.tokens import expected_estimator
 
+_ANY_NAME: Final = re.compile(".*", re.DOTALL)
+_MCP_NAME: Final = re.compile("[A-Za-z0-9_./-]{1,128}")
+"""Names of tools as MCP defines them (2025-11-25, "Tool Names"), and with slashes, which earlier servers use."""
 _MAX_NAME: Final = 100
 """Characters of a tool's name in a message."""
 _MAX_VIEWS: Final = 256
@@ -153,7 +157,7 @@ class Catalog:
         return view
 
     def of_upstream(self, upstream: str, reserved: Collection[str]) -> "Catalog":
-        """Only the tools of one upstream, under the upstream's own names where clients accept these.
+        """Only the tools of one upstream, under the upstream's own names where MCP allows these.
 
         Args:
             upstream: The name of the upstream.
@@ -168,7 +172,7 @@ class Catalog:
         twins = {name for name in own if name in self.entries and self.entries[name].is_twin}
         chosen = {own[name]: name for name in own if not twins or name in twins or name in self.quarantined}
         allocator = NameAllocator(reserved)
-        kept = {} if twins else allocator.keep_original_names(chosen)
+        kept = allocator.keep_original_names([one for one in chosen if not twins or _MCP_NAME.fullmatch(one[1])])
         renamed = kept | dict(allocator.allocate([one for one in chosen if one not in kept], "", tuple(kept)))
         names = {name: renamed[origin] for origin, name in chosen.items()}
         return replace(
@@ -231,10 +235,19 @@ class CatalogRules:
     """Names of the gateway's own tools, which no upstream tool gets."""
     is_transparent: bool = False
     """Serve only the originals, under their own names where these are unique."""
+    wraps: bool = False
+    """The gateway replaces one server in its client: without a suffix, the names that MCP allows stay as they are."""
     pins: Pins = NO_PINS
     """The pinned definitions and the policy for tools that differ."""
     owned_names: Mapping[str, Origin] = field(default_factory=lambda: NO_NAMES)
     """Names that belong to a tool and are not given to another one."""
+
+    @property
+    def keeps(self) -> re.Pattern[str] | None:
+        """The own names of tools that stay as they are; None: clients see names that every client accepts."""
+        if self.is_transparent:
+            return _ANY_NAME
+        return _MCP_NAME if self.wraps and not self.mirror.suffix else None
 
     @property
     def kinds(self) -> tuple[bool, ...]:
@@ -262,9 +275,7 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     required: dict[str, frozenset[str]] = {}
     names = NameAllocator(rules.reserved, rules.owned_names)
     for is_twin in rules.kinds:
-        named = yield from _name_tools(
-            found, pinned, names, rules.mirror.suffix if is_twin else "", keeps_names=rules.is_transparent
-        )
+        named = yield from _name_tools(found, pinned, names, rules.mirror.suffix if is_twin else "", rules.keeps)
         for one in found:
             yield
             if not is_twin and not rules.is_transparent and not one.policy.preview:
@@ -287,7 +298,11 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
 
 
 def _name_tools(
-    found: Iterable[_ListedTool], pinned: Collection[Origin], names: NameAllocator, suffix: str, *, keeps_names: bool
+    found: Iterable[_ListedTool],
+    pinned: Collection[Origin],
+    names: NameAllocator,
+    suffix: str,
+    keeps: re.Pattern[str] | None,
 ) -> Steps[Mapping[Origin, str]]:
     """The name of each tool. Tools without a pin never change the names of pinned tools, present or absent."""
     known = frozenset(pinned)
@@ -297,7 +312,7 @@ def _name_tools(
         new += (one.origin,) if one.origin not in known else ()
     named: dict[Origin, str] = {}
     for group in (pinned, new):
-        named |= names.keep_original_names(group) if keeps_names else {}
+        named |= names.keep_original_names([one for one in group if keeps.fullmatch(one[1])]) if keeps else {}
         for origin, name in names.allocate([one for one in group if one not in named], suffix, tuple(named)):
             yield
             named[origin] = name

@@ -34,8 +34,14 @@ class NameAllocator:
     def keep_original_names(self, tools: Collection[Origin]) -> dict[Origin, str]:
         """Assign tools their own names if these are unique and belong to no other tool."""
         times = Counter(name for _, name in tools)
+        reserved = {name.casefold() for name in self.reserved}
         free = [
-            one for one in tools if times[one[1]] == 1 and self._may_have(one[1], one) and one[1] not in self._assigned
+            one
+            for one in tools
+            if times[one[1]] == 1
+            and self._may_have(one[1], one)
+            and one[1] not in self._assigned
+            and one[1].casefold() not in reserved
         ]
         for _, name in free:
             self._assign(name)

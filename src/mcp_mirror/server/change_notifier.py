@@ -209,6 +209,7 @@ class ChangeNotifier:
             config.mirror,
             tuple(self._state.own_tools) if config.server.wraps else _list_reserved_names(config),
             is_transparent=config.is_transparent,
+            wraps=config.server.wraps is not None,
             pins=pins,
             owned_names=self._reserved,
         )
