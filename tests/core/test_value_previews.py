@@ -157,6 +157,12 @@ def test_each_of_a_few_different_items_has_a_line(value: Any, lines: tuple[str, 
     assert shown.lines == lines
 
 
+def test_an_object_before_many_texts_does_not_make_them_objects() -> None:
+    shown = preview([{"pages": 12}, *(f"[Page {n}]" for n in range(12))])
+    assert shown.summary.startswith("array[13], ")
+    assert shown.lines[0].startswith('first: {"pages": 12}, "[Page 0]", ')
+
+
 def test_lines_of_items_are_shorter_and_then_end_where_the_room_does() -> None:
     shown = preview(["word " * 40] * 4 + ["end"], lambda text: len(text) // 2)
     assert shown.lines[0] == f'/0: "{"word " * 40}"'

@@ -255,8 +255,13 @@ def _member_size(member: Member) -> int:
 
 
 def _is_table(blob: Buffer, span: Span) -> bool:
-    first = next(items(blob, span), None)
-    return first is not None and kind_at(blob, first.start) == "object"
+    """Whether an array begins with an object and most of its first items are objects."""
+    kinds: list[Kind] = []
+    for one in islice(items(blob, span), _SAMPLED_ITEMS):
+        kinds.append(kind_at(blob, one.start))
+        if kinds[0] != "object" or one.stop - span.start > _MAX_SAMPLE_BYTES:
+            break
+    return kinds[:1] == ["object"] and 2 * kinds.count("object") > len(kinds)
 
 
 def _describe_rows(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str, tuple[str, ...]]:
@@ -379,7 +384,7 @@ def count_bytes(blob: Buffer, span: Span) -> int:
 def _describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:
     """Kind and lengths: `object`, `array[12] of object`, `array[128x128x128]`, by the first item of each level."""
     sides: list[str] = []
-    kind, here = kind_at(blob, span.start), span
+    kind, here, innermost = kind_at(blob, span.start), span, span
     if kind != "array" or span.length > _MAX_COUNTED_BYTES:
         return kind
     while kind == "array" and len(sides) < _MAX_DIMENSIONS:
@@ -387,5 +392,5 @@ def _describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:
         first = next(items(blob, here), None)
         if first is None:
             break
-        kind, here = kind_at(blob, first.start), first
-    return f"array[{'x'.join(sides)}]{' of object' if kind == 'object' else ''}"
+        kind, here, innermost = kind_at(blob, first.start), first, here
+    return f"array[{'x'.join(sides)}]{' of object' if _is_table(blob, innermost) else ''}"
