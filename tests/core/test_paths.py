@@ -16,6 +16,7 @@ from mcp_mirror.paths import (
     find_bases,
     find_candidate_offsets,
     find_notice_bases,
+    is_pathless_notice,
     is_whole_notice,
     label_of,
     label_of_near_miss,
@@ -179,6 +180,22 @@ OTHER = f"other-{ID}"
 def test_the_bases_in_a_whole_notice_are_found(text: str, bases: set[str]) -> None:
     assert find_notice_bases(text) == bases
     assert is_whole_notice(text) or not bases
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("This path stands for the result. Preview, not the result: text\n| a\n" + NOT_PREVIEW, True),
+        ("This path (9 kB of text) stands for the result.\nUse it as the argument of the next tool.", True),
+        (f'"{BASE}"\nThis path stands for the result.\nUse it as the argument of the next tool.', False),
+        (f"This path stands for {BASE}.\nUse it as the argument of the next tool.", False),
+        ("This path stands for the result.", False),
+        ("I see: This path stands for the result.\nUse it as the argument of the next tool.", False),
+    ],
+)
+def test_a_notice_without_its_path_is_recognized(text: str, expected: bool) -> None:  # noqa: FBT001
+    assert is_pathless_notice(text) is expected
+    assert bool(find_candidate_offsets(json.dumps(text).encode())) or not expected
 
 
 @given(st.lists(st.tuples(st.sampled_from([" ", "\n", '"', ", x=", "/a "]), UUIDS)))

@@ -596,3 +596,29 @@ def test_the_package_itself_loads_little() -> None:
     seen = "import sys, mcp_mirror.workers.pool; print('mcp_mirror.app' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=3 * BOUND, check=True)
     assert ran.stdout == "False\n"
+
+
+async def test_a_pasted_notice_without_its_path_is_refused_and_named() -> None:
+    received: list[str] = []
+    mirror = Mirror()
+
+    @mirror.tool
+    def report() -> str:
+        return "A line of the report.\n" * 2_000
+
+    @mirror.tool
+    def save(content: str) -> str:
+        received.append(content)
+        return "saved"
+
+    async with mirror:
+        stored = await mirror.call("report_mirrored", {})
+        path, (_, _, rest) = path_in(stored), stored.text.partition("\n")
+        refused = await mirror.call("save_mirrored", {"content": rest})
+        assert refused.is_error
+        assert refused.text.startswith("This is the text of a notice without the path on its first line.")
+        assert f'"{path}"' in refused.text
+        # a text that only speaks of notices, and one that the model marks as literal, are sent
+        for text in (f"{rest}\nThe end.", f"literal:{rest}"):
+            assert (await mirror.call("save_mirrored", {"content": text})).text == "saved"
+    assert received == [f"{rest}\nThe end.", rest]

@@ -18,6 +18,7 @@ from mcp_mirror.paths import (
     MemoryPath,
     find_candidate_offsets,
     find_notice_bases,
+    is_pathless_notice,
     label_of,
     label_of_near_miss,
     parse_path,
@@ -245,7 +246,10 @@ def _parse_pointer(text: str, span: Span, at: Location, known: Container[str]) -
         return Pointer(span, at, bare, path, label_of(path.base) in known)
     if (label := label_of_near_miss(bare)) and label in known:
         return Pointer(span, at, bare, None, is_known=True)
-    bases = _find_pasted_bases(text.strip())
+    pasted = text.strip()
+    if len(pasted) <= _MAX_NOTICE and is_pathless_notice(pasted):
+        return Pointer(span, at, pasted, None, is_known=True)
+    bases = _find_pasted_bases(pasted)
     if bases and all(label_of(base) in known for base in bases):
         path = MemoryPath(next(iter(bases))) if len(bases) == 1 else None
         return Pointer(span, at, str(path or bare), path, is_known=True)

@@ -12,7 +12,15 @@ import anyio.to_thread
 from mcp_mirror.core.media import read_media
 from mcp_mirror.core.parsed_result import find_unwrapped_key
 from mcp_mirror.errors import ToolError
-from mcp_mirror.paths import MemoryPath, find_notice_bases, label_of, label_of_near_miss, position_token, unescape_token
+from mcp_mirror.paths import (
+    MemoryPath,
+    find_notice_bases,
+    is_pathless_notice,
+    label_of,
+    label_of_near_miss,
+    position_token,
+    unescape_token,
+)
 from mcp_mirror.payload.json_rpc import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate
 from mcp_mirror.security.sanitize import as_json_string
@@ -202,6 +210,11 @@ async def unknown_path_error(store: Store, namespace: str, text: str) -> ToolErr
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
         return ToolError(f"This is a whole notice, which names several paths. Give only one: {paths}.")
     newest = await store.newest(namespace, _NEWEST_BASES)
+    if is_pathless_notice(text.strip()):
+        return ToolError(
+            "This is the text of a notice without the path on its first line. Give only the path. "
+            f"{_advise('', newest, newest)}"
+        )
     base = text[:_MAX_COMPARED_CHARACTERS].partition("/")[0]
     near = await _find_neighbours(store, namespace, base) if newest else ()
     advice = await anyio.to_thread.run_sync(_advise, base.casefold(), newest, (*newest, *near))
