@@ -59,11 +59,11 @@ _SHOWN_END = re.compile(
 )
 """The last lines below a value that is shown whole: its path, the path of a text, the paths of media."""
 
-_STANDS_FOR = r"This path (?:\([^\n]*\) )?stands for "
+_NOTICE_WORDS = r"This path (?:\([^\n]*\) )?stands for "
 _NOTICE_ENDS = ("next tool.", "not the preview.")
-_PATHLESS_NOTICE = re.compile(_STANDS_FOR)
+_PATHLESS_NOTICE = re.compile(_NOTICE_WORDS)
 _NOTICE_FRAMES = (
-    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}"\n{_STANDS_FOR}'), _NOTICE_ENDS),
+    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}"\n{_NOTICE_WORDS}'), _NOTICE_ENDS),
     (re.compile(_INPUT_LINE), ("as input to another function.",)),
     (re.compile(rf'\{{"(?:result|memory_path)": "[A-Za-z0-9_-]+-{_UUID4}"'), ("}",)),
 )

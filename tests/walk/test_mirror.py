@@ -616,8 +616,10 @@ async def test_a_pasted_notice_without_its_path_is_refused_and_named() -> None:
         path, (_, _, rest) = path_in(stored), stored.text.partition("\n")
         refused = await mirror.call("save_mirrored", {"content": rest})
         assert refused.is_error
-        assert refused.text.startswith("This is the text of a notice without the path on its first line.")
-        assert f'"{path}"' in refused.text
+        assert refused.text.startswith(f'"{path}"\nThis path stands for the newest result.')
+        assert received == []
+        assert (await mirror.call("save_mirrored", {"content": refused.text})).text == "saved"
+        assert received.pop().startswith("A line of the report.")
         # a text that only speaks of notices, and one that the model marks as literal, are sent
         for text in (f"{rest}\nThe end.", f"literal:{rest}"):
             assert (await mirror.call("save_mirrored", {"content": text})).text == "saved"

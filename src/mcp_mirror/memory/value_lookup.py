@@ -210,10 +210,11 @@ async def unknown_path_error(store: Store, namespace: str, text: str) -> ToolErr
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
         return ToolError(f"This is a whole notice, which names several paths. Give only one: {paths}.")
     newest = await store.newest(namespace, _NEWEST_BASES)
-    if is_pathless_notice(text.strip()):
+    if is_pathless_notice(text.strip()) and newest:
+        # In the form of a notice, so that a model that pastes this error as well gives the path.
         return ToolError(
-            "This is the text of a notice without the path on its first line. Give only the path. "
-            f"{_advise('', newest, newest)}"
+            f'"{newest[0]}"\nThis path stands for the newest result. You gave the text of a notice without its path, so '
+            "nothing was called. Use the path as the argument of the next tool."
         )
     base = text[:_MAX_COMPARED_CHARACTERS].partition("/")[0]
     near = await _find_neighbours(store, namespace, base) if newest else ()

@@ -15,7 +15,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_mirror.callers import Caller, NullChannel
 from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.memory.code.run import RUN
-from mcp_mirror.memory.tools.table import QUERY, RETRIEVE
+from mcp_mirror.memory.tools.table import QUERY
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.payload.floods import finish, take_sliced
 from mcp_mirror.payload.json_rpc import MARK
@@ -51,8 +51,8 @@ _UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
 """Extensions of upstreams that the gateway cannot relay."""
 
 _OWN_INSTRUCTIONS: Final = (
-    "Tools {which} answer with a memory path in place of a large result, and read memory paths themselves. Get a "
-    "result with its tool first; then hand it on by calling the next tool with the path, or path/key, as its argument."
+    "Begin with the tool that gets the data. Tools {which} answer with a memory path in place of a large result: give "
+    "the next tool the path, or path/key, as its argument."
 )
 _MEMORY_INSTRUCTIONS: Final = (
     "Results of tools of other servers can be memory paths: give the next tool the path. The tools here work on the "
@@ -64,7 +64,6 @@ _SEARCH_INSTRUCTIONS: Final = (
 _ABOUT_READ: Final = "memory_read and memory_grep are only for questions about what a value says."
 _ABOUT_WHOLE_VALUES: Final = "Questions that need whole values (a sum, a count, the largest, a join) are for {tool}."
 _OWN_TOOLS: Final[Mapping[str, str]] = {
-    RETRIEVE: f"{RETRIEVE} only shows the user all of it.",
     "memory_edit": "memory_edit makes a changed copy, which has a path of its own.",
 }
 """The instructions for own tools, used if the gateway serves the tool."""

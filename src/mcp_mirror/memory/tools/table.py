@@ -39,8 +39,7 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
     for tool in (
         MemoryTool(
             RETRIEVE,
-            "Get a stored value, to answer the user with it. "
-            "To hand a value to another tool, give that tool the path instead.",
+            "Show the user a stored value.",
             {PATH: {"type": "string", "description": "a memory path, to the letter"}},
             (PATH,),
             retrieve,
