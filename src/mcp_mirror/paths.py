@@ -5,6 +5,7 @@ A step of the pointer may also be `~#3`, which is not valid in a JSON Pointer: t
 This module contains only the grammar; whether a value exists under a path is a question for the store.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,13 @@ without its path. The search runs at 2 GB/s."""
 _POSITION = re.compile(r"~#(0|[1-9][0-9]{0,8})")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _WRAPPING = " \t\r\n'\"`"
+
+_TEXT_BLOCK = re.compile(
+    r'\s*\{\s*"type":\s*"text",\s*"text":\s*(?P<text>"(?:[^"\\]|\\.)*+")\s*'
+    r'(?:,\s*"(?:annotations|meta|_meta)":\s*null\s*)*+\}+[\s",]*',
+    re.DOTALL,
+)
+"""A text block with its empty members, and with what a model adds to its end."""
 
 SCHEME = "memory://"
 URI_TEMPLATE = f"{SCHEME}{{+path}}"
@@ -160,6 +168,15 @@ def label_of_near_miss(text: str) -> str | None:
     """The tool label of a text that resembles a memory path but was copied incorrectly, else None."""
     match = _NEAR_MISS.fullmatch(text)
     return match["tool"] if match and _DIGITS_AND_LETTERS.match(match["id"]) else None
+
+
+def unwrap_text_block(text: str) -> str:
+    """The text of an MCP text block that a model pasted as JSON, as some frameworks show it; other texts unchanged."""
+    match = _TEXT_BLOCK.fullmatch(text) if text.lstrip().startswith("{") else None
+    try:
+        return str(json.loads(match["text"], strict=False)) if match else text
+    except ValueError:
+        return text
 
 
 def strip_wrapping(text: str) -> str:

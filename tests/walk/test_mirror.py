@@ -598,6 +598,33 @@ def test_the_package_itself_loads_little() -> None:
     assert ran.stdout == "False\n"
 
 
+async def test_a_path_or_notice_in_a_pasted_text_block_is_its_value() -> None:
+    received: list[str] = []
+    mirror = Mirror()
+
+    @mirror.tool
+    def report() -> str:
+        return "A line of the report.\n" * 2_000
+
+    @mirror.tool
+    def save(content: str) -> str:
+        received.append(content)
+        return "saved"
+
+    async with mirror:
+        stored = await mirror.call("report_mirrored", {})
+        for text in (path_in(stored), stored.text):
+            block = json.dumps({"type": "text", "text": text, "annotations": None, "meta": None})
+            for pasted in (block, f"{block}}}", f'{block}", "'):
+                assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
+                assert received.pop().startswith("A line of the report.")
+                read = await mirror.call("memory_read", {"memory_path": pasted})
+                assert "A line of the report." in read.text
+        for other in ({"type": "text", "text": f"see {path_in(stored)}"}, {"type": "file", "text": path_in(stored)}):
+            await mirror.call("save_mirrored", {"content": json.dumps(other)})
+            assert received.pop() == json.dumps(other)
+
+
 async def test_a_pasted_notice_without_its_path_is_refused_and_named() -> None:
     received: list[str] = []
     mirror = Mirror()

@@ -23,6 +23,7 @@ from mcp_mirror.paths import (
     label_of_near_miss,
     parse_path,
     strip_wrapping,
+    unwrap_text_block,
 )
 from mcp_mirror.payload.json_spans import Miss, locate, strings_at
 from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
@@ -241,6 +242,8 @@ def _classify_string(
 
 
 def _parse_pointer(text: str, span: Span, at: Location, known: Container[str]) -> Pointer | None:
+    if len(text) <= _MAX_NOTICE:
+        text = unwrap_text_block(text)
     bare = strip_wrapping(text)
     if path := parse_path(bare):
         return Pointer(span, at, bare, path, label_of(path.base) in known)

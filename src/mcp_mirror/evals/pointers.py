@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mcp_mirror.evals.conversation import MadeCall
-from mcp_mirror.paths import MemoryPath, find_bases, find_notice_bases, label_of, parse_path, strip_wrapping, tool_label
+from mcp_mirror.paths import (
+    MemoryPath,
+    find_bases,
+    find_notice_bases,
+    label_of,
+    parse_path,
+    strip_wrapping,
+    tool_label,
+    unwrap_text_block,
+)
 
 Form = Literal["exact", "forgiven", "wrong", "missing"]
 
@@ -58,6 +67,7 @@ def judge_pointer(value: Any, known: Container[str], source: str) -> JudgedPoint
 
 def _intended_path(value: str) -> MemoryPath | None:
     """The path in a text, in any form that the gateway accepts."""
+    value = unwrap_text_block(value)
     if path := parse_path(strip_wrapping(value)):
         return path
     bases = find_notice_bases(value.strip())

@@ -213,8 +213,8 @@ async def unknown_path_error(store: Store, namespace: str, text: str) -> ToolErr
     if is_pathless_notice(text.strip()) and newest:
         # In the form of a notice, so that a model that pastes this error as well gives the path.
         return ToolError(
-            f'"{newest[0]}"\nThis path stands for the newest result. You gave the text of a notice without its path, so '
-            "nothing was called. Use the path as the argument of the next tool."
+            f'"{newest[0]}"\nThis path stands for the newest result. You gave the text of a notice without its path, '
+            "so nothing was called. Use the path as the argument of the next tool."
         )
     base = text[:_MAX_COMPARED_CHARACTERS].partition("/")[0]
     near = await _find_neighbours(store, namespace, base) if newest else ()
