@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from samples import at_most
 
@@ -77,6 +77,7 @@ def test_tool_names_are_unique_and_never_reserved_names(mirror: MirrorPolicy, wo
 @pytest.mark.parametrize("mirror", MIRRORS)
 @at_most(30)
 @given(world=WORLD)
+@example(world={"a": ["x", "X"]})
 def test_the_tools_of_one_upstream_alone_have_unique_names(
     mirror: MirrorPolicy,
     is_transparent: bool,  # noqa: FBT001  # a parameter of the test

@@ -4,6 +4,7 @@ A catalog is built from the upstreams' listings; it is immutable and has no conn
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -172,7 +173,10 @@ class Catalog:
         twins = {name for name in own if name in self.entries and self.entries[name].is_twin}
         chosen = {own[name]: name for name in own if not twins or name in twins or name in self.quarantined}
         allocator = NameAllocator(reserved)
-        kept = allocator.keep_original_names([one for one in chosen if not twins or _MCP_NAME.fullmatch(one[1])])
+        folded = Counter(tool.casefold() for _, tool in chosen)
+        kept = allocator.keep_original_names(
+            [one for one in chosen if not twins or (_MCP_NAME.fullmatch(one[1]) and folded[one[1].casefold()] == 1)]
+        )
         renamed = kept | dict(allocator.allocate([one for one in chosen if one not in kept], "", tuple(kept)))
         names = {name: renamed[origin] for origin, name in chosen.items()}
         return replace(
