@@ -40,6 +40,23 @@ def test_a_string_that_is_a_path_in_any_wrapping_is_a_pointer(below: str, around
     assert (found.path, found.is_known, found.location) == (parse_path(BASE + below), True, ("x",))
 
 
+@pytest.mark.parametrize("end", ["", "}", '", '])
+def test_a_path_in_a_pasted_text_block_is_a_pointer(end: str) -> None:
+    found = pointer_of(json.dumps({"type": "text", "text": BASE, "annotations": None, "meta": None}) + end)
+    assert isinstance(found, Pointer)
+    assert found.path == parse_path(BASE)
+
+
+def test_a_text_block_that_is_no_json_is_a_literal() -> None:
+    assert pointer_of(rf'{{"type": "text", "text": "\x{BASE}"}}') is None
+
+
+def test_a_notice_without_its_path_is_a_pointer_to_nothing() -> None:
+    found = pointer_of("This path stands for the result.\nUse it as the argument of the next tool.")
+    assert isinstance(found, Pointer)
+    assert found.path is None
+
+
 @pytest.mark.parametrize(
     "text",
     [
