@@ -41,12 +41,9 @@ _POSITION = re.compile(r"~#(0|[1-9][0-9]{0,8})")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _WRAPPING = " \t\r\n'\"`"
 
-_TEXT_BLOCK = re.compile(
-    r'\s*\{\s*"type":\s*"text",\s*"text":\s*(?P<text>"(?:[^"\\]|\\.)*+")\s*'
-    r'(?:,\s*"(?:annotations|meta|_meta)":\s*null\s*)*+\}+[\s",]*',
-    re.DOTALL,
-)
-"""A text block with its empty members, and with what a model adds to its end."""
+MAX_NOTICE = 1 << 14
+"""Characters up to which a text may be a pasted notice."""
+_DECODE_FIRST = json.JSONDecoder(strict=False).raw_decode
 
 SCHEME = "memory://"
 URI_TEMPLATE = f"{SCHEME}{{+path}}"
@@ -171,12 +168,20 @@ def label_of_near_miss(text: str) -> str | None:
 
 
 def unwrap_text_block(text: str) -> str:
-    """The text of an MCP text block that a model pasted as JSON, as some frameworks show it; other texts unchanged."""
-    match = _TEXT_BLOCK.fullmatch(text) if text.lstrip().startswith("{") else None
-    try:
-        return str(json.loads(match["text"], strict=False)) if match else text
-    except ValueError:
+    """The text of an MCP text block that a model pasted as JSON, as some frameworks show it; other texts unchanged.
+
+    The other members of the block must be null. Models add braces and quotes to its end.
+    """
+    bare = text.strip()
+    if not bare.startswith("{") or len(bare) > MAX_NOTICE:
         return text
+    try:
+        block, end = _DECODE_FIRST(bare)
+    except (ValueError, RecursionError):
+        return text
+    members = {key: member for key, member in block.items() if member is not None}
+    is_block = members.keys() == {"type", "text"} and members["type"] == "text" and isinstance(members["text"], str)
+    return members["text"] if is_block and not bare[end:].strip('}", ') else text
 
 
 def strip_wrapping(text: str) -> str:

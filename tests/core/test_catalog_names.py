@@ -88,8 +88,7 @@ def test_the_tools_of_one_upstream_alone_have_unique_names(
     for upstream in world:
         alone = catalog.of_upstream(upstream, (reserved,))
         assert {(one.upstream, one.tool) for one in alone.entries.values()} == origins({upstream: world[upstream]})
-        folded = [name.casefold() for name in alone.entries]
-        assert is_transparent or len({*folded, reserved}) == len(folded) + 1
+        assert reserved not in [name.casefold() for name in alone.entries]
         assert all(entry.advert["name"] == entry.name == name for name, entry in alone.entries.items())
         assert alone.origins == {name: (one.upstream, one.tool) for name, one in alone.entries.items()}
         assert catalog.of_upstream(upstream, (reserved,)) is alone
@@ -106,6 +105,8 @@ def test_an_upstream_alone_keeps_the_names_of_its_tools() -> None:
     assert all(entry.is_twin for entry in catalog.of_upstream("a", reserved).entries.values())
     assert [*catalog.of_upstream("b", reserved).entries] == ["read", "b_retrieve_final_answer_from_memory"]
     assert not catalog.of_upstream("", reserved).entries
+    both_cases = build({"a": ["get", "GET"], "b": ["Get"]}, MirrorPolicy())
+    assert [*both_cases.of_upstream("a", reserved).entries] == ["get", "GET"]
 
 
 @given(world=WORLD)

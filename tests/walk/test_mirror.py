@@ -598,8 +598,8 @@ def test_the_package_itself_loads_little() -> None:
     assert ran.stdout == "False\n"
 
 
-async def test_a_path_or_notice_in_a_pasted_text_block_is_its_value() -> None:
-    received: list[str] = []
+def with_report(received: list[str]) -> Mirror:
+    """A mirror with a tool whose result is stored, and one that keeps the text that it receives."""
     mirror = Mirror()
 
     @mirror.tool
@@ -611,40 +611,44 @@ async def test_a_path_or_notice_in_a_pasted_text_block_is_its_value() -> None:
         received.append(content)
         return "saved"
 
-    async with mirror:
+    return mirror
+
+
+def as_block(text: str, **members: Any) -> str:
+    return json.dumps({"type": "text", "text": text, "annotations": None, "meta": None, **members})
+
+
+async def test_a_path_or_notice_in_a_pasted_text_block_is_its_value() -> None:
+    received: list[str] = []
+    async with with_report(received) as mirror:
         stored = await mirror.call("report_mirrored", {})
         for text in (path_in(stored), stored.text):
-            block = json.dumps({"type": "text", "text": text, "annotations": None, "meta": None})
-            for pasted in (block, f"{block}}}", f'{block}", "'):
+            block = as_block(text)
+            for pasted in (block, f"{block}}}", f'{block}", "', json.dumps({"text": text, "type": "text"})):
                 assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
                 assert received.pop().startswith("A line of the report.")
                 read = await mirror.call("memory_read", {"memory_path": pasted})
                 assert "A line of the report." in read.text
-        for other in ({"type": "text", "text": f"see {path_in(stored)}"}, {"type": "file", "text": path_in(stored)}):
-            await mirror.call("save_mirrored", {"content": json.dumps(other)})
-            assert received.pop() == json.dumps(other)
+        path = path_in(stored)
+        for other in (
+            as_block(f"see {path}"),
+            as_block(path, type="file"),
+            as_block(path, annotations={"priority": 1}),
+        ):
+            await mirror.call("save_mirrored", {"content": other})
+            assert received.pop() == other
 
 
 async def test_a_pasted_notice_without_its_path_is_refused_and_named() -> None:
     received: list[str] = []
-    mirror = Mirror()
-
-    @mirror.tool
-    def report() -> str:
-        return "A line of the report.\n" * 2_000
-
-    @mirror.tool
-    def save(content: str) -> str:
-        received.append(content)
-        return "saved"
-
-    async with mirror:
+    async with with_report(received) as mirror:
         stored = await mirror.call("report_mirrored", {})
         path, (_, _, rest) = path_in(stored), stored.text.partition("\n")
-        refused = await mirror.call("save_mirrored", {"content": rest})
-        assert refused.is_error
-        assert refused.text.startswith(f'"{path}"\nThis path stands for the newest result.')
-        assert received == []
+        for pasted in (rest, as_block(rest)):
+            refused = await mirror.call("save_mirrored", {"content": pasted})
+            assert refused.is_error
+            assert refused.text.startswith(f'"{path}"\nThis path stands for the newest result.')
+            assert received == []
         assert (await mirror.call("save_mirrored", {"content": refused.text})).text == "saved"
         assert received.pop().startswith("A line of the report.")
         # a text that only speaks of notices, and one that the model marks as literal, are sent

@@ -4,7 +4,6 @@ A catalog is built from the upstreams' listings; it is immutable and has no conn
 """
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -173,10 +172,8 @@ class Catalog:
         twins = {name for name in own if name in self.entries and self.entries[name].is_twin}
         chosen = {own[name]: name for name in own if not twins or name in twins or name in self.quarantined}
         allocator = NameAllocator(reserved)
-        folded = Counter(tool.casefold() for _, tool in chosen)
-        kept = allocator.keep_original_names(
-            [one for one in chosen if not twins or (_MCP_NAME.fullmatch(one[1]) and folded[one[1].casefold()] == 1)]
-        )
+        keeps = _MCP_NAME if twins else _ANY_NAME
+        kept = allocator.keep_original_names([one for one in chosen if keeps.fullmatch(one[1])])
         renamed = kept | dict(allocator.allocate([one for one in chosen if one not in kept], "", tuple(kept)))
         names = {name: renamed[origin] for origin, name in chosen.items()}
         return replace(

@@ -1,6 +1,7 @@
 """Assigns a unique name to each tool, whatever names its upstreams use.
 
-Names that differ only in case count as equal, since models and some clients confuse them.
+New names differ in more than case, since models and some clients confuse such names. A tool that keeps its own name
+may differ from another one of its server in case alone, as the server chose.
 """
 
 from collections import Counter
@@ -32,7 +33,7 @@ class NameAllocator:
         self._taken |= {name.casefold() for name in self.reserved}
 
     def keep_original_names(self, tools: Collection[Origin]) -> dict[Origin, str]:
-        """Assign tools their own names if these are unique and belong to no other tool."""
+        """Assign tools their own names if these are unique and neither reserved nor those of another tool."""
         times = Counter(name for _, name in tools)
         reserved = {name.casefold() for name in self.reserved}
         free = [

@@ -15,6 +15,7 @@ import msgspec
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import (
     LITERAL_PREFIX,
+    MAX_NOTICE,
     MemoryPath,
     find_candidate_offsets,
     find_notice_bases,
@@ -28,8 +29,6 @@ from mcp_mirror.paths import (
 from mcp_mirror.payload.json_spans import Miss, locate, strings_at
 from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
 
-_MAX_NOTICE: Final = 1 << 14
-"""Characters up to which a text may be a pasted notice."""
 _MAX_CANDIDATES: Final = 20_000
 """Candidate offsets in the arguments that are examined for memory paths."""
 _MAX_EXPLAINED: Final = 50
@@ -242,26 +241,21 @@ def _classify_string(
 
 
 def _parse_pointer(text: str, span: Span, at: Location, known: Container[str]) -> Pointer | None:
-    if len(text) <= _MAX_NOTICE:
-        text = unwrap_text_block(text)
+    text = unwrap_text_block(text)
     bare = strip_wrapping(text)
     if path := parse_path(bare):
         return Pointer(span, at, bare, path, label_of(path.base) in known)
     if (label := label_of_near_miss(bare)) and label in known:
         return Pointer(span, at, bare, None, is_known=True)
-    pasted = text.strip()
-    if len(pasted) <= _MAX_NOTICE and is_pathless_notice(pasted):
+    if len(pasted := text.strip()) > MAX_NOTICE:
+        return None
+    if is_pathless_notice(pasted):
         return Pointer(span, at, pasted, None, is_known=True)
-    bases = _find_pasted_bases(pasted)
+    bases = find_notice_bases(pasted)
     if bases and all(label_of(base) in known for base in bases):
         path = MemoryPath(next(iter(bases))) if len(bases) == 1 else None
         return Pointer(span, at, str(path or bare), path, is_known=True)
     return None
-
-
-def _find_pasted_bases(text: str) -> frozenset[str]:
-    """The bases in a text that is exactly one pasted notice."""
-    return find_notice_bases(text) if len(text) <= _MAX_NOTICE else frozenset()
 
 
 Converter = Callable[[Resolved], Segments | None]
