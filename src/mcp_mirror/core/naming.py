@@ -1,7 +1,7 @@
 """Assigns a unique name to each tool, whatever names its upstreams use.
 
-New names differ in more than case, since models and some clients confuse such names. A tool that keeps its own name
-may differ from another one of its server in case alone, as the server chose.
+New names differ in more than case, since models and some clients confuse names that do not. A tool that keeps its own
+name may differ from another tool of its server only in case.
 """
 
 from collections import Counter
