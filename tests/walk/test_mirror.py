@@ -639,9 +639,25 @@ async def test_a_path_or_notice_in_a_pasted_text_block_is_its_value() -> None:
             assert received.pop() == other
 
 
-async def test_a_pasted_notice_without_its_path_is_refused_and_named() -> None:
+async def test_a_pasted_notice_without_its_path_is_the_only_value_with_it() -> None:
     received: list[str] = []
     async with with_report(received) as mirror:
+        stored = await mirror.call("report_mirrored", {})
+        rest = stored.text.partition("\n")[2]
+        for pasted in (rest, f" {rest}\n", as_block(rest)):
+            assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
+            assert received.pop() == "A line of the report.\n" * 2_000
+            read = await mirror.call("memory_read", {"memory_path": pasted})
+            assert "A line of the report." in read.text
+        other = await mirror.call("save_mirrored", {"content": rest}, namespace="other")
+        assert other.is_error
+    assert received == []
+
+
+async def test_a_pasted_notice_of_several_values_is_refused_and_named() -> None:
+    received: list[str] = []
+    async with with_report(received) as mirror:
+        await mirror.call("report_mirrored", {})
         stored = await mirror.call("report_mirrored", {})
         path, (_, _, rest) = path_in(stored), stored.text.partition("\n")
         for pasted in (rest, as_block(rest)):

@@ -198,7 +198,7 @@ class Dispatcher:
             return _Inputs((), _NO_VALUES, made, preview)
         services = self._services
         guard = self._build_guard(call)
-        loader = ArgumentLoader(services.writer.store, services.scanner, guard)
+        loader = ArgumentLoader(services.writer.store, services.scanner, guard, services.writer.notices)
         known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
         values = await loader.load(found, known)

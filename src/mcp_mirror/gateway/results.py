@@ -158,7 +158,9 @@ class ResultProcessor:
             digest = hashlib.sha256(call.arguments).hexdigest()
             paths = tuple(sorted({value.path for value in values.values()}))
             provenance = Provenance(entry.upstream, entry.tool, digest, paths, trace.traceparent)
-            await self.services.writer.store_result(call.namespace, provenance, options, captured, trace.labels)
+            writer = self.services.writer
+            await writer.store_result(call.namespace, provenance, options, captured, trace.labels)
+            writer.notices.add(call.namespace, processed.result.notice, options.bases.value)
             trace.path = options.bases.value
         trace.envelope = captured.envelope
 

@@ -9,8 +9,10 @@ import msgspec
 
 from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved
 from mcp_mirror.errors import FlowError, RefusalReason
+from mcp_mirror.memory.recent_notices import RecentNotices
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
+from mcp_mirror.paths import MemoryPath
 from mcp_mirror.security.flows import Flows, Refusal, describe_place, format_labels
 from mcp_mirror.settings.labels import FILES, MODEL, Labels
 from mcp_mirror.stores.base import Store, Tombstone
@@ -140,10 +142,12 @@ class ArgumentLoader:
     store: Store
     scanner: FrameScanner
     guard: FlowGuard
+    notices: RecentNotices
 
     async def describe(self, found: tuple[Pointer | EscapedPath, ...]) -> Descriptions:
         """Return the descriptors and tombstones of the values that pointers name, without reading the values."""
-        bases = dict.fromkeys(one.path.base for one in found if isinstance(one, Pointer) and one.path)
+        paths = (self._path_of(one) for one in found if isinstance(one, Pointer))
+        bases = dict.fromkeys(path.base for path in paths if path)
         described = {base: await self.store.describe(self.guard.namespace, base) for base in bases}
         return {base: one for base, one in described.items() if one is not None}
 
@@ -176,8 +180,13 @@ class ArgumentLoader:
         return values
 
     async def _load_one(self, pointer: Pointer, described: Descriptions) -> FoundValue | None:
-        if pointer.path is None or (known := described.get(pointer.path.base)) is None:
+        path = self._path_of(pointer)
+        if path is None or (known := described.get(path.base)) is None:
             return None
         flows, namespace = self.guard.flows, self.guard.namespace
         include_content = isinstance(known, Tombstone) or flows.may_show(flows.read_labels(known))
-        return await look_up(self.store, self.scanner, namespace, pointer.path, known, include_content=include_content)
+        return await look_up(self.store, self.scanner, namespace, path, known, include_content=include_content)
+
+    def _path_of(self, pointer: Pointer) -> MemoryPath | None:
+        """The path of a pointer, also of a notice that was pasted without its path."""
+        return pointer.path or self.notices.find(self.guard.namespace, pointer.text)

@@ -1,7 +1,7 @@
 """Stores captured values with their descriptors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -10,6 +10,7 @@ import anyio.to_thread
 from mcp_mirror.core.capture import Captured, CaptureRules, Estimate, capture
 from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions
 from mcp_mirror.errors import StoreError
+from mcp_mirror.memory.recent_notices import RecentNotices
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.types import Descriptor, Draft, Provenance
@@ -29,6 +30,8 @@ class ValueWriter:
     """Seconds since the epoch."""
     on_change: Callable[[str], None] = lambda _namespace: None
     """Called with a namespace whose values have changed."""
+    notices: RecentNotices = field(default_factory=RecentNotices)
+    """The notices of the values that this process stored."""
 
     async def store_result(
         self,

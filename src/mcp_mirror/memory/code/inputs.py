@@ -113,7 +113,7 @@ async def read_inputs(
     check_names(members)
     memory = call.memory
     guard = memory.guard(call.namespace, call.tool)
-    loader = ArgumentLoader(memory.store, memory.scanner, guard)
+    loader = ArgumentLoader(memory.store, memory.scanner, guard, memory.writer.notices)
     inputs: list[Input] = []
     known: dict[str, Descriptor] = {}
     values: dict[Pointer, Resolved] = {}

@@ -85,7 +85,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
         FlowError: The flow policy refuses this destination; the value was not read.
         ToolError: The path has no value; the message names the nearest paths or keys.
     """
-    path = read_path(text)
+    path = read_path(text) or memory.writer.notices.find(namespace, unwrap_text_block(text))
     known = await memory.store.describe(namespace, path.base) if path else None
     if path and known and to:
         memory.guard(namespace, tool).admit({path.base: known}, to)
