@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
@@ -106,6 +107,17 @@ async def test_calls_of_a_failed_log_are_written_later_once(log: FickleLog, capl
     assert [record.getMessage() for record in caplog.records] == [
         "Calls could not be added to the event log and are added later. It is away."
     ]
+
+
+async def test_a_cancelled_flush_loses_no_calls(log: FickleLog) -> None:
+    recorder = recorder_of(log)
+    recorder.add(finished(id="a"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recorder.flush)
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    await recorder.flush()
+    assert [event.id for _, event in await read_calls(log, "me", limit=9)] == ["a"]
 
 
 async def test_calls_that_exceed_the_memory_are_still_counted(log: FickleLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,7 +180,8 @@ class EventRecorder:
         async with self._writing:
             finished, self._finished, self._held_bytes = self._finished, [], 0
             if finished:
-                encoded = await anyio.to_thread.run_sync(self._encode, finished)
+                with anyio.CancelScope(shield=True):  # a cancellation would lose the calls
+                    encoded = await anyio.to_thread.run_sync(self._encode, finished)
                 for namespace, batch in encoded.items():
                     if namespace in self._batches:
                         batch.prepend(self._batches[namespace])
@@ -234,6 +235,7 @@ async def read_calls(
 
     Raises:
         StoreError: The store failed.
+        ValueError: A cursor is not one of this log.
     """
     entries = await log.read(namespace, before=before, after=after, limit=limit)
     return await anyio.to_thread.run_sync(_decode, entries)
