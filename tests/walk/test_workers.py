@@ -212,6 +212,34 @@ async def test_a_signal_to_the_parent_ends_all_workers(number: signal.Signals, s
         assert not any(map(is_running, processes))
 
 
+RESTARTS = """
+import os, signal, socket, sys
+from mcp_mirror.cli import workers
+workers._DELAY = 0.001
+workers._MAX_DELAY = 0.001
+counted = os.open(sys.argv[1], os.O_RDWR | os.O_APPEND | os.O_CREAT)
+def run_worker(start):
+    start.announce("x" * 4000)
+    os.write(counted, b"x")
+    if os.fstat(counted).st_size == 50:
+        os.kill(os.getppid(), signal.SIGTERM)
+        signal.pause()
+    return 1
+with socket.create_server(("127.0.0.1", 0)) as listening:
+    sys.exit(workers.Supervisor([listening], run_worker, lambda line: None).run())
+"""
+
+
+async def test_a_worker_is_replaced_any_number_of_times(tmp_path: Path) -> None:
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", RESTARTS, str(tmp_path / "counted"))
+    try:
+        assert await asyncio.wait_for(supervisor.wait(), BOUND) == 0
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert (tmp_path / "counted").stat().st_size == 50
+
+
 async def test_workers_end_with_their_parent(serve: Serve, shared: Path) -> None:
     async with serve(shared, "--workers", "2") as served:
         processes = workers_of(served)

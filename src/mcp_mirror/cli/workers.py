@@ -128,9 +128,10 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Print the address once all workers serve."""
-        reported = _read(self._ready) if self._is_starting else b""
-        self._urls += reported
-        if reported and not self._is_starting:
+        was_starting = self._is_starting
+        reported = _read(self._ready)  # later too: a replacement would wait for ever to report to a full pipe
+        self._urls += reported if was_starting else b""
+        if was_starting and not self._is_starting:
             self._print_line(f"mcp-mirror serves {self._urls.split()[0].decode()}")
 
     def _become_worker(self, start: WorkerStart) -> NoReturn:
