@@ -15,6 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from redis_process import RedisProcess, free_port
 from redis_values import descriptor
@@ -326,6 +328,15 @@ async def test_lost_accounting_keys_are_an_error_with_advice(redis_server: Redis
         redis_server.run("DEL", f"{tmp_path}:1:order", f"{tmp_path}:1:order:me")
         with pytest.raises(StoreError, match="`maxmemory-policy` to noeviction"):
             await put(store, "t-2")
+
+
+async def test_a_cancelled_put_leaves_no_chunks(redis_server: RedisProcess, tmp_path: Path) -> None:
+    async with opened(redis_server, tmp_path) as store, anyio.create_task_group() as tasks:
+        tasks.start_soon(put, store, "t-1", bytes(60 * MIB))
+        while not any(":blob:" in key for key in our_keys(redis_server, tmp_path)):
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert not our_keys(redis_server, tmp_path)
 
 
 async def test_tombstones_are_bounded(

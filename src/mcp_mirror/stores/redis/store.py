@@ -156,7 +156,7 @@ class RedisStore:
                 await self._redis.run([("SET", self._keys.blob(entry, number), stored, "EX", _STAGED)])
             await self._enter(entry, descriptor.created, record, None)
         except BaseException:
-            with suppress(StoreError):  # the chunks expire otherwise
+            with suppress(StoreError), anyio.CancelScope(shield=True):  # the chunks expire otherwise
                 if self._redis.is_up:
                     await self._redis.run([("UNLINK", *self._keys.blobs(entry))])
             raise
