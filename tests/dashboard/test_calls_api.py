@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
 import pytest
@@ -96,6 +98,16 @@ async def test_a_foreign_cursor_is_an_error_or_without_effect(page: Page, cursor
     assert answer.status_code in (200, 404)
 
 
+@pytest.mark.parametrize("cursor", ["x", "1790000000000-0", "9" * 30, "-" + "9" * 30, "9" * 5000])
+async def test_a_cursor_of_another_kind_of_store_is_an_error_or_without_effect(page: Page, cursor: str) -> None:
+    await fill_busy(page.store)
+    encoded = base64.urlsafe_b64encode(json.dumps({"local": cursor}).encode()).decode()
+    for name in ("before", "after"):
+        query: dict[str, Any] = {name: encoded}
+        answer = await page.send("GET", "calls", **query)
+        assert answer.status_code == 200 or "not one of this list" in answer.json()["error"]
+
+
 async def test_the_lineage_of_a_value_has_what_it_was_made_of_and_what_used_it(page: Page) -> None:
     paths = await fill_busy(page.store)
     graph = await page.get("lineage", path=paths["report"])
@@ -172,6 +184,18 @@ def test_configured_prices_replace_those_of_the_page() -> None:
     assert [one.input for one in prices if one.name == "claude-sonnet"] == [9.0]
     assert find_price(prices, "mine").cached == pytest.approx(0.2)
     assert find_price(prices, "unknown").name == "claude-sonnet"
+
+
+@pytest.mark.parametrize("namespace", ["42", "null", '"ab"', "[]", "[1", "[1, 2]", "alice"])
+async def test_a_namespace_may_have_any_name(page: Page, namespace: str) -> None:
+    await put(page.store, b"1", "t", 1, namespace=namespace)
+    for owner in (ALICE, namespace):
+        await log_calls(page.store, [make_call(1, NOW, "t", "u")], owner)
+    operator = page.seen_by(is_operator=True)
+    names = {one["id"]: one["name"] for one in (await operator.get("session"))["principals"]}
+    assert names == {"local": "local user", ALICE: "alice", namespace: namespace}
+    savings = await operator.get("savings", principal="*")
+    assert sum(one["calls"] for one in savings["by_principal"]) == savings["total"]["calls"] == 2
 
 
 async def test_savings_cover_the_chosen_days_and_the_quota(page: Page) -> None:

@@ -7,10 +7,15 @@ import base64
 import json
 import shlex
 import sys
+import time
 from asyncio.subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from mcp_mirror.settings.store import StorePolicy
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.types import Traffic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,6 +123,14 @@ async def test_values_of_another_namespace_are_listed_by_its_name(stored: tuple[
     assert ended.out == "No values are stored for alice. Other namespaces: local (--namespace).\n"
     ended = await run("values", "show", paths["json"], "--namespace", "alice", "--config", config)
     assert (ended.code, "name" in ended.out) == (2, False)
+
+
+async def test_a_namespace_of_a_program_may_look_like_json(tmp_path: Path, run: Run) -> None:
+    async with DiskStore(StorePolicy(), time.time, tmp_path / "store") as store:
+        for namespace in ("[1", "[]", '["token", "bob"]'):
+            await store.count(namespace, Traffic(1, 1))
+    ended = await run("values", "list", "--namespace", "bob", "--store", str(tmp_path / "store"))
+    assert ended.out.startswith('No values are stored for ["token", "bob"].')
 
 
 async def test_values_of_a_memory_store_are_an_error_with_the_reason(configured: Configured, run: Run) -> None:

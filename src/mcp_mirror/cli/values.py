@@ -17,7 +17,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from mcp_mirror.callers import LOCAL
+from mcp_mirror.callers import LOCAL, name_principal
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, format_duration, parse_age
 from mcp_mirror.cli.run import exit_with_error, load_store_config, print_note, reads_terminal, run_until_signal
@@ -251,7 +251,7 @@ def _run(
 async def _find_namespace(store: Store, given: str) -> str:
     """Return the namespace that a user means: itself, or that of the only principal with this name."""
     namespaces = await store.namespaces()
-    meant = [one for one in namespaces if one.startswith("[") and json.loads(one)[-1] == given]
+    meant = [one for one in namespaces if name_principal(one) == given]
     return meant[0] if given not in namespaces and len(meant) == 1 else given
 
 

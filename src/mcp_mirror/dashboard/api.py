@@ -1,7 +1,7 @@
 """The HTTP API of the page, below `/api/`: JSON, images and downloads.
 
-The application expects the viewer of each request in its scope; see `viewers.KEY`. It answers only requests of the page
-itself: other origins are rejected, and changes need a header that no form can send.
+The application expects the viewer of each request in its scope; see `services.KEY`. It answers only requests of the
+page itself: other origins are rejected, and changes need a header that no form can send.
 """
 
 import logging
@@ -30,7 +30,7 @@ from mcp_mirror.dashboard.savings import (
     find_price,
     merge_prices,
 )
-from mcp_mirror.dashboard.services import DashboardServices, Viewer, name_principal, read_viewer
+from mcp_mirror.dashboard.services import DashboardServices, Viewer, describe_principal, read_viewer
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS
 from mcp_mirror.dashboard.values import ForbiddenError, ValueFilter, Values
 from mcp_mirror.errors import MirrorError, ToolError
@@ -209,7 +209,7 @@ async def _read_session(request: DashboardRequest) -> Response:
             "principal": viewer.namespace,
             "is_operator": viewer.is_operator,
             "reads_others": viewer.reads_others,
-            "principals": [{"id": one, "name": name_principal(one)} for one in names],
+            "principals": [{"id": one, "name": describe_principal(one)} for one in names],
             "version": services.version,
             "values": stats.values,
             "now": time(),
@@ -294,7 +294,8 @@ async def _read_savings(request: DashboardRequest) -> Response:
     for one in names:
         found = await services.store.events.sums(one, since)
         if found or len(names) == 1:
-            sums[name_principal(one)] = found
+            name = describe_principal(one)
+            sums[f"{name} ({one})" if name in sums else name] = found
     prices = merge_prices(services.policy.prices)
     assumed = Assumptions(
         find_price(prices, request.text("model")),
@@ -319,7 +320,7 @@ async def _read_quota(services: DashboardServices, namespace: str) -> Mapping[st
     """The values and bytes of a namespace with their limits, and all tokens that were ever counted."""
     stats, limits = await services.store.stats(namespace), services.limits.for_namespace(namespace)
     return {
-        "principal": name_principal(namespace),
+        "principal": describe_principal(namespace),
         "values": stats.values,
         "max_values": limits.share_values,
         "bytes": stats.size,

@@ -7,12 +7,11 @@ import base64
 import binascii
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
 from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.dashboard.services import DashboardServices, Viewer, name_principal
+from mcp_mirror.dashboard.services import DashboardServices, Viewer, describe_principal
 from mcp_mirror.errors import ToolError
 from mcp_mirror.observability.events import CallEvent, read_calls
 
@@ -24,6 +23,7 @@ _SCANNED: Final = 2_000
 _BATCH: Final = 200
 _MAX_NAMESPACES: Final = 200
 """Namespaces of one list of all principals."""
+_FOREIGN_CURSOR: Final = "The cursor is not one of this list. Begin at the newest calls."
 _HIDDEN: Final = "The call belongs to another principal, so its arguments are not shown."
 
 
@@ -122,7 +122,7 @@ class Calls:
         facts = {
             "id": event.id,
             "principal": one.namespace,
-            "principal_name": name_principal(one.namespace),
+            "principal_name": describe_principal(one.namespace),
             "at": event.at,
             "milliseconds": event.milliseconds,
             "tool": event.tool,
@@ -149,11 +149,11 @@ class Calls:
         }
         while True:
             heads = [head for one in batches.values() if (head := await one.peek())]
-            newest = nlargest(1, heads, key=_time_of)
-            if not newest:
+            newest = max(heads, key=lambda head: head.event.at, default=None)
+            if newest is None:
                 return
-            batches[newest[0].namespace].drop()
-            yield newest[0]
+            batches[newest.namespace].drop()
+            yield newest
 
     def _read_cursors(self, text: str | None) -> dict[str, str]:
         if not text:
@@ -161,12 +161,8 @@ class Calls:
         try:
             known = msgspec.json.decode(base64.urlsafe_b64decode(text), type=dict[str, str])
         except (msgspec.MsgspecError, binascii.Error, ValueError):
-            raise ToolError("The cursor is not one of this list. Begin at the newest calls.") from None
+            raise ToolError(_FOREIGN_CURSOR) from None
         return {name: cursor for name, cursor in known.items() if name in self.namespaces}
-
-
-def _time_of(one: FoundCall) -> float:
-    return one.event.at
 
 
 def _write_cursors(cursors: Mapping[str, str]) -> str:
@@ -186,7 +182,10 @@ class _Batches:
         """The newest call that was not dropped; None after the last one."""
         if not self._read and not self._is_complete:
             log, before, after = self._services.store.events, self._before, self._after
-            batch = await read_calls(log, self._namespace, before=before, after=after, limit=_BATCH)
+            try:
+                batch = await read_calls(log, self._namespace, before=before, after=after, limit=_BATCH)
+            except ValueError:
+                raise ToolError(_FOREIGN_CURSOR) from None
             self._is_complete = len(batch) < _BATCH
             self._read = [FoundCall(self._namespace, cursor, event) for cursor, event in reversed(batch)]
         return self._read[-1] if self._read else None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_mirror.callers import LOCAL
+from mcp_mirror.callers import LOCAL, name_principal
 from mcp_mirror.errors import ToolError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit
 from mcp_mirror.security.flows import Flows
@@ -78,12 +78,10 @@ def read_viewer(scope: Mapping[str, Any]) -> Viewer:
     return viewer
 
 
-def name_principal(namespace: str) -> str:
-    """Return the name of a namespace's owner for people."""
+def describe_principal(namespace: str) -> str:
+    """Return the owner of a namespace for people: the name of the principal with its issuer, unless that is a token."""
     if namespace == LOCAL:
         return "local user"
-    try:
-        issuer, name = json.loads(namespace)
-    except ValueError:
-        return strip_invisible(namespace, _MAX_NAME)
-    return strip_invisible(str(name) if issuer == "token" else f"{name} ({issuer})", _MAX_NAME)
+    name = name_principal(namespace)
+    issuer = "token" if name == namespace else json.loads(namespace)[0]
+    return strip_invisible(name if issuer == "token" else f"{name} ({issuer})", _MAX_NAME)

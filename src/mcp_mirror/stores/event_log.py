@@ -85,6 +85,10 @@ class EventLog(Protocol):
             before: Only entries older than the one with this cursor, which may have been removed.
             after: Only entries newer than the one with this cursor.
             limit: The maximum number of entries.
+
+        Raises:
+            StoreError: The entries cannot be read.
+            ValueError: A cursor is not one of this log.
         """
 
     async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:

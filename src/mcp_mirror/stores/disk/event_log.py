@@ -104,7 +104,7 @@ class DiskEventLog:
         self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
     ) -> tuple[tuple[str, bytes], ...]:
         """The newest entries with their cursors, newest first."""
-        first, last = int(after or 0), _MAX_CURSOR if before is None else int(before)
+        first, last = (min(max(int(cursor), 0), _MAX_CURSOR) for cursor in (after or "0", before or str(_MAX_CURSOR)))
         rows = await self._run(self._select, _READ, namespace, first, last, limit)
         return tuple((f"{row:0{_CURSOR_DIGITS}}", entry) for row, entry in rows)
 
