@@ -2,12 +2,16 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from mcp_mirror.callers import Caller, ClientChannel, NullChannel
+from mcp_mirror.errors import UpstreamError
+from mcp_mirror.payload.spool import Spool, SpooledFrame
+from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound, SuspendedCalls
 from mcp_mirror.upstreams.transports.payloads import RawResponse
 
@@ -40,3 +44,35 @@ async def test_an_input_request_is_returned_before_a_result_that_is_there_too() 
         await anyio.wait_all_tasks_blocked()
         assert answers == [ANSWER]
         tasks.cancel_scope.cancel()
+
+
+async def test_a_result_that_no_client_has_fetched_is_deleted_when_the_upstream_stops(tmp_path: Path) -> None:
+    with Spool(WirePolicy(spool_bytes=1), tmp_path) as spool:
+        collector = spool.collector()
+        collector.add(b"{}" * 1000)
+        frame = collector.take()
+        assert isinstance(frame, SpooledFrame)
+
+        async with anyio.create_task_group() as tasks:
+            calls = SuspendedCalls(tasks, 600)
+
+            async def send(suspended: ClientChannel) -> RawResponse:
+                tasks.start_soon(suspended.request, "elicitation/create", {"message": "Who?"})
+                await anyio.lowlevel.checkpoint()
+                return frame
+
+            assert isinstance(await calls.begin(CLIENT, send), InputRequired)
+            assert frame.path.exists()
+            tasks.cancel_scope.cancel()
+        assert not frame.path.exists()
+
+
+async def test_a_call_to_a_stopped_upstream_is_an_error() -> None:
+    async with anyio.create_task_group() as tasks:
+        calls = SuspendedCalls(tasks, 600)
+
+    async def send(_suspended: ClientChannel) -> RawResponse:
+        return RESULT
+
+    with pytest.raises(UpstreamError, match="its server is gone"):
+        await calls.begin(CLIENT, send)

@@ -83,6 +83,7 @@ class Status:
 
 
 _JUST_ENDED: Final = Status("down", "It ended the connection.")
+_STOPPED: Final = Status("down", "The gateway has closed the connection.")
 
 
 class ReconnectingConnection:
@@ -110,9 +111,9 @@ class ReconnectingConnection:
         self.listing: Listing | None = None
         """The last listing; it stays while the upstream is down, so that tools keep their names."""
         self.settled: anyio.Event = anyio.Event()
-        """Set when the first attempt to connect has ended, successful or not."""
+        """Set when the first attempt to connect has ended, successful or not, or the gateway has stopped it."""
         self.listed: anyio.Event = anyio.Event()
-        """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
+        """Set when there is a listing, of this run or an earlier one, or the connection is settled."""
         self.failure: UpstreamError | None = None
         """Why the last attempt failed; None while it is connected, or before the first attempt."""
         self.last_used: float = monotonic()
@@ -194,10 +195,10 @@ class ReconnectingConnection:
         if self._session is not None and not self._is_down():
             return self._session
         failed_before = self._failed_attempts
-        if self._circuit_breaker.allow_attempt(anyio.current_time()):
+        if self.status is not _STOPPED and self._circuit_breaker.allow_attempt(anyio.current_time()):
             self._reconnect_requested.set()
             with anyio.move_on_after(_REQUEST_WAIT):
-                while self._is_down() and self._failed_attempts == failed_before:
+                while self._is_down() and self._failed_attempts == failed_before and self.status is not _STOPPED:
                     await self._state_changed.wait()
         if self._session is None or self._is_down():
             status = _JUST_ENDED if self.status.state == "ready" else self.status
@@ -209,23 +210,26 @@ class ReconnectingConnection:
     async def run(self) -> NoReturn:
         """Connect, and reconnect with backoff and jitter whenever the connection ends; until cancelled."""
         backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
-        while True:
-            self._reconnect_requested = anyio.Event()
-            began = anyio.current_time()
-            try:
-                await self._serve()
-            except UpstreamError as error:
-                self.failure = error
-                if self._switch_mode(error):
-                    continue
-                if self.listing and self.listing.is_stale:
-                    self.listing = None
-                    await self._announce_change("tools")
-                self._set_down(error)
-            delay = add_jitter(backoff.next_delay(anyio.current_time() - began))
-            await anyio.sleep(_FIRST_DELAY)
-            with anyio.move_on_after(delay):
-                await self._reconnect_requested.wait()
+        try:
+            while True:
+                self._reconnect_requested = anyio.Event()
+                began = anyio.current_time()
+                try:
+                    await self._serve()
+                except UpstreamError as error:
+                    self.failure = error
+                    if self._switch_mode(error):
+                        continue
+                    if self.listing and self.listing.is_stale:
+                        self.listing = None
+                        await self._announce_change("tools")
+                    self._set_down(error)
+                delay = add_jitter(backoff.next_delay(anyio.current_time() - began))
+                await anyio.sleep(_FIRST_DELAY)
+                with anyio.move_on_after(delay):
+                    await self._reconnect_requested.wait()
+        finally:
+            self._settle(_STOPPED)  # calls that wait for the connection would wait forever
 
     async def restore_listing(self) -> None:
         """Use the cached listing of an earlier run until the first attempt to connect has ended.
@@ -359,10 +363,9 @@ class ReconnectingConnection:
             self.failure = None
             self.settings.counts.opened += 1
             self._ready_since = anyio.current_time()
-            self.status = Status("ready")
-            self.settled.set()
-            self.listed.set()
-        self._notify_waiters()
+            self._settle(Status("ready"))
+        else:
+            self._notify_waiters()
 
     def _set_down(self, error: UpstreamError) -> None:
         was_ready = self.status.state == "ready"
@@ -372,12 +375,16 @@ class ReconnectingConnection:
         counts.failed += not was_ready
         lasted = was_ready and anyio.current_time() - self._ready_since > STABLE_AFTER
         self._circuit_breaker.record_end(was_stable=lasted and not isinstance(error, FloodError))
-        self.status = Status("down", str(error), self._output)
+        self._settle(Status("down", str(error), self._output))
+        _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
+        self._log_output()
+
+    def _settle(self, status: Status) -> None:
+        """Set the state after an attempt to connect, and wake the requests that wait for it."""
+        self.status = status
         self.settled.set()
         self.listed.set()
         self._notify_waiters()
-        _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
-        self._log_output()
 
     def _notify_waiters(self) -> None:
         self._state_changed.set()

@@ -344,13 +344,16 @@ class SuspendedCalls:
         """Begin a call to a server that may send requests during the call.
 
         Raises:
-            UpstreamError: The call failed, or too many calls are suspended.
+            UpstreamError: The call failed, too many calls are suspended, or the upstream was stopped.
         """
         if len(self._calls) >= _MAX_SUSPENDED:
             raise UpstreamError(f"{_MAX_SUSPENDED} calls already wait for answers of users. Try again later.")
         call = SuspendedCall(channel, self._timeout)
+        try:
+            self._tasks.start_soon(self._run, call, send)
+        except RuntimeError:  # the task group has ended: a reload stopped the upstream
+            raise UpstreamError(_ABANDONED) from None
         self._calls[call.id] = call
-        self._tasks.start_soon(self._run, call, send)
         return await call.wait(channel)
 
     async def resume(self, answered: InputRound, channel: ClientChannel) -> RawResponse | InputRequired:
@@ -382,7 +385,9 @@ class SuspendedCalls:
         finally:
             if not call.is_over:
                 call.finish(UpstreamError(_ABANDONED))
-        with anyio.move_on_after(self._timeout):
-            await call.released.wait()
-        del self._calls[call.id]
-        call.discard()
+        try:
+            with anyio.move_on_after(self._timeout):
+                await call.released.wait()
+        finally:
+            del self._calls[call.id]
+            call.discard()

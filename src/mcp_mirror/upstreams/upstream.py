@@ -365,7 +365,7 @@ class ServerUpstream:
         """Open a dedicated connection.
 
         Raises:
-            UpstreamError: A limit is reached.
+            UpstreamError: A limit is reached, or the upstream was stopped.
         """
         policy, per_upstream = self._dedicated_policy, self.policy.bounds.connections_per_upstream
         slot = await policy.slots.reserve(self.policy.name, channel.caller.namespace, per_upstream)
@@ -375,9 +375,15 @@ class ServerUpstream:
         modes: Modes = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
         connection = ReconnectingConnection(self._settings, self._build_owner(channel, key), modes)
         dedicated = DedicatedConnection(key, connection, slot, policy, self.release)
+        try:
+            self._tasks.start_soon(dedicated.run)
+        except RuntimeError:  # the task group has ended: a reload stopped the upstream
+            policy.slots.free(slot)
+            raise UpstreamError(
+                f"Upstream {self.policy.name!r} was stopped by a reload. List the tools again."
+            ) from None
         slot.assign(dedicated)
         self._dedicated[key] = dedicated
-        self._tasks.start_soon(dedicated.run)
         return dedicated
 
     def _build_owner(self, channel: ClientChannel | None, key: Key | None = None) -> ConnectionOwner:
