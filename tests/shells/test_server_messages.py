@@ -345,6 +345,18 @@ async def test_a_server_request_pauses_the_timeout_and_keeps_its_order() -> None
             assert timeout.remaining <= 100
 
 
+async def test_a_server_request_of_a_call_that_ends_meanwhile_is_relayed() -> None:
+    client = Client()
+    client.answers.set()
+    async with dispatching() as setup:
+        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False):
+            setup.receive(LOG, {"data": 1}, about="one")
+            setup.receive("roots/list", id=1)
+            await anyio.wait_all_tasks_blocked()
+        client.accepts.set()
+        assert isinstance(await setup.sink.answer(), types.JSONRPCResponse)
+
+
 async def test_a_server_request_outside_of_calls_goes_to_the_connections_owner() -> None:
     owner_client = ready()
     async with dispatching(owner_client) as setup:

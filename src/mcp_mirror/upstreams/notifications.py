@@ -375,7 +375,8 @@ class NotificationDispatcher:
                 raise _build_refusal(types.INVALID_REQUEST, str(error)) from None
             return
         if message.about is None:
-            inflight = min(self._list_awaited() or self._inflight.values(), key=_count_server_request)
+            candidates = self._list_awaited() or self._inflight.values()
+            inflight = min(candidates, key=_count_server_request, default=inflight)
         inflight.server_requests += 1
         limit = self._bounds.max_questions_per_call
         if inflight.server_requests > limit:
