@@ -38,6 +38,9 @@ _OWN_PARAMS: Final = frozenset({"_meta", "requestState", "inputResponses"})
 """Parameters that the gateway rebuilds for the upstream."""
 _NOT_FOUND: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, -32002, 0})
 """Error codes of servers that do not have a resource."""
+_MAX_KEPT_PAGES: Final = 1_000
+_MAX_KEPT_BYTES: Final = 64 << 20
+"""Last lists of upstreams, of all callers together. Above these limits the oldest are dropped."""
 
 _logger = logging.getLogger(__name__)
 
@@ -135,7 +138,7 @@ class Relay:
             raise failures[0]
         names = [upstream.policy.name for upstream in offering]
         namespace = channel.caller.namespace
-        self._last_pages |= {(kind, name, namespace): page for name, page in pages.items()}
+        self._keep_pages({(kind, name, namespace): page for name, page in pages.items()})
         # An upstream that is down for a while keeps its items, so that the names of the others do not change.
         listed = [(name, pages.get(name, self._last_pages.get((kind, name, namespace)))) for name in names]
         # The check for reserved names: the gateway has no prompts of its own.
@@ -147,6 +150,14 @@ class Relay:
         self._origins[kind, self._list_visible_names(channel.caller)] = merged.origins
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
         return ClientList(merged.items, 0 if failures else ttl_ms, scope)
+
+    def _keep_pages(self, pages: Mapping[tuple[Kind, str, str], Page]) -> None:
+        """Keep lists for the time in which their upstreams are down."""
+        kept = {key: page for key, page in self._last_pages.items() if key not in pages} | pages
+        size = sum(page.size for page in kept.values())
+        while len(kept) > _MAX_KEPT_PAGES or size > _MAX_KEPT_BYTES:
+            size -= kept.pop(next(iter(kept))).size
+        self._last_pages = kept
 
     async def read_resource(self, uri: str, request: RelayRequest) -> RelayedResult:
         """Return the contents of a resource, as its upstream sent them.

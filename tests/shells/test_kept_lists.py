@@ -1,0 +1,72 @@
+"""The last lists of upstreams that are down, which keep the names of other upstreams' items."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from mcp_mirror.callers import Caller, NullChannel
+from mcp_mirror.errors import UpstreamError
+from mcp_mirror.gateway import relay as relay_module
+from mcp_mirror.gateway.relay import Relay
+from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.upstreams.listing import Page
+
+
+@dataclass
+class Policy:
+    name: str
+
+
+@dataclass
+class Upstream:
+    """An upstream with one resource, whose text is of some size."""
+
+    policy: Policy
+    size: int = 100
+    is_down: bool = field(default=False, init=False)
+
+    def offers(self, _capability: str, _detail: str = "") -> bool:
+        return True
+
+    def listing_connection(self, _channel: object) -> "Upstream":
+        return self
+
+    async def list_all(self, _method: str, _member: str, _channel: object) -> Page:
+        if self.is_down:
+            raise UpstreamError("down")
+        item = json.dumps({"uri": f"x://{self.policy.name}", "text": "x" * self.size}).encode()
+        return Page([item], [(None, None)], size=len(item))
+
+
+class Upstreams:
+    def __init__(self, *upstreams: Upstream) -> None:
+        self.upstreams = upstreams
+
+    def visible_to(self, _caller: Caller) -> tuple[Upstream, ...]:
+        return self.upstreams
+
+
+async def list_uris(relay: Relay, namespace: str) -> list[str]:
+    listed = await relay.list_all("resources", NullChannel(Caller(namespace)))
+    return [json.loads(join(item))["uri"] for item in listed.items]
+
+
+@pytest.mark.parametrize(
+    ("size", "limits"),
+    [(100, {"_MAX_KEPT_PAGES": 20}), (10_000, {"_MAX_KEPT_BYTES": 100_000})],
+)
+async def test_the_lists_of_the_latest_callers_are_kept(
+    size: int, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, limit in limits.items():
+        monkeypatch.setattr(relay_module, name, limit)
+    failing = Upstream(Policy("failing"), size)
+    relay = Relay(cast("Any", Upstreams(failing, Upstream(Policy("other"), 10))), cast("Any", None))
+    for number in range(100):
+        assert await list_uris(relay, f"caller {number}") == ["x://failing", "x://other"]
+    failing.is_down = True
+    assert await list_uris(relay, "caller 99") == ["x://failing", "x://other"]
+    assert await list_uris(relay, "caller 98") == ["x://failing", "x://other"]
+    assert await list_uris(relay, "caller 0") == ["x://other"]
