@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
+import mcp_types as types
 import pytest
 
 from mcp_mirror.callers import LOCAL, OWN, Caller
-from mcp_mirror.server.announcements import Announcements, ListChange
+from mcp_mirror.server.announcements import Announcements, ListChange, SubscriptionStream
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.sessions import Sessions
 
@@ -42,6 +44,51 @@ async def test_updates_during_a_notification_are_sent_too_the_last_per_resource(
             await anyio.wait_all_tasks_blocked()
             announcements.resource_updated(session, "x://a", {"n": 100})
     assert slow.received == ["x://a 0", "x://b 99", "x://a 98", "x://a 100"]
+
+
+async def test_only_so_many_updates_wait_for_a_slow_session(slow: Slow) -> None:
+    session = cast("Session", slow)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda _: None), tasks)
+            for number in range(5_000):
+                announcements.resource_updated(session, f"x://a/{number}", {"n": number})
+            announcements.resource_updated(session, "x://a/7", {"n": "again"})
+            slow.turn.set()
+    assert len(slow.received) == 1_000
+    assert slow.received[7] == "x://a/7 again"
+
+
+class Context:
+    """The context of a `subscriptions/listen` request, which records the notifications of its stream."""
+
+    request_id = 1
+
+    def __init__(self) -> None:
+        self.session = self
+        self.received: list[Any] = []
+
+    async def send_notification(self, notification: Any, related_request_id: int) -> None:
+        assert related_request_id == self.request_id
+        await anyio.lowlevel.checkpoint()
+        self.received.append((notification.method, getattr(notification.params, "get", lambda _: None)("uri")))
+
+
+async def test_only_so_many_updates_wait_for_a_slow_stream_and_the_oldest_are_first() -> None:
+    wanted = types.SubscriptionFilter(tools_list_changed=True, resource_subscriptions=["x://a"])
+    stream, context = SubscriptionStream(wanted, Caller(LOCAL)), Context()
+    for number in range(5_000):
+        stream.resource_updated(f"x://a/{number}", {})
+    stream.list_changed("tools")
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.serve, context)
+            while len(context.received) < 1_002:
+                await anyio.lowlevel.checkpoint()
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    updates = [("notifications/resources/updated", f"x://a/{number}") for number in range(1_000)]
+    assert context.received[1:] == [*updates, ("notifications/tools/list_changed", None)]
 
 
 def test_a_change_concerns_the_endpoints_that_serve_its_upstream() -> None:

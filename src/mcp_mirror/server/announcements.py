@@ -20,6 +20,8 @@ from mcp_mirror.server.sessions import Sessions
 _NOTIFY_TIMEOUT: Final = 5.0
 """Seconds that a notification to one session may take."""
 _MAX_STREAMS: Final = 1024
+_MAX_UPDATES: Final = 1_000
+"""Updates of different resources that wait for one client: an upstream chooses the URIs below a subscribed one."""
 UPDATED: Final = "notifications/resources/updated"
 
 Kind = str
@@ -68,8 +70,9 @@ class SubscriptionStream:
             self._enqueue(f"notifications/{kind}/list_changed", {})
 
     def resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
-        """Notify the client that a resource was updated."""
-        self._enqueue(UPDATED, {**params, "uri": uri})
+        """Notify the client that a resource was updated; drop the update if too many wait."""
+        if len(self._pending) < _MAX_UPDATES or (UPDATED, uri) in self._pending:
+            self._enqueue(UPDATED, {**params, "uri": uri})
 
     def _enqueue(self, method: str, params: Mapping[str, Any]) -> None:
         self._pending[method, str(params.get("uri", ""))] = params
@@ -86,7 +89,8 @@ class SubscriptionStream:
             if not self._pending:
                 self._has_pending = anyio.Event()
                 await self._has_pending.wait()
-            (method, _), params = self._pending.popitem()
+            method, uri = next(iter(self._pending))
+            params = self._pending.pop((method, uri))
             params = {**params, "_meta": {**params.get("_meta", {}), **meta}}
             notification: Any = types.Notification[Any, str](method=method, params=params)
             await context.session.send_notification(notification, related_request_id=context.request_id)
@@ -123,11 +127,12 @@ class Announcements:
         self._streams.discard(stream)
 
     def resource_updated(self, session: Session, uri: str, params: Mapping[str, Any]) -> None:
-        """Notify one session that a resource was updated."""
+        """Notify one session that a resource was updated; drop the update if too many wait."""
         if (pending := self._updates.get(session)) is None:
             pending = self._updates[session] = {}
             self._tasks.start_soon(self._send_updates, session, pending)
-        pending[uri] = {**params, "uri": uri}
+        if len(pending) < _MAX_UPDATES or uri in pending:
+            pending[uri] = {**params, "uri": uri}
 
     async def list_changed(self, change: ListChange) -> None:
         """Notify the clients that may see a change; a session that does not read does not delay the others."""
