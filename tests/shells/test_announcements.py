@@ -82,7 +82,7 @@ async def test_only_so_many_updates_wait_for_a_slow_stream_and_the_oldest_are_fi
     stream.list_changed("tools")
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.serve, context)
+            tasks.start_soon(stream.serve, cast("Any", context))
             while len(context.received) < 1_002:
                 await anyio.lowlevel.checkpoint()
             await anyio.wait_all_tasks_blocked()

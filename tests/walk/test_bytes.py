@@ -131,3 +131,21 @@ async def test_a_header_is_computed_from_the_value_behind_a_pointer(
             assert result.is_error is not True, received
             encoded = base64.b64encode("Zürich, é".encode()).decode()
             assert received == f"header==?base64?{encoded}?= argument=Zürich, é"
+
+
+async def test_long_integers_do_not_disturb_the_check_of_headers(
+    configured: Configured, serve: Serve, listening: Listening
+) -> None:
+    async with listening("annotated.py") as port:
+        config = configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}}, mirror={"expose_originals": True})
+        stamped = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "route"}
+        params = f'{{"name":"route","arguments":{{"region":"a","rest":{INTEGER}}},"_meta":{json.dumps(ENVELOPE)}}}'
+        body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
+        async with serve(config) as served, httpx2.AsyncClient() as client:
+            answers = [
+                await client.post(served.url, content=body, headers=HEADERS | stamped | {"mcp-param-region": region})
+                for region in ("a", "b")
+            ]
+            matching, other = (json.loads(answer.text) for answer in answers)
+            assert matching["error"]["message"] == "Parse error"  # the upstream's, which does not read such integers
+            assert "Mcp-Param-Region header does not match" in other["error"]["message"]

@@ -151,7 +151,7 @@ class Relay:
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
         return ClientList(merged.items, 0 if failures else ttl_ms, scope)
 
-    def _keep_pages(self, pages: Mapping[tuple[Kind, str, str], Page]) -> None:
+    def _keep_pages(self, pages: dict[tuple[Kind, str, str], Page]) -> None:
         """Keep lists for the time in which their upstreams are down."""
         kept = {key: page for key, page in self._last_pages.items() if key not in pages} | pages
         size = sum(page.size for page in kept.values())

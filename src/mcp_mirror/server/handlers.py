@@ -21,9 +21,9 @@ from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, Kind
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, Reply, build_error_reply
-from mcp_mirror.core.schema import Schema
 from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.context_budgets import read_conversation
+from mcp_mirror.gateway.dispatch import select_header_arguments
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
 from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
@@ -204,7 +204,10 @@ class Handlers:
             is_limited=True,
         )
         if request.headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(request.name)):
-            _check_headers(schema, call.arguments, request.headers)
+            mirrored = select_header_arguments(call.catalog.entries[request.name], (call.arguments,))
+            rejection = validate_mcp_param_headers(schema, mirrored, request.headers)
+            if isinstance(rejection, InboundLadderRejection):
+                raise MCPError(rejection.code, rejection.message, rejection.data)
         reply = await self.gateway.call_tool(call)
         if caller.shows_views and call.name == TOOL and TOOL in call.own_tools:
             return await add_overview(self.gateway, caller.namespace, reply)
@@ -422,13 +425,6 @@ def sdk_part(empty: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
 
 def _headers_of(context: Context) -> Mapping[str, str] | None:
     return None if context.request is None else context.request.headers
-
-
-def _check_headers(schema: Schema, arguments: Buffer, headers: Mapping[str, str]) -> None:
-    """Raise an `MCPError` if a 2026-07-28 client sent other arguments in HTTP headers than in the body."""
-    rejection = validate_mcp_param_headers(schema, json.loads(bytes(arguments)), headers)
-    if isinstance(rejection, InboundLadderRejection):
-        raise MCPError(rejection.code, rejection.message, rejection.data)
 
 
 def _is_small(member: Buffer | Segments) -> bool:
