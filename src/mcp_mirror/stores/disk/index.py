@@ -30,10 +30,12 @@ _LOCK_TIMEOUT: Final = 10_000
 """Milliseconds to wait for the write lock."""
 _SHORT_LOCK_TIMEOUT: Final = 100
 """Milliseconds to wait for the write lock for a change that can be made later."""
-_LOG_PAGES: Final = 4000
+_PAGE_BYTES: Final = 8192
+"""Bytes of a page of a new index: of 4,096 bytes, a seventh stayed empty beside three rows with values of 1 KB."""
+_LOG_PAGES: Final = 2000
 """Pages of the log after which a change copies the log to the index, if no checkpoint has done so before."""
 _VACUUMED: Final = 10_000
-"""Free pages of 4 KiB that are returned to the system at each start."""
+"""Free pages that are returned to the system at each start."""
 _AHEAD: Final = 60.0
 """Seconds by which the written expiry of a used value exceeds its lifetime, so that not every use is a write."""
 _AHEAD_PART: Final = 0.1
@@ -125,7 +127,9 @@ class Index:
         self._open = sqlite3.connect(
             self._path, timeout=_LOCK_TIMEOUT / 1000, isolation_level=None, check_same_thread=False
         )
-        self._open.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only effective before the first table
+        # The first two are only effective before the first table.
+        self._open.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        self._open.execute("PRAGMA auto_vacuum = INCREMENTAL")
         self._open.execute("PRAGMA journal_mode = WAL")
         self._open.execute("PRAGMA synchronous = FULL")
         self._open.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
