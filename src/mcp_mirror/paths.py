@@ -7,7 +7,7 @@ This module contains only the grammar; whether a value exists under a path is a 
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -214,6 +214,28 @@ def is_whole_notice(text: str) -> bool:
 def is_pathless_notice(text: str) -> bool:
     """Whether a text is a notice without its first line, the path: some models paste that as an argument."""
     return bool(_PATHLESS_NOTICE.match(text)) and text.endswith(_NOTICE_ENDS) and not find_bases(text)
+
+
+def find_copied_notice(text: str, notices: Mapping[str, str]) -> str | None:
+    """The base of the notice of which a text is a copy, possibly with a few wrong lines; None if that is uncertain.
+
+    The first lines, which describe the values, must be equal, and more than half of the other lines. Several equally
+    similar notices are uncertain.
+
+    Args:
+        text: The text, without the line of the path.
+        notices: The texts of notices, without that line, by base.
+    """
+    first, *rest = text.strip().split("\n")
+    lines = set(rest)
+    equal = {
+        base: len(lines.intersection(known.split("\n")))
+        for base, known in notices.items()
+        if known.startswith(f"{first}\n")
+    }
+    most = max(equal.values(), default=0)
+    closest = [base for base in equal if equal[base] == most]
+    return closest[0] if len(closest) == 1 and 2 * most > len(lines) else None
 
 
 def find_notice_bases(text: str) -> frozenset[str]:

@@ -12,6 +12,7 @@ from mcp_mirror.evals.pointers import bases_in_results, judge_pointer, value_at
 UUID = "9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 GET = f"get-{UUID}"
 OTHER = f"other-{UUID}"
+KNOWN = {GET: "", OTHER: ""}
 NOTICE = f'"{GET}"\nThis path stands for object 9 kB.\nUse it or path/key as argument of next tool.'
 TEXT = "word " * 9
 VALUE = {"rows": [{"a": 1}], "text": TEXT}
@@ -69,7 +70,7 @@ SEND_CALL = ExpectedCall(tool=("send",), pointer_input={"text": "get/rows"})
     ],
 )
 def test_a_path_is_judged_as_exact_forgiven_or_wrong(value: Any, form: str) -> None:
-    judged = judge_pointer(value, {GET, OTHER}, "get/rows")
+    judged = judge_pointer(value, KNOWN, "get/rows")
     assert judged.form == form
     assert (judged.path is None) == (form == "wrong")
     assert bool(judged.reason) == (form != "exact")
@@ -77,18 +78,32 @@ def test_a_path_is_judged_as_exact_forgiven_or_wrong(value: Any, form: str) -> N
 
 
 def test_a_whole_notice_is_forgiven_and_one_with_two_paths_is_wrong() -> None:
-    assert judge_pointer(NOTICE, {GET}, "get").form == "forgiven"
-    assert judge_pointer(NOTICE.replace("object", OTHER), {GET, OTHER}, "").form == "wrong"
+    assert judge_pointer(NOTICE, {GET: NOTICE}, "get").form == "forgiven"
+    assert judge_pointer(NOTICE.replace("object", OTHER), KNOWN, "").form == "wrong"
+
+
+def test_a_notice_without_its_path_is_forgiven_if_it_is_a_copy_of_one() -> None:
+    lines = [
+        "This path stands for the result. Preview, not the result: text, 9 kB",
+        "| a",
+        "| b",
+        "Use it in the next tool.",
+    ]
+    copied, wrong = "\n".join(lines), "\n".join([lines[0], "| x", "| y", lines[-1]])
+    known = {GET: f'"{GET}"\n{copied}', OTHER: f'"{OTHER}"\nThis path stands for 1 kB.\nUse it in the next tool.'}
+    assert judge_pointer(copied.replace("| b", "| c"), known, "get").form == "forgiven"
+    assert judge_pointer(wrong, known, "get").form == "wrong"
+    assert judge_pointer(copied, {**known, OTHER: known[GET]}, "").form == "wrong"
 
 
 def test_without_a_named_source_any_known_path_is_exact() -> None:
-    assert judge_pointer(f"{OTHER}/x", {GET, OTHER}, "").form == "exact"
-    assert judge_pointer(OTHER, {GET}, "").form == "wrong"
+    assert judge_pointer(f"{OTHER}/x", KNOWN, "").form == "exact"
+    assert judge_pointer(OTHER, {GET: ""}, "").form == "wrong"
 
 
 def test_known_bases_are_those_that_results_add_to_their_calls() -> None:
-    assert bases_in_results([got(), made("read", f"{GET} holds text", {"path": GET})]) == {GET}
-    assert bases_in_results([made("read", f"no {OTHER}, nearest {GET}", {"path": OTHER}, fails=True)]) == {GET}
+    assert [*bases_in_results([got(), made("read", f"{GET} holds text", {"path": GET})])] == [GET]
+    assert bases_in_results([made("read", f"no {OTHER}, nearest {GET}", {"path": OTHER}, fails=True)]).keys() == {GET}
 
 
 def test_a_value_is_found_by_a_pointer() -> None:
@@ -143,7 +158,7 @@ def test_without_a_named_source_the_value_of_the_path_must_arrive() -> None:
 def test_a_path_can_be_known_from_earlier_calls() -> None:
     pass_on = case(calls=(SEND_CALL,))
     call = sent(f"{GET}/rows", [{"a": 1}])
-    assert verdict(pass_on, call, earlier=(got(),), earlier_bases=frozenset({GET})).exact is True
+    assert verdict(pass_on, call, earlier=(got(),), earlier_bases={GET: ""}).exact is True
     assert failed(verdict(pass_on, call, earlier=(got(),))) == {
         "path for send.text": f"a path that no result contained: '{GET}/rows'"
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -639,18 +640,22 @@ async def test_a_path_or_notice_in_a_pasted_text_block_is_its_value() -> None:
             assert received.pop() == other
 
 
-async def test_a_pasted_notice_without_its_path_is_the_only_value_with_it() -> None:
+async def test_a_copied_notice_without_its_path_is_the_only_value_like_it() -> None:
     received: list[str] = []
     async with with_report(received) as mirror:
         stored = await mirror.call("report_mirrored", {})
         rest = stored.text.partition("\n")[2]
-        for pasted in (rest, f" {rest}\n", as_block(rest)):
+        miscounted = re.sub("[0-9,]+ lines [.]", "77 lines .", rest)
+        assert miscounted != rest
+        for pasted in (rest, f" {rest}\n", as_block(rest), miscounted):
             assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
             assert received.pop() == "A line of the report.\n" * 2_000
             read = await mirror.call("memory_read", {"memory_path": pasted})
             assert "A line of the report." in read.text
-        other = await mirror.call("save_mirrored", {"content": rest}, namespace="other")
-        assert other.is_error
+        described, *_, used = rest.splitlines()
+        other_text = f"{described}\n| another\n| text\n{used}"
+        assert (await mirror.call("save_mirrored", {"content": other_text})).is_error
+        assert (await mirror.call("save_mirrored", {"content": rest}, namespace="other")).is_error
     assert received == []
 
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any, Final
@@ -61,7 +61,7 @@ class Run:
     gateway: bool
     earlier: tuple[MadeCall, ...] = ()
     """Calls that were made before the prompt."""
-    earlier_bases: frozenset[str] = frozenset()
+    earlier_bases: Mapping[str, str] = field(default_factory=dict)
     """The bases in the results of those calls that the model saw."""
 
     @property
@@ -69,9 +69,9 @@ class Run:
         """The model's calls, each with the upstream's name of its tool."""
         return tuple((self.name_of(made.call.name), made) for made in self.transcript.made_calls)
 
-    def known_before(self, index: int) -> frozenset[str]:
-        """The bases that the model could know before its call at this index."""
-        return self.earlier_bases | bases_in_results(self.transcript.made_calls[:index])
+    def known_before(self, index: int) -> dict[str, str]:
+        """The bases that the model could know before its call at this index, with the texts that contain them."""
+        return {**self.earlier_bases, **bases_in_results(self.transcript.made_calls[:index])}
 
     def results_of(self, wanted: ResultOf) -> list[Any]:
         """The results of a tool as recorded by its upstream, newest first."""
@@ -181,7 +181,7 @@ def _judge_pointers(match: _Match, run: Run) -> list[tuple[_Match, str, JudgedPo
     return [(match, name, _judge_argument(arguments, name, known, source)) for name, source in names.items()]
 
 
-def _judge_argument(arguments: Mapping[str, Any], name: str, known: frozenset[str], source: str) -> JudgedPointer:
+def _judge_argument(arguments: Mapping[str, Any], name: str, known: Mapping[str, str], source: str) -> JudgedPointer:
     if name not in arguments:
         return JudgedPointer("missing", "the argument is missing")
     return judge_pointer(arguments[name], known, source)

@@ -3,7 +3,7 @@
 Pure. A model can know the paths in the results before the call.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -11,7 +11,9 @@ from mcp_mirror.evals.conversation import MadeCall
 from mcp_mirror.paths import (
     MemoryPath,
     find_bases,
+    find_copied_notice,
     find_notice_bases,
+    is_pathless_notice,
     label_of,
     parse_path,
     strip_wrapping,
@@ -35,25 +37,26 @@ class JudgedPointer:
     """The intended path, if the argument contains one."""
 
 
-def bases_in_results(made_calls: Iterable[MadeCall]) -> frozenset[str]:
-    """The bases in results, without those that a result only repeats from its call."""
-    bases: set[str] = set()
-    for made in made_calls:
-        bases |= find_bases(made.result.text) - find_bases(str(made.call.arguments))
-    return frozenset(bases)
+def bases_in_results(made_calls: Iterable[MadeCall]) -> dict[str, str]:
+    """The bases in results, each with the result's text, without those that a result only repeats from its call."""
+    return {
+        base: made.result.text
+        for made in made_calls
+        for base in find_bases(made.result.text) - find_bases(str(made.call.arguments))
+    }
 
 
-def judge_pointer(value: Any, known: Container[str], source: str) -> JudgedPointer:
+def judge_pointer(value: Any, known: Mapping[str, str], source: str) -> JudgedPointer:
     """Judge an argument that should be a path.
 
     Args:
         value: The argument.
-        known: The bases that the model could know.
+        known: The bases that the model could know, with the texts of the results that contain them.
         source: The expected source of the value: a tool, `tool/pointer` for a part of its result, or empty for any.
     """
     if not isinstance(value, str):
         return JudgedPointer("wrong", f"a value instead of a path: {_shorten(value)}")
-    path = _intended_path(value)
+    path = _intended_path(value, known)
     if path is None:
         return JudgedPointer("wrong", f"not a path: {_shorten(value)}")
     if path.base not in known:
@@ -65,12 +68,15 @@ def judge_pointer(value: Any, known: Container[str], source: str) -> JudgedPoint
     return JudgedPointer("forgiven", f"more text than the path: {_shorten(value)}", path)
 
 
-def _intended_path(value: str) -> MemoryPath | None:
-    """The path in a text, in any form that the gateway accepts."""
+def _intended_path(value: str, known: Mapping[str, str]) -> MemoryPath | None:
+    """The path in a text, in any form that the gateway accepts, also of a notice without its first line, the path."""
     value = unwrap_text_block(value)
     if path := parse_path(strip_wrapping(value)):
         return path
     bases = find_notice_bases(value.strip())
+    if is_pathless_notice(value.strip()):
+        copied = find_copied_notice(value, {base: text.partition("\n")[2] for base, text in known.items()})
+        bases = frozenset({copied} if copied else ())
     return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
 
 

@@ -119,8 +119,8 @@ class _Earlier:
     entries: tuple[Entry, ...]
     made_calls: tuple[MadeCall, ...]
     """All its calls, including those that the model does not see."""
-    known_bases: frozenset[str]
-    """The bases in the results that the model sees."""
+    known_bases: Mapping[str, str]
+    """The bases in the results that the model sees, with the texts of these results."""
 
 
 async def _make_earlier_calls(case: Case, servers: Servers) -> _Earlier:
