@@ -610,6 +610,17 @@ def values_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and len(path.name) in (32, 64)]
 
 
+async def test_expired_values_make_room_for_a_namespace_without_a_name(store: Store, clock: Clock) -> None:
+    await put(store, clock, "t-1", bytes(500), "")
+    for number in range(3):
+        await put(store, clock, f"old-{number}", bytes(150), "other")
+    clock.now += TTL - 1
+    assert isinstance(await store.describe("", "t-1"), Descriptor)
+    clock.now += 2
+    await put(store, clock, "t-2", bytes(450), "new")
+    assert isinstance(await store.describe("", "t-1"), Descriptor)
+
+
 @pytest.mark.parametrize("junk", [0, 50_000, 900_000])
 async def test_a_value_in_a_file_survives_the_removal_of_that_file(
     roomy: Store, clock: Clock, tmp_path: Path, junk: int

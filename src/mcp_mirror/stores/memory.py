@@ -266,7 +266,7 @@ class MemoryStore:
         """
         self._expire_values(EXPIRED_PER_PUT)
         plan = self._plan_eviction(key, size)
-        while not plan.exceeds_share and plan.choose_namespace() and self._expire_values(1):
+        while not plan.exceeds_share and plan.choose_namespace() is not None and self._expire_values(1):
             plan = self._plan_eviction(key, size)
         try:
             plan.check()
