@@ -138,7 +138,7 @@ class RangeReader:
             span: The range, within the value.
         """
         first, last = chunks_of(span)
-        self._build_envelope, self._size, self._number, self._at = envelope, size, first, 0
+        self._envelope, self._size, self._number, self._at = envelope, size, first, 0
         self._wanted = Span(span.start - first * CHUNK, span.length)
         self._room = bytearray(min(last * CHUNK, size) - first * CHUNK)
 
@@ -150,7 +150,7 @@ class RangeReader:
         """
         view = memoryview(sealed)
         for begin in range(0, len(view), SEALED_CHUNK):
-            chunk = self._build_envelope.open_chunk(self._number, view[begin : begin + SEALED_CHUNK], self._size)
+            chunk = self._envelope.open_chunk(self._number, view[begin : begin + SEALED_CHUNK], self._size)
             self._room[self._at : self._at + len(chunk)] = chunk
             self._number, self._at = self._number + 1, self._at + len(chunk)
 

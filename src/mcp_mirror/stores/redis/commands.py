@@ -64,7 +64,8 @@ class RedisCommands:
             yield "SADD", self.keys.of("objects"), entry.mark
             yield from self.restart_expiry("objects", "bucket")
         yield "SET", self.keys.of("card", entry.name), record
-        yield from self._forget_tombstone(entry.namespace, entry.base)
+        for key, member in self._tombstone_entries(entry.namespace, entry.base):
+            yield "ZREM", key, member
         yield "ZADD", self.keys.of("order"), now, entry.name
         yield "ZADD", self.keys.of("order", entry.namespace), now, entry.base
         yield from self.add_to_lists(entry.namespace, entry.base, created)
@@ -96,17 +97,16 @@ class RedisCommands:
 
     def extend_expiry(self, entry: Entry) -> Iterator[Command]:
         """Restart the expiry of a value's keys and of the shared keys, chunks first."""
-        keys = self.keys
-        for blob in keys.blobs(entry):
+        for blob in self.keys.blobs(entry):
             yield "PEXPIRE", blob, self._blob_milliseconds
-        shared = (keys.of(kind) for kind in ("order", "ledger", "labels", "namespaces"))
-        for key in (keys.of("card", entry.name), keys.of("order", entry.namespace), *shared):
+        for key in (self.keys.of("card", entry.name), self.keys.of("order", entry.namespace)):
             yield "PEXPIRE", key, self._index_milliseconds
+        yield from self.restart_expiry("order", "ledger", "labels", "namespaces")
 
     def begin_turn(self) -> Iterator[Command]:
         """Begin a transaction, and interrupt those of other gateways. Uses of values do not interrupt any."""
         yield "INCR", self.keys.of("turn")
-        yield "PEXPIRE", self.keys.of("turn"), self._index_milliseconds
+        yield from self.restart_expiry("turn")
 
     def restart_expiry(self, *kinds: Kind) -> Iterator[Command]:
         """Restart the expiry of shared keys."""
@@ -179,10 +179,6 @@ class RedisCommands:
         if keys:
             yield "UNLINK", *keys
 
-    def _forget_tombstone(self, namespace: str, base: str) -> Iterator[Command]:
-        for key, member in self._tombstone_entries(namespace, base):
-            yield "ZREM", key, member
-
     def _tombstone_entries(self, namespace: str, base: str) -> tuple[tuple[str, str], tuple[str, str]]:
         """The sorted sets of tombstones, and the member in each."""
         return (self.keys.of("graves"), f"{namespace}:{base}"), (self.keys.of("graves", namespace), base)
@@ -192,8 +188,7 @@ class RedisCommands:
         for field, tokens in zip(traffic_fields(namespace), (traffic.sent, traffic.kept_out), strict=True):
             yield "HINCRBY", self.keys.of("traffic"), field, tokens
         yield "SADD", self.keys.of("namespaces"), namespace
-        for kind in ("traffic", "namespaces"):
-            yield "PEXPIRE", self.keys.of(kind), self._index_milliseconds
+        yield from self.restart_expiry("traffic", "namespaces")
 
 
 def _sums_of(entry: Entry) -> dict[str, int]:

@@ -30,7 +30,7 @@ from mcp_mirror.stores.redis.commands import Command
 from mcp_mirror.stores.redis.connection import RedisConnection
 from mcp_mirror.stores.redis.records import Keys, encode_name
 
-_FIELD: Final = "e"
+_FIELD: Final = b"e"
 """The field of a stream entry that contains it."""
 _AT_ONCE: Final = 200
 """Commands, entries or sums of one exchange, which the event loop handles in a few milliseconds."""
@@ -105,7 +105,7 @@ class RedisEventLog:
         while len(found) < limit:
             wanted = min(limit - len(found), _AT_ONCE)
             [replies] = await self._redis.run([("XREVRANGE", key, end, start, "COUNT", wanted)])
-            found += [(_build_cursor(identity), fields[1]) for identity, fields in _pair_entries(replies)]
+            found += [(_build_cursor(identity), dict(_pair(fields))[_FIELD]) for identity, fields in replies]
             if len(replies) < wanted:
                 break
             end = f"({_parse_cursor(found[-1][0])}"
@@ -144,22 +144,11 @@ class RedisEventLog:
 
 
 def _pair(reply: Any) -> Iterator[tuple[bytes, bytes]]:
-    """The fields and values of a hash, from either form of the reply."""
+    """The fields and values of a hash or a stream entry, from either form of the reply."""
     if isinstance(reply, Mapping):
         yield from reply.items()
         return
     yield from zip(reply[::2], reply[1::2], strict=True)
-
-
-def _pair_entries(replies: Any) -> Iterator[tuple[bytes, Sequence[bytes]]]:
-    """The ids and fields of stream entries."""
-    for identity, fields in replies:
-        yield identity, fields if not isinstance(fields, Mapping) else [*_flatten(fields)]
-
-
-def _flatten(fields: Mapping[bytes, bytes]) -> Iterator[bytes]:
-    for name, value in fields.items():
-        yield from (name, value)
 
 
 def _decode_sums(fields: Mapping[bytes, bytes]) -> dict[SumKey, Sums]:
