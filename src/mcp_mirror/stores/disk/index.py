@@ -20,11 +20,10 @@ from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import Blobs, Draft, name_of
 from mcp_mirror.stores.disk.eviction import TOTALS, DiskEviction
 from mcp_mirror.stores.disk.formats import migrate
-from mcp_mirror.stores.disk.listings import DiskListings
 from mcp_mirror.stores.encryption import HEAD, MAGIC
 from mcp_mirror.stores.quotas import BATCH_SECONDS, EXPIRED_PER_BATCH
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.types import Descriptor, Span, StoreStats, StoreTotals, Traffic
+from mcp_mirror.types import Descriptor, Span, StoreTotals, Traffic
 
 _LOCK_TIMEOUT: Final = 10_000
 """Milliseconds to wait for the write lock."""
@@ -51,17 +50,6 @@ _FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, s
 _EXPIRED_ROW: Final = """SELECT rowid, namespace, base, descriptor, size FROM entries
     WHERE namespace = ? AND base = ? AND expires <= ?"""
 _SEALED_WITH: Final = "FROM entries WHERE substr(descriptor, 1, 1) = ? AND substr(descriptor, 2, ?) = ?"
-_LABELS: Final = """WITH RECURSIVE labels (namespace, label) AS (
-        SELECT namespace, (SELECT min(label) FROM entries WHERE namespace = usage.namespace)
-        FROM usage WHERE coalesce(namespace = :namespace, true)
-        UNION SELECT namespace, (
-            SELECT min(label) FROM entries WHERE namespace = labels.namespace AND label > labels.label)
-        FROM labels WHERE label IS NOT NULL)
-    SELECT label FROM labels WHERE label IS NOT NULL"""
-"""The labels of one namespace, or of all for NULL: one index lookup per label, independent of the number of values."""
-_NAMESPACES: Final = """SELECT namespace FROM usage
-    WHERE EXISTS (SELECT 1 FROM entries WHERE namespace = usage.namespace AND expires > ?)
-    UNION SELECT namespace FROM traffic"""
 _BLOBS: Final = "SELECT digest, start, held FROM blobs"
 _COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
     ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
@@ -106,7 +94,6 @@ class Index:
         self._clock = clock
         self._blobs = blobs
         self._eviction = DiskEviction(policy, clock, records)
-        self._listings = DiskListings(records, policy.lifetime)
         self._lock = RLock()
         self._pending_uses: dict[Key, float] = {}
         """Uses that are not written yet, because the written expiry is late enough."""
@@ -214,32 +201,6 @@ class Index:
         self._remove_doomed_files()
         return gone > 0
 
-    def listed(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first; see `Store.list`.
-
-        Raises:
-            LookupError: `after` does not exist.
-        """
-        with self._lock:
-            return self._listings.list(self._connection, self._clock(), namespace, after, label, limit)
-
-    def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases next to a text in alphabetical order."""
-        with self._lock:
-            return self._listings.bases_near(self._connection, self._clock(), namespace, text, limit)
-
-    def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of the newest values, newest first."""
-        with self._lock:
-            return self._listings.newest(self._connection, self._clock(), namespace, limit)
-
-    def stats(self, namespace: str) -> StoreStats:
-        """The number and bytes of the stored values, and the counted tokens."""
-        with self._lock:
-            kept = self._listings.sum_unexpired(self._connection, self._clock(), namespace)
-        counted = self._read_rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
-        return StoreStats(*kept, Traffic(*counted[0]) if counted else Traffic())
-
     def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
         values, size = self._read_rows(TOTALS, ())[0]
@@ -249,18 +210,6 @@ class Index:
         """Add to the counted tokens, without waiting for the disk or long for another process."""
         with self._change(is_durable=False) as change:
             change.execute(_COUNT, (namespace, traffic.sent, traffic.kept_out))
-
-    def namespaces(self) -> frozenset[str]:
-        """The namespaces with stored values or counted tokens."""
-        return frozenset(namespace for (namespace,) in self._read_rows(_NAMESPACES, (self._clock(),)))
-
-    def labels(self, namespace: str | None) -> frozenset[str]:
-        """The tool labels of a namespace's values; of all values and tombstones for None."""
-        with self._lock:
-            rows = self._connection.execute(_LABELS, {"namespace": namespace}).fetchall()
-        if namespace is None:
-            rows += self._read_rows("SELECT DISTINCT label FROM tombstones", ())
-        return frozenset(label for (label,) in rows if label)
 
     def reconcile(self) -> int:
         """Remove files without a value and values without their file; return the number of removed values.
@@ -285,9 +234,15 @@ class Index:
             raise sqlite3.ProgrammingError("the store is closed")
         return self._open
 
-    def _read_rows(self, query: str, parameters: tuple[Any, ...]) -> list[Any]:
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Lock the index for the duration of the context, and yield the connection."""
         with self._lock:
-            return self._connection.execute(query, parameters).fetchall()
+            yield self._connection
+
+    def _read_rows(self, query: str, parameters: tuple[Any, ...]) -> list[Any]:
+        with self.reading() as connection:
+            return connection.execute(query, parameters).fetchall()
 
     @contextmanager
     def _change(self, *, is_durable: bool = True, writes_uses: bool = True) -> Iterator[sqlite3.Connection]:

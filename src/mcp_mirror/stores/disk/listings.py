@@ -1,15 +1,14 @@
-"""Searches the index of the disk store for unexpired values: pages of lists, bases, and sums.
-
-Callers hold the lock of the index, see `index`.
-"""
+"""Searches the index of the disk store for unexpired values: pages of lists, bases, labels and sums."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
+from mcp_mirror.stores.disk.index import Index
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.types import Descriptor
+from mcp_mirror.types import Descriptor, StoreStats, Traffic
 
 _LIST: Final = """SELECT base, descriptor, expires FROM entries {index}
     WHERE namespace = :namespace AND expires > :now {label} {after} ORDER BY created DESC, rowid DESC"""
@@ -34,87 +33,119 @@ _STATS: Final = """SELECT "values" - gone, bytes - size FROM usage, (
         SELECT count(*) AS gone, coalesce(sum(size), 0) AS size FROM entries
         WHERE expires <= :now AND namespace = :namespace) WHERE namespace = :namespace"""
 """The sums without expired values that are not removed yet."""
+_LABELS: Final = """WITH RECURSIVE labels (namespace, label) AS (
+        SELECT namespace, (SELECT min(label) FROM entries WHERE namespace = usage.namespace)
+        FROM usage WHERE coalesce(namespace = :namespace, true)
+        UNION SELECT namespace, (
+            SELECT min(label) FROM entries WHERE namespace = labels.namespace AND label > labels.label)
+        FROM labels WHERE label IS NOT NULL)
+    SELECT label FROM labels WHERE label IS NOT NULL"""
+"""The labels of one namespace, or of all for NULL: one index lookup per label, independent of the number of values."""
+_NAMESPACES: Final = """SELECT namespace FROM usage
+    WHERE EXISTS (SELECT 1 FROM entries WHERE namespace = usage.namespace AND expires > ?)
+    UNION SELECT namespace FROM traffic"""
+_TRAFFIC: Final = "SELECT sent, kept_out FROM traffic WHERE namespace = ?"
 
 
 class DiskListings:
-    """Lists the values of namespaces. All methods take a connection and the time, in seconds since the epoch."""
+    """Lists the values of namespaces. Safe for use from any thread."""
 
-    def __init__(self, records: RecordCodec[Descriptor], lifetime: float) -> None:
-        self._records, self._lifetime = records, lifetime
+    def __init__(
+        self, index: Index, records: RecordCodec[Descriptor], clock: Callable[[], float], lifetime: float
+    ) -> None:
+        self._index, self._records, self._clock, self._lifetime = index, records, clock, lifetime
 
-    def list(
-        self,
-        connection: sqlite3.Connection,
-        now: float,
-        namespace: str,
-        after: str | None,
-        label: str,
-        limit: int | None,
-    ) -> tuple[Descriptor, ...]:
+    def list(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first; see `Store.list`.
 
         Raises:
             LookupError: `after` does not exist.
         """
+        now = self._clock()
         parameters: dict[str, Any] = {"namespace": namespace, "now": now, "label": label}
-        if after is not None:
-            place = "SELECT created, rowid FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
-            row = connection.execute(place, (namespace, after, now)).fetchone()
-            if row is None:
-                raise LookupError(after)
-            parameters |= {"created": row[0], "row": row[1]}
-        query = _LIST.format(
-            index=self._choose_index(connection, namespace, now, _BY_TOOL if label else _BY_CREATION),
-            label=_OF_LABEL if label else "",
-            after=_AFTER if after is not None else "",
-        )
         page: list[Descriptor] = []
-        with closing(connection.execute(query, parameters)) as rows:
-            for base, record, expires in rows:
-                if len(page) == limit:
-                    break
-                if known := self._records.decode_or_report(namespace, base, record):
-                    shown = min(expires, now + self._lifetime)
-                    page.append(known if known.expires == shown else replace(known, expires=shown))
+        with self._index.reading() as connection:
+            if after is not None:
+                place = "SELECT created, rowid FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
+                row = connection.execute(place, (namespace, after, now)).fetchone()
+                if row is None:
+                    raise LookupError(after)
+                parameters |= {"created": row[0], "row": row[1]}
+            query = _LIST.format(
+                index=_choose_index(connection, namespace, now, _BY_TOOL if label else _BY_CREATION),
+                label=_OF_LABEL if label else "",
+                after=_AFTER if after is not None else "",
+            )
+            with closing(connection.execute(query, parameters)) as rows:
+                for base, record, expires in rows:
+                    if len(page) == limit:
+                        break
+                    if known := self._records.decode_or_report(namespace, base, record):
+                        shown = min(expires, now + self._lifetime)
+                        page.append(known if known.expires == shown else replace(known, expires=shown))
         return tuple(page)
 
-    def bases_near(
-        self, connection: sqlite3.Connection, now: float, namespace: str, text: str, limit: int
-    ) -> tuple[str, ...]:
+    def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
+        now = self._clock()
         parameters: dict[str, Any] = {"namespace": namespace, "text": text, "limit": limit, "now": now}
-        index = self._choose_index(connection, namespace, now, _BY_BASE)
-        below, above = (
-            connection.execute(query.format(index=index), parameters).fetchall() for query in (_BELOW, _ABOVE)
-        )
+        with self._index.reading() as connection:
+            index = _choose_index(connection, namespace, now, _BY_BASE)
+            below, above = (
+                connection.execute(query.format(index=index), parameters).fetchall() for query in (_BELOW, _ABOVE)
+            )
         return tuple(base for (base,) in (*reversed(below), *above))
 
-    def newest(self, connection: sqlite3.Connection, now: float, namespace: str, limit: int) -> tuple[str, ...]:
+    def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
+        now = self._clock()
         parameters: dict[str, Any] = {"namespace": namespace, "now": now, "limit": limit}
-        query = _NEWEST.format(index=self._choose_index(connection, namespace, now, _BY_CREATION))
-        return tuple(base for (base,) in connection.execute(query, parameters))
+        with self._index.reading() as connection:
+            query = _NEWEST.format(index=_choose_index(connection, namespace, now, _BY_CREATION))
+            return tuple(base for (base,) in connection.execute(query, parameters))
 
-    def sum_unexpired(self, connection: sqlite3.Connection, now: float, namespace: str) -> tuple[int, int]:
-        """The values and bytes of a namespace without expired values, counted by the smaller part."""
-        own = connection.execute('SELECT "values", bytes FROM usage WHERE namespace = ?', (namespace,)).fetchone()
-        if not own:
-            return 0, 0
-        if not connection.execute(_EXPIRED, (namespace, now)).fetchone():
-            return own[0], own[1]
-        half = own[0] // 2
-        values, size = connection.execute(_UNEXPIRED, (namespace, now, half + 1)).fetchone()
-        if values > half:
-            values, size = connection.execute(_STATS, {"namespace": namespace, "now": now}).fetchone()
-        return values, size
+    def stats(self, namespace: str) -> StoreStats:
+        """The number and bytes of the unexpired values, and the counted tokens."""
+        with self._index.reading() as connection:
+            kept = _sum_unexpired(connection, namespace, self._clock())
+            counted = connection.execute(_TRAFFIC, (namespace,)).fetchone()
+        return StoreStats(*kept, Traffic(*counted) if counted else Traffic())
 
-    def _choose_index(self, connection: sqlite3.Connection, namespace: str, now: float, in_order: str) -> str:
-        """The index for a search of unexpired values in some order.
+    def namespaces(self) -> frozenset[str]:
+        """The namespaces with stored values or counted tokens."""
+        with self._index.reading() as connection:
+            return frozenset(namespace for (namespace,) in connection.execute(_NAMESPACES, (self._clock(),)))
 
-        The index on expiry, if values have expired and few have not: the one in that order would pass by all the
-        expired ones. Otherwise the one in that order: SQLite would sort all values.
-        """
-        if not connection.execute(_EXPIRED, (namespace, now)).fetchone():
-            return in_order
-        [few, _] = connection.execute(_UNEXPIRED, (namespace, now, _FEW + 1)).fetchone()
-        return _BY_EXPIRY if few <= _FEW else in_order
+    def labels(self, namespace: str | None) -> frozenset[str]:
+        """The tool labels of a namespace's values; of all values and tombstones for None."""
+        with self._index.reading() as connection:
+            rows = connection.execute(_LABELS, {"namespace": namespace}).fetchall()
+            if namespace is None:
+                rows += connection.execute("SELECT DISTINCT label FROM tombstones").fetchall()
+        return frozenset(label for (label,) in rows if label)
+
+
+def _sum_unexpired(connection: sqlite3.Connection, namespace: str, now: float) -> tuple[int, int]:
+    """The values and bytes of a namespace without expired values, counted by the smaller part."""
+    own = connection.execute('SELECT "values", bytes FROM usage WHERE namespace = ?', (namespace,)).fetchone()
+    if not own:
+        return 0, 0
+    if not connection.execute(_EXPIRED, (namespace, now)).fetchone():
+        return own[0], own[1]
+    half = own[0] // 2
+    values, size = connection.execute(_UNEXPIRED, (namespace, now, half + 1)).fetchone()
+    if values > half:
+        values, size = connection.execute(_STATS, {"namespace": namespace, "now": now}).fetchone()
+    return values, size
+
+
+def _choose_index(connection: sqlite3.Connection, namespace: str, now: float, in_order: str) -> str:
+    """The index for a search of unexpired values in some order.
+
+    The index on expiry, if values have expired and few have not: the one in that order would pass by all the expired
+    ones. Otherwise the one in that order: SQLite would sort all values.
+    """
+    if not connection.execute(_EXPIRED, (namespace, now)).fetchone():
+        return in_order
+    [few, _] = connection.execute(_UNEXPIRED, (namespace, now, _FEW + 1)).fetchone()
+    return _BY_EXPIRY if few <= _FEW else in_order

@@ -27,6 +27,7 @@ from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
 from mcp_mirror.stores.disk.event_log import DiskEventLog
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.disk.index import Index, ValueLocation
+from mcp_mirror.stores.disk.listings import DiskListings
 from mcp_mirror.stores.encryption import CHANGED, EncryptedEventLog, Encryptor, clamp_span, sealed_span
 from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
@@ -79,6 +80,7 @@ class DiskStore:
         self.events: Final[EventLog] = EncryptedEventLog(self._event_log, self._encryptor)
         self._records = RecordCodec(pack_descriptor, unpack_descriptor, self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
+        self._listings = DiskListings(self._index, self._records, clock, policy.lifetime)
         self._sweeper = ExpirySweeper(partial(self._run, self._maintain))
         self._reserve_lock = RLock()
         self._threads: anyio.CapacityLimiter | None = None
@@ -133,19 +135,19 @@ class DiskStore:
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
-        return await self._run(self._index.listed, namespace, after, label, limit)
+        return await self._run(self._listings.list, namespace, after, label, limit)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
-        return await self._run(self._index.bases_near, namespace, text, limit)
+        return await self._run(self._listings.bases_near, namespace, text, limit)
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
-        return await self._run(self._index.newest, namespace, limit)
+        return await self._run(self._listings.newest, namespace, limit)
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
-        return await self._run(self._index.stats, namespace)
+        return await self._run(self._listings.stats, namespace)
 
     async def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
@@ -157,11 +159,11 @@ class DiskStore:
 
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with stored values or counted tokens."""
-        return await self._run(self._index.namespaces)
+        return await self._run(self._listings.namespaces)
 
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
         """The tool labels of a namespace's values; of all values and tombstones for None."""
-        return await self._run(self._index.labels, namespace)
+        return await self._run(self._listings.labels, namespace)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         return await anyio.to_thread.run_sync(partial(self._call, function, *arguments), limiter=self._threads)
