@@ -23,8 +23,8 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM
 from mcp_mirror.stores.disk.formats import STEPS
+from mcp_mirror.stores.disk.process_dir import lock_folder
 from mcp_mirror.stores.disk.store import DiskStore
-from mcp_mirror.stores.process_dir import lock_folder
 from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 
 if TYPE_CHECKING:
@@ -423,7 +423,7 @@ async def test_an_index_locked_by_another_gateway_fails_writes_not_reads(
 async def test_a_folder_locked_by_another_gateway_is_an_error(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.stores.process_dir._LOCK_TIMEOUT", 0.05)
+    monkeypatch.setattr("mcp_mirror.stores.disk.process_dir._LOCK_TIMEOUT", 0.05)
     folder.mkdir(parents=True)
     with lock_folder(folder), pytest.raises(StoreError, match="keeps it locked"):
         await opened(folder, clock).__aenter__()

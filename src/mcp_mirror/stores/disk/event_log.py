@@ -23,6 +23,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
+from mcp_mirror.stores.disk.process_dir import lock_folder
 from mcp_mirror.stores.event_log import (
     DAY,
     HOUR,
@@ -32,7 +33,6 @@ from mcp_mirror.stores.event_log import (
     count_daily_calls,
     fair_share,
 )
-from mcp_mirror.stores.process_dir import lock_folder
 
 _logger = logging.getLogger(__name__)
 
