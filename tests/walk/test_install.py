@@ -116,13 +116,27 @@ async def test_doctor_reports_why_wrapped_servers_do_not_start(
     ended = await run("doctor")
     assert ended.code == 1
     assert "claude-desktop: good: ready, 9 tools" in ended.out
-    assert "problem: claude-desktop: bad: " in ended.err
+    assert "problem: claude-desktop: bad: Server 'bad' did not start: " in ended.err
     assert "RuntimeError: no licence found" in ended.err
     assert f"claude-desktop: far: its folder {tmp_path / 'nowhere'} does not exist" in ended.err
     file.write_text(file.read_text().replace('"command": "', '"command": "/nowhere'))
     ended = await run("doctor", "claude-desktop")
     assert ended.code == 1
     assert ended.err.count("does not exist. Run `mcp-mirror uninstall`") == 3
+
+
+async def test_doctor_waits_for_the_server_and_not_for_its_last_listing(
+    raw: Any, write: Callable[..., Path], run: Run, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    write(slow=raw("ok", "--gate", str(gate)))
+    assert (await run("install", "claude-desktop")).code == 0
+    assert (await run("doctor")).code == 0
+    gate.unlink()  # from now on the server answers nothing
+    ended = await run("doctor", "--timeout", "5")
+    assert (ended.code, ended.out) == (1, "")
+    assert "problem: claude-desktop: slow: it did not list its tools within 5 s" in ended.err
 
 
 @pytest.mark.parametrize(

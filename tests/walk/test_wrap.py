@@ -17,9 +17,11 @@ from uuid import uuid4
 
 import pytest
 from gateway_processes import Start, client_transport
-from mcp import Client
+from mcp import Client, MCPError
 from notices import path_in
 from tests.walk.conftest import BOUND, SERVERS, Lines, run_command
+
+from mcp_mirror.errors import unwrap_error_group
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Listening, Run
@@ -275,6 +277,16 @@ async def test_a_server_that_does_not_start_is_an_error_for_client_and_log(
         assert reason in error["message"]
     assert client.process.returncode == 2
     assert reason.encode() in b"".join(client.stderr)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_clients_read_why_a_server_did_not_start(start: Start, home: dict[str, str], mode: Any) -> None:
+    process = await start("wrap", *server("raw.py", "exits"), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=home)
+    with pytest.raises((MCPError, ExceptionGroup)) as caught:
+        async with asyncio.timeout(BOUND), Client(client_transport(process, BOUND), mode=mode):
+            pass
+    assert "Server 'raw' did not start: " in str(unwrap_error_group(caught.value))
+    assert "no licence found" in str(unwrap_error_group(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the ages in them, such as 7d."""
+"""Options and variables that several commands have, and the ages in options, such as 7d."""
 
 import re
 from pathlib import Path
@@ -37,6 +37,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 VerboseOption = Annotated[
     int, typer.Option("--verbose", "-v", count=True, help="Increase log verbosity; repeat for more.")
 ]
+AWAIT_VARIABLE: Final = "MCP_MIRROR_AWAIT_SERVER"
+"""The environment variable with which `wrap` answers only when its server is ready or has failed; `doctor` sets it."""
 _AGE: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from platformdirs import user_data_path
 
+from mcp_mirror.cli.options import AWAIT_VARIABLE
 from mcp_mirror.cli.run import exit_with_error, print_warnings
 from mcp_mirror.cli.serving import Serving
 from mcp_mirror.config import read_config
@@ -133,7 +134,8 @@ def build_wrap_config(
         endpoint = replace(endpoint, env=dict(environ), is_wrapped=True)
     elif isinstance(endpoint, HttpEndpoint):
         endpoint = replace(endpoint, is_wrapped=True)
-    return replace(config, upstreams=(replace(upstream, endpoint=endpoint),), server=replace(config.server, wraps=name))
+    server_policy = replace(config.server, wraps=name, awaits_start=AWAIT_VARIABLE in environ)
+    return replace(config, upstreams=(replace(upstream, endpoint=endpoint),), server=server_policy)
 
 
 def _describe_target(target: Target, name: str) -> dict[str, Any]:

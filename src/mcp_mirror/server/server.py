@@ -1,5 +1,6 @@
 """The MCP server: handshake, capabilities and instructions, over stdio and HTTP, for both protocol versions."""
 
+import math
 import secrets
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -183,10 +184,11 @@ class MirrorServer:
         if not gateway.state.config.server.wraps:
             await upstreams.settle_listings(min(_HANDSHAKE_WAIT, wait), caller)
             return
-        await upstreams.settle(min(_HANDSHAKE_WAIT, wait), caller)
+        is_strict = self.policy.awaits_start
+        await upstreams.settle(math.inf if is_strict else min(_HANDSHAKE_WAIT, wait), caller)
         await upstreams.settle_listings(wait, caller)
         for upstream in upstreams:
-            if upstream.listing is None and upstream.status.state == "down":
+            if upstream.status.state == "down" and (is_strict or upstream.listing is None):
                 raise MCPError(types.INTERNAL_ERROR, explain_failed_start(upstream))
 
     def _join_capabilities(self, caller: Caller) -> Mapping[str, Any]:

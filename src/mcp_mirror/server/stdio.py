@@ -40,7 +40,9 @@ _STARTUP_GRACE: Final = 5.0
 _LAST_WRITE: Final = 1.0
 """Seconds that the error for a request may take which the end of the connection cancels."""
 _CONNECTION_CLOSED: Final = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
-_STARTUP_METHODS: Final = frozenset({"initialize", "server/discover", "tools/list"})
+_INITIALIZE: Final = "initialize"
+_DISCOVER: Final = "server/discover"
+_STARTUP_METHODS: Final = frozenset({_INITIALIZE, _DISCOVER, "tools/list"})
 
 
 @asynccontextmanager
@@ -88,6 +90,8 @@ class _Connection:
         """The method of each request without a response, by its id."""
         self._is_answered: anyio.Event | None = None
         """Set when all requests are answered; None while nothing waits for it."""
+        self.discover_error: types.ErrorData | None = None
+        """The reason for which a `server/discover` failed. Clients then send `initialize`, and report its error."""
 
     def record(self, message: types.JSONRPCMessage) -> None:
         """Update the open requests after a message. Subscriptions and cancelled requests get no response."""
@@ -98,6 +102,13 @@ class _Connection:
                 self.remove_request(cancelled)
         elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             self.remove_request(message.id)
+
+    def record_handshake(self, message: types.JSONRPCMessage) -> None:
+        """Keep the error of the gateway for a `server/discover`, before the client reads it."""
+        if not isinstance(message, types.JSONRPCError) or message.id is None:
+            return
+        if message.error.code == types.INTERNAL_ERROR and self._open_requests.get(message.id) == _DISCOVER:
+            self.discover_error = message.error
 
     def add_request(self, request_id: RequestId, method: str) -> None:
         """Record a request of the client."""
@@ -237,22 +248,33 @@ class _StdioReader(MessageStream):
         try:
             stub, token = self._connection.pending_payloads.inbound(_read_frame(frame))
             message = types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
-            if not (self._connection.shutdown.is_set() and isinstance(message, types.JSONRPCRequest)):
+            error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
+            if error is None:
                 return SessionMessage(message)
             self._connection.pending_payloads.discard(token)
-            reason = "The gateway is stopping: it accepts no new requests."
-            await self._send_error(types.INTERNAL_ERROR, reason, message.id)
+            await self._send_error(error, frame_id(frame))
         except WireError as error:
-            await self._send_error(types.PARSE_ERROR, str(error), frame_id(frame))
+            await self._send_error(types.ErrorData(code=types.PARSE_ERROR, message=str(error)), frame_id(frame))
         except ValueError:
             self._connection.pending_payloads.discard(token)
             reason = "The message is not a JSON-RPC request, notification or response."
-            await self._send_error(types.INVALID_REQUEST, reason, frame_id(frame))
+            await self._send_error(types.ErrorData(code=types.INVALID_REQUEST, message=reason), frame_id(frame))
         return None
 
-    async def _send_error(self, code: int, message: str, request_id: RequestId | None) -> None:
-        error = types.JSONRPCError(jsonrpc="2.0", id=request_id, error=types.ErrorData(code=code, message=message))
-        await self._connection.sink.send((error.model_dump_json(exclude_unset=True).encode(),))
+    def _find_refusal(self, request: types.JSONRPCRequest) -> types.ErrorData | None:
+        """Return the error for a request that the SDK does not get; None for other requests.
+
+        The SDK refuses `initialize` after a `server/discover`, also after one that failed, and its error would hide the
+        reason of the failure from the client.
+        """
+        if self._connection.shutdown.is_set():
+            reason = "The gateway is stopping: it accepts no new requests."
+            return types.ErrorData(code=types.INTERNAL_ERROR, message=reason)
+        return self._connection.discover_error if request.method == _INITIALIZE else None
+
+    async def _send_error(self, error: types.ErrorData, request_id: RequestId | None) -> None:
+        message = types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+        await self._connection.sink.send((message.model_dump_json(exclude_unset=True).encode(),))
 
 
 async def _end_at_shutdown(connection: _Connection, source: LineSource) -> None:
@@ -270,6 +292,7 @@ class _StdioWriter(MessageSink):
 
     async def send(self, item: SessionMessage, /) -> None:
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        self._connection.record_handshake(item.message)
         try:
             await self._connection.sink.send(self._connection.pending_payloads.outbound(frame))
         except OSError:  # the client has closed its end; the end of the input ends the session

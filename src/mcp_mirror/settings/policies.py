@@ -248,6 +248,8 @@ class ServerPolicy:
     workers has its own port, from this one on. Default: no metrics."""
     wraps: Annotated[str | None, INTERNAL] = None
     """The name of the only upstream, which the gateway replaces in the client; see `Caller.upstream`."""
+    awaits_start: Annotated[bool, INTERNAL] = False
+    """A handshake waits until this upstream is ready or has failed; a listing of its last run is not enough."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from mcp_mirror.cli.console import print_problems
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_words
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
-from mcp_mirror.cli.options import ClientArgument
+from mcp_mirror.cli.options import AWAIT_VARIABLE, ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note, run_until_signal
 from mcp_mirror.errors import MirrorError, unwrap_error_group
 
@@ -105,11 +105,12 @@ async def _check(check: _Check, timeout: float, limiter: anyio.CapacityLimiter, 
 
 async def _start(words: list[str], check: _Check, folder: Path, timeout: float, errors: Any) -> int | str:  # noqa: ASYNC109
     """Return the number of a server's tools, or what is wrong."""
-    env = {**os.environ, **expand_environment(check.entry.value, check.target)}
+    env = {**os.environ, **expand_environment(check.entry.value, check.target), AWAIT_VARIABLE: "1"}
     parameters = StdioServerParameters(command=words[0], args=words[1:], env=env, cwd=folder)
     try:
         with anyio.fail_after(timeout):
-            async with McpClient(stdio_client(parameters, errlog=errors)) as client:
+            # With `initialize`, because the SDK waits only 10 s for an answer to `server/discover`.
+            async with McpClient(stdio_client(parameters, errlog=errors), mode="legacy") as client:
                 listing = await client.list_tools()
     except TimeoutError:
         return f"it did not list its tools within {timeout:.0f} s"
