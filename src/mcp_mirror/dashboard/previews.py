@@ -20,7 +20,6 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
 from mcp_mirror.query import indexes
-from mcp_mirror.query.indexes import index_text
 from mcp_mirror.query.texts import IsOver, check_time
 from mcp_mirror.query.windows import count_lines
 from mcp_mirror.settings.policies import MirrorPolicy
@@ -69,14 +68,8 @@ class PartQuery:
             case "text":
                 return self._read_lines(blob, span, is_over)
             case kind:
-                return {
-                    "view": "text",
-                    "offset": 0,
-                    "total": 1,
-                    "next": None,
-                    "lines": [_read_cell(blob, span)],
-                    "kind": kind,
-                }
+                part = {"view": "text", "offset": 0, "total": 1, "next": None}
+                return {**part, "lines": [_read_cell(blob, span)], "kind": kind}
 
     def _read_array(self, blob: Buffer, span: Span, is_over: IsOver) -> Mapping[str, Any]:
         total = indexes.count(blob, span, is_over)
@@ -88,30 +81,21 @@ class PartQuery:
             for one in islice(rest, self.limit):
                 check_time(is_over)
                 found.append(one)
-        after = self.offset + len(found)
-        part = {"offset": self.offset, "total": total, "next": after if after < total else None}
         if found and all(kind_at(blob, one.start) == "object" for one in found):
-            return {"view": "table", **part, **_build_table(blob, found)}
+            return {**self._describe("table", total, len(found)), **_build_table(blob, found)}
         entries = ((str(self.offset + at), one) for at, one in enumerate(found))
-        return {"view": "tree", **part, "entries": list(_list_entries(blob, entries))}
+        return {**self._describe("tree", total, len(found)), "entries": list(_list_entries(blob, entries))}
 
     def _read_object(self, blob: Buffer, span: Span) -> Mapping[str, Any]:
         known = members(blob, span)
         self._check_offset(len(known))
         part = known[self.offset : self.offset + self.limit]
-        after = self.offset + len(part)
-        return {
-            "view": "tree",
-            "offset": self.offset,
-            "total": len(known),
-            "next": after if after < len(known) else None,
-            "entries": list(_list_entries(blob, part)),
-        }
+        return {**self._describe("tree", len(known), len(part)), "entries": list(_list_entries(blob, part))}
 
     def _read_lines(self, blob: Buffer, span: Span, is_over: IsOver) -> Mapping[str, Any]:
         total = count_lines(blob, span, is_over)
         self._check_offset(total)
-        skipped, _, pieces = index_text(span).pieces_from_line(blob, span, self.offset, is_over)
+        skipped, _, pieces = indexes.index_text(span).pieces_from_line(blob, span, self.offset, is_over)
         lines: list[str] = []
         begun = b""
         size = 0
@@ -124,21 +108,16 @@ class PartQuery:
                     size += min(len(line), _MAX_LINE)
                 skipped += 1
                 if len(lines) == self.limit or size > _MAX_TEXT:
-                    return self._build_lines(lines, total)
+                    return {**self._describe("text", total, len(lines)), "lines": lines}
             begun = begun[: 4 * _MAX_LINE] if skipped >= self.offset else b""
         if skipped < total and skipped >= self.offset:
             lines.append(_cut_line(begun))
-        return self._build_lines(lines, total)
+        return {**self._describe("text", total, len(lines)), "lines": lines}
 
-    def _build_lines(self, lines: Sequence[str], total: int) -> Mapping[str, Any]:
-        after = self.offset + len(lines)
-        return {
-            "view": "text",
-            "offset": self.offset,
-            "total": total,
-            "next": after if after < total else None,
-            "lines": lines,
-        }
+    def _describe(self, view: str, total: int, shown: int) -> Mapping[str, Any]:
+        """The place of a part of `shown` rows, lines or entries among all of them."""
+        after = self.offset + shown
+        return {"view": view, "offset": self.offset, "total": total, "next": after if after < total else None}
 
     def _check_offset(self, total: int) -> None:
         if self.offset > total:

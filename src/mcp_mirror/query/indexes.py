@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from mcp_mirror.payload.json_spans import count_items, item
 from mcp_mirror.payload.scans import ArrayScan, scan_array
-from mcp_mirror.query.texts import IsOver, Piece, check_time, count_characters, is_text, split_text
+from mcp_mirror.query.texts import IsOver, Piece, check_time, count_characters, is_text, never, split_text
 from mcp_mirror.types import Buffer, FileSpan, Span
 
 _NEAR: Final = 1 << 21
@@ -27,10 +27,6 @@ Index = TypeVar("Index")
 _value: ContextVar[FileSpan | None] = ContextVar("_value", default=None)
 """The file of the value that is queried, which identifies the value; None: its indexes are not kept."""
 _kept: "OrderedDict[tuple[str, str, int] | None, object]" = OrderedDict()
-
-
-def _never() -> bool:
-    return False
 
 
 @contextmanager
@@ -47,13 +43,13 @@ def keep_indexes(value: FileSpan) -> Iterator[None]:
         _value.reset(token)
 
 
-def find_item(blob: Buffer, span: Span, index: int, is_over: IsOver = _never) -> Span | int:
+def find_item(blob: Buffer, span: Span, index: int, is_over: IsOver = never) -> Span | int:
     """The item at `index` of the array at `span`; the number of items if the index is too large.
 
     Raises:
         ToolError: The time limit is reached.
     """
-    if _is_kept("items", span):
+    if _key("items", span) in _kept:
         scan = _scan(blob, span, is_over)
         return scan.find_item(blob, index) if scan else item(blob, span, index)
     if span.length > _NEAR:
@@ -67,7 +63,7 @@ def find_item(blob: Buffer, span: Span, index: int, is_over: IsOver = _never) ->
     return item(blob, span, index)
 
 
-def count(blob: Buffer, span: Span, is_over: IsOver = _never) -> int:
+def count(blob: Buffer, span: Span, is_over: IsOver = never) -> int:
     """The number of items of the array at `span`.
 
     Raises:
@@ -84,10 +80,6 @@ def _scan(blob: Buffer, span: Span, is_over: IsOver) -> ArrayScan | None:
 
     scan = _keep("items", span, build)
     return scan and scan.shift(span.start)
-
-
-def _is_kept(kind: str, span: Span) -> bool:
-    return _key(kind, span) in _kept
 
 
 def _key(kind: str, span: Span) -> tuple[str, str, int] | None:

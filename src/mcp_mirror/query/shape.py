@@ -10,7 +10,7 @@ from mcp_mirror.core.preview import outline_value
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
 from mcp_mirror.query import indexes
-from mcp_mirror.query.texts import IsOver, check_time, count_characters, split_text
+from mcp_mirror.query.texts import IsOver, check_time
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Member, Span
@@ -92,10 +92,7 @@ def _outline_field(key: str, found: Counter[str], objects: int) -> str:
 
 
 def _outline_text(blob: Buffer, span: Span, is_over: IsOver) -> str:
-    characters, breaks, last = 0, 0, b"\n"
-    for piece in split_text(blob, span, is_over):
-        characters += count_characters(piece.data)
-        breaks, last = breaks + piece.data.count(b"\n"), piece.data[-1:]
-    lines = breaks + (last != b"\n")
+    index = indexes.index_text(span)
+    characters, lines = index.count_characters(blob, span, is_over), index.count_lines(blob, span, is_over)
     begins = text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0]
     return f"text, {characters:,} characters, {lines:,} lines, begins {as_json_string(begins, _FIRST_LINE)}"

@@ -20,6 +20,12 @@ from mcp_mirror.types import Buffer, Span
 IsOver = Callable[[], bool]
 """Returns whether the time limit of a query is reached."""
 
+
+def never() -> bool:
+    """Return False, for queries without a time limit."""
+    return False
+
+
 PIECE: Final = 1 << 20
 """Bytes of a value that are read at once."""
 

@@ -18,7 +18,7 @@ from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_spans import Miss, locate, trim
-from mcp_mirror.query.texts import is_text, split_text
+from mcp_mirror.query.texts import is_text, never, split_text
 from mcp_mirror.settings.labels import FILES
 from mcp_mirror.types import Buffer, Span
 
@@ -100,7 +100,7 @@ def encode_file(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes
     if found_value.kind == "binary":
         member, span = _find_data(found_value)
         from_base64 = member == "blob"
-    texts = (piece.data for piece in split_text(blob, span, _never))
+    texts = (piece.data for piece in split_text(blob, span, never))
     return _decode_base64(texts) if from_base64 else texts
 
 
@@ -124,7 +124,3 @@ def _decode_base64(texts: Iterable[bytes]) -> Iterator[bytes]:
         yield base64.b64decode(rest, validate=True)
     except binascii.Error:
         raise ToolError("The value is not base64. Omit `base64` to write the value unchanged.") from None
-
-
-def _never() -> bool:
-    return False
