@@ -65,11 +65,12 @@ class FlowGuard:
         refused = {base: refusal for base, one in labels.items() if (refusal := self.flows.refusal(one, to))}
         flow = self._hash_flow(refused, to)
         is_allowed_once = flow == self.consent
-        for base, descriptor in descriptors.items():
+        for base, one in descriptors.items():
             if base in refused:
-                self._write_audit(descriptor, to, refused[base], "allowed once" if is_allowed_once else "refused")
+                outcome = "allowed once" if is_allowed_once else "refused"
+                self._write_audit(outcome, labels[base], to, refused[base], one)
             elif to != MODEL and not labels[base].sources <= {to, MODEL}:  # reads of the model have their own records
-                self._write_audit(descriptor, to, None, "allowed")
+                self._write_audit("allowed", labels[base], to, known=one)
         if refused and not is_allowed_once:
             raise _build_flow_error(refused, labels, to, self.tool, flow)
         return self.flows.join(*labels.values())
@@ -87,28 +88,27 @@ class FlowGuard:
         """
         refusal = self.flows.refusal(labels, to)
         flow = self._hash_flow((digest,), to)
-        is_refused = refusal is not None and flow != self.consent
-        if refusal is not None or not labels.sources <= {to, MODEL}:
-            outcome = "refused" if is_refused else "allowed once" if refusal else "allowed"
-            detail = {"to": to} | ({"rule": refusal.rule} if refusal else {})
-            event: Event = "refusal" if is_refused else "flow"
-            self.audit.write(
-                AuditRecord(event, self.namespace, self.tool, outcome, labels=format_labels(labels), detail=detail)
-            )
-        if refusal is not None and is_refused:
+        if refusal is None:
+            if not labels.sources <= {to, MODEL}:
+                self._write_audit("allowed", labels, to)
+        elif flow == self.consent:
+            self._write_audit("allowed once", labels, to, refusal)
+        else:
+            self._write_audit("refused", labels, to, refusal)
             raise _build_flow_error({_SCRIPT: refusal}, {_SCRIPT: labels}, to, self.tool, flow)
 
     def _hash_flow(self, bases: Iterable[str], to: str) -> str:
         """A digest that identifies these values, their owner, the tool and the destination."""
         return hashlib.sha256(msgspec.json.encode([self.namespace, self.tool, to, sorted(bases)])).hexdigest()
 
-    def _write_audit(self, descriptor: Descriptor, to: str, refusal: Refusal | None, outcome: str) -> None:
+    def _write_audit(
+        self, outcome: str, labels: Labels, to: str, refusal: Refusal | None = None, known: Descriptor | None = None
+    ) -> None:
         detail = {"to": to} | ({"rule": refusal.rule} if refusal else {})
-        labels = format_labels(self.flows.read_labels(descriptor))
         event: Event = "refusal" if outcome == "refused" else "flow"
-        self.audit.write(
-            AuditRecord(event, self.namespace, self.tool, outcome, descriptor.base, labels, descriptor.size, detail)
-        )
+        base, size = (known.base, known.size) if known else (None, 0)
+        named = format_labels(labels)
+        self.audit.write(AuditRecord(event, self.namespace, self.tool, outcome, base, named, size, detail))
 
 
 def _build_flow_error(
