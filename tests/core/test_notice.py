@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.notice import ErrorExcerpt, NoticeInput, write_notice
-from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.preview import format_bytes, format_time
 from mcp_mirror.paths import find_notice_bases, is_whole_notice, new_base
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
@@ -341,6 +341,10 @@ def test_a_quoted_text_is_json_of_at_most_so_many_bytes(text: str, limit: int) -
 )
 def test_sizes_have_three_significant_digits(size: int, expected: str) -> None:
     assert format_bytes(size) == expected
+
+
+def test_times_are_named_in_utc() -> None:
+    assert format_time(1_790_000_000.9) == "2026-09-21 14:13:20 UTC"
 
 
 @pytest.mark.parametrize("kind", ["object", "array", "text", "number", "boolean", "null", "binary"])

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,7 +20,7 @@ from mcp_mirror.callers import LOCAL, name_principal
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, format_duration, parse_age
 from mcp_mirror.cli.run import exit_with_error, load_store_config, print_note, reads_terminal, run_until_signal
-from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.preview import format_bytes, format_time
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
@@ -67,8 +66,7 @@ class _StoredValues:
             async with aclosing(FrameScanner(child_watchdog)) as scanner:
                 found = await look_up(self.store, scanner, self.namespace, path) if path else None
         if found is None:
-            error = await unknown_path_error(self.store, self.namespace, strip_wrapping(text))
-            raise ToolError(f"{error}{await self.name_others()}")
+            raise await self._unknown_path_error(text)
         return found
 
     async def trace(self, text: str) -> tuple[Graph, str]:
@@ -81,9 +79,12 @@ class _StoredValues:
         graph = await read_graph(self.store, self.namespace, path.base) if path else Graph()
         found = await find_older(self.store, self.namespace, graph.lineage_of(path.base)) if path else Graph()
         if path is None or not found.nodes:
-            error = await unknown_path_error(self.store, self.namespace, strip_wrapping(text))
-            raise ToolError(f"{error}{await self.name_others()}")
+            raise await self._unknown_path_error(text)
         return found, path.base
+
+    async def _unknown_path_error(self, text: str) -> ToolError:
+        error = await unknown_path_error(self.store, self.namespace, strip_wrapping(text))
+        return ToolError(f"{error}{await self.name_others()}")
 
     async def name_others(self) -> str:
         """Return a sentence with the other namespaces; empty if there are none."""
@@ -137,7 +138,7 @@ def show(
 
     async def run(values: _StoredValues) -> None:
         found = await values.find(path)
-        facts = _list_facts(found.descriptor) | {"path": str(found.path)} if found.descriptor else {}
+        facts = _list_facts(found.descriptor) | {"path": str(found.path)}
         for name, fact in facts.items():
             text = json.dumps(fact) if isinstance(fact, dict | list) else str(fact)
             print(f"{name + ':':<12}{sanitize_to_lines(text)}")
@@ -298,7 +299,7 @@ def _format_lineage(graph: Graph, base: str) -> Iterator[str]:
 def _format_node(node: Node) -> str:
     """One line for a value or a call."""
     if isinstance(node, CallNode):
-        return f"{sanitize_to_lines(title_of(node))}  {node.outcome}, {_format_time(node.at)}"
+        return f"{sanitize_to_lines(title_of(node))}  {node.outcome}, {format_time(node.at)}"
     facts = "" if node.is_removed else f"  {node.kind}, {format_bytes(node.size)}"
     return f"{title_of(node)}{facts}"
 
@@ -314,15 +315,11 @@ def _list_facts(one: Descriptor) -> dict[str, Any]:
         "media_type": one.media_type,
         "bytes": one.size,
         "tokens": one.tokens,
-        "stored": _format_time(one.created),
-        "expires": _format_time(one.expires),
+        "stored": format_time(one.created),
+        "expires": format_time(one.expires),
         "labels": dict(one.labels),
     }
     return {name: fact for name, fact in facts.items() if fact not in (None, [], {})}
-
-
-def _format_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _preview_value(found: FoundValue) -> str:

@@ -6,6 +6,7 @@ Previews contain text of upstreams, which is bounded and sanitized (`security.sa
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -88,6 +89,11 @@ def format_bytes(size: int) -> str:
         if (amount := size / scale) >= _UNIT_FROM:
             return f"{amount:.0f} {unit}" if amount >= _NO_FRACTION_FROM else f"{amount:.3g} {unit}"
     return f"{size} B"
+
+
+def format_time(seconds: float) -> str:
+    """A time in seconds since the epoch as text: `2026-11-22 17:05:00 UTC`."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def preview_value(blob: Buffer, kind: Kind, estimate: Estimate, count: CountItems = count_items) -> Preview:

@@ -149,17 +149,13 @@ class Values:
         """
         path = await self._parse(text)
         known = await self.services.store.describe(self.namespace, path.base)
-        if not isinstance(known, Descriptor):
-            found = await self._find(text)  # raises the error of an unknown or expired path
-            return self._describe(found.descriptor) if found.descriptor else {}
-        facts = {**self._describe(known), "selected": str(path)}
-        if refusal := self._explain_hidden(known):
-            return {**facts, "hidden": refusal}
+        if isinstance(known, Descriptor) and (refusal := self._explain_hidden(known)):
+            return {**self._describe(known), "selected": str(path), "hidden": refusal}
         found = await self._find(text)
         shape = await self._run(found, Shape(_SHAPE)) if found.kind != "binary" else None
         media = read_media(found.blob) if found.kind == "binary" else None
         return {
-            **facts,
+            **self._describe(found.descriptor),
             "selected": str(found.path),
             "selected_kind": found.kind,
             "selected_bytes": len(found.blob),
@@ -200,12 +196,10 @@ class Values:
             ToolError: The path has no value, or the value cannot be decoded.
         """
         found = await self._find(str(MemoryPath((await self._parse(text)).base)))
-        mirror, known = self.services.mirror, found.descriptor
-        if known is None:
-            return ""
+        mirror = self.services.mirror
         estimate = expected_estimator(mirror.provider)
         try:
-            return await anyio.to_thread.run_sync(rebuild_notice, known, found.blob, mirror, estimate)
+            return await anyio.to_thread.run_sync(rebuild_notice, found.descriptor, found.blob, mirror, estimate)
         except ValueError:  # a key with half of a surrogate pair
             raise ToolError("The notice of this value cannot be written. Open the value instead.") from None
 

@@ -177,7 +177,7 @@ class StateBuilder:
     def _memory_tools(self, config: Config) -> Mapping[str, MemoryTool]:
         if config.is_transparent:
             return {}
-        lifetime = self.services.writer.lifetime.lifetime
+        lifetime = self.services.writer.policy.lifetime
         tools = own_tools(config.memory_tools, lifetime, has_sql=self.services.sql is not None)
         if self.services.sandbox is None or not config.memory_tools.admits(RUN):
             return tools

@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from typing import Final
 
@@ -11,6 +10,7 @@ import anyio.to_thread
 
 from mcp_mirror.core.media import read_media
 from mcp_mirror.core.parsed_result import find_unwrapped_key
+from mcp_mirror.core.preview import format_time
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import (
     MemoryPath,
@@ -63,17 +63,20 @@ class FoundValue:
     path: MemoryPath
     blob: Buffer
     kind: Kind
+    descriptor: Descriptor = field(compare=False, repr=False)
+    """The descriptor of the whole value."""
     file: FileSpan | None = None
     """The position in a file if the value is large and its store has files."""
-    preview: bool = True
-    """The model may see parts of the value that it did not request."""
-    descriptor: Descriptor | None = field(default=None, compare=False, repr=False)
-    """The descriptor of the whole value."""
+
+    @property
+    def preview(self) -> bool:
+        """Whether the model may see parts of the value that it did not request."""
+        return self.descriptor.preview
 
     @property
     def producer(self) -> str:
         """The trace context of the call that produced the value; empty without traces."""
-        return self.descriptor.provenance.traceparent if self.descriptor else ""
+        return self.descriptor.provenance.traceparent
 
 
 async def look_up(
@@ -281,7 +284,7 @@ def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, s
         kind = "binary" if kind == "object" and read_media(part) else kind
     elif kind in ("object", "array"):
         part = blob  # with the white space around it: a string argument gets exactly the text of the result
-    return FoundValue(path, part, kind, preview=descriptor.preview, descriptor=descriptor)
+    return FoundValue(path, part, kind, descriptor)
 
 
 def _explain_miss(path: MemoryPath, depth: int, miss: Miss, *, include_keys: bool) -> str:
@@ -319,10 +322,10 @@ def _list_positions(miss: Miss) -> str:
 
 
 def _explain_tombstone(path: MemoryPath, tombstone: Tombstone) -> str:
-    at = datetime.fromtimestamp(tombstone.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     provenance = tombstone.descriptor.provenance
     return (
-        f"The value of {as_json_string(str(path), _PATH_BYTES)} {_REASONS[tombstone.reason]} at {at}. "
+        f"The value of {as_json_string(str(path), _PATH_BYTES)} {_REASONS[tombstone.reason]} "
+        f"at {format_time(tombstone.at)}. "
         f"It came from tool {as_json_string(provenance.tool, _KEY_BYTES)} of upstream {provenance.upstream!r}: "
         "call it again and use the new path."
     )

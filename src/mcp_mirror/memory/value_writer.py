@@ -25,7 +25,7 @@ class ValueWriter:
     """Writes values to the store. Callers name a path only after its value is stored."""
 
     store: Store
-    lifetime: StorePolicy
+    policy: StorePolicy
     clock: Callable[[], float]
     """Seconds since the epoch."""
     on_change: Callable[[str], None] = lambda _namespace: None
@@ -111,7 +111,7 @@ class ValueWriter:
             tokens=draft.tokens,
             members=draft.members,
             created=now,
-            expires=now + self.lifetime.lifetime,
+            expires=now + self.policy.lifetime,
             provenance=provenance,
             media_type=draft.media_type,
             preview=draft.preview,

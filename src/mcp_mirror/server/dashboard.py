@@ -43,7 +43,7 @@ def build_api(gateway: Gateway, config: Config) -> DashboardApi:
             scanner=services.scanner,
             queries=services.queries,
             policy=config.dashboard,
-            limits=services.writer.lifetime,
+            limits=services.writer.policy,
             mirror=config.mirror,
             read_flows=lambda: gateway.state.flows,
             version=version("mcp-mirror"),

@@ -14,6 +14,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
 from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.types import Buffer, Descriptor, FileSpan
 
@@ -126,16 +127,12 @@ async def read_inputs(
         whole = next((value for pointer, value in loaded.items() if not pointer.location), None)
         blob = whole.blob if whole else join(substitute_pointers(bytes(text), found, loaded, lambda _: frozenset()))
         is_media = whole is not None and whole.kind == "binary"
-        inputs.append(Input(name, _trim(blob), whole.file if whole else None, is_media))
+        start = trim(blob).start
+        blob = memoryview(blob)[start:] if start else blob
+        inputs.append(Input(name, blob, whole.file if whole else None, is_media))
     labels = memory.flows.join(*(memory.flows.read_labels(one) for one in known.values()))
     paths = tuple(sorted({value.path for value in values.values()}))
     return Inputs(tuple(inputs), labels, all(value.preview for value in values.values()), paths)
-
-
-def _trim(blob: Buffer) -> Buffer:
-    """Return JSON text from its first byte that is not white space."""
-    start = next((at for at, byte in enumerate(memoryview(blob)[:64]) if byte not in b" \t\r\n"), 0)
-    return memoryview(blob)[start:] if start else blob
 
 
 def check_variables(names: Collection[str]) -> None:

@@ -1,9 +1,8 @@
 """Tools that list the stored values and delete one."""
 
-from datetime import UTC, datetime
 from typing import Final
 
-from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.preview import format_bytes, format_time
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import PATH, read_path
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
@@ -73,8 +72,7 @@ async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:
 
 
 def _format_line(one: Descriptor) -> str:
-    stored = datetime.fromtimestamp(one.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f'"{one.base}" {one.kind}, {format_bytes(one.size)}, {stored}'
+    return f'"{one.base}" {one.kind}, {format_bytes(one.size)}, {format_time(one.created)}'
 
 
 async def forget(call: ToolInput) -> Content:

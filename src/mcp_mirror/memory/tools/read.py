@@ -1,9 +1,8 @@
 """Tools that read parts of a value: its description, a window of it, and the matches of a pattern."""
 
-from datetime import UTC, datetime
 from typing import Final, TypeVar, cast
 
-from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.preview import format_bytes, format_time
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
@@ -46,13 +45,9 @@ def _describe_origin(described: Descriptor, flows: Flows) -> str:
     media = f" {as_json_string(described.media_type, 80)}" if described.media_type else ""
     return (
         f"\nfrom {as_json_string(provenance.tool, 80)} of {provenance.upstream!r}{media}{inputs}; "
-        f"stored {_format_time(described.created)}, expires {_format_time(described.expires)}; "
+        f"stored {format_time(described.created)}, expires {format_time(described.expires)}; "
         f"{labels.integrity}, {labels.confidentiality}"
     )
-
-
-def _format_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 async def read(call: ToolInput) -> Content:

@@ -127,7 +127,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
 def _join_labels(call: ToolInput, value: NewValue) -> Labels:
     """The joined flow labels of everything that the value was made of."""
     flows = call.memory.flows
-    of_inputs = [flows.read_labels(one.descriptor) for one in value.inputs if one.descriptor]
+    of_inputs = [flows.read_labels(one.descriptor) for one in value.inputs]
     return flows.join(flows.labels_of_place(value.source), *of_inputs, *value.labels)
 
 

@@ -148,7 +148,7 @@ def own_tools(policy: MemoryToolsPolicy, lifetime: float, *, has_sql: bool = Fal
     kept = f"kept {_format_duration(lifetime)} after last use"
     tools = {**TOOLS, QUERY: with_sql(TOOLS[QUERY])} if has_sql else TOOLS
     return {
-        name: tool.with_description(tool.description.replace(_KEPT, kept))
+        name: replace(tool, description=tool.description.replace(_KEPT, kept))
         for name, tool in tools.items()
         if policy.admits(name) and (policy.roots or name not in _NEED_ROOTS)
     }

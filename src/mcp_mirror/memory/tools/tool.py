@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -90,9 +90,9 @@ class Arguments:
         """Whether the call has an argument."""
         return name in self._values
 
-    def text(self, name: str, default: str = "") -> str:
-        """Return a string argument."""
-        return str(self._values.get(name, default))
+    def text(self, name: str) -> str:
+        """Return a string argument; empty if the call does not have it."""
+        return str(self._values.get(name, ""))
 
     def number(self, name: str, default: int = 0) -> int:
         """Return an integer argument."""
@@ -145,10 +145,6 @@ class MemoryTool:
             "annotations": dict(self.hints),
             **({"_meta": dict(self.meta)} if self.meta else {}),
         }
-
-    def with_description(self, description: str) -> "MemoryTool":
-        """Return the tool with another description."""
-        return replace(self, description=description)
 
     async def call(self, memory: Memory, namespace: str, arguments: Buffer) -> Content:
         """Answer a call.
