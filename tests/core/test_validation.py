@@ -181,6 +181,38 @@ def test_an_error_names_what_the_alternatives_expect(
     assert error.count("; or ") <= 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            {"sise": 3},
+            ["Additional properties are not allowed ('sise' was unexpected)", '"size" is a required property'],
+        ),
+        (
+            {"size": "x", "row": {"id": "y"}},
+            [
+                'row.id: "y" is not of type "integer"',
+                'row: "name" is a required property',
+                'size: "x" is not of type "integer"',
+            ],
+        ),
+        ({"size": 1, "rows": [*range(9)]}, [f'rows.{n}: {n} is not of type "null"' for n in range(5)]),
+        ({"size": 1, "same": 5}, ['same: 5 is not of type "string"']),
+    ],
+)
+def test_the_error_names_several_faults_each_once(arguments: Any, expected: list[str]) -> None:
+    row = {"properties": {"id": {"type": "integer"}, "name": {}}, "required": ["id", "name"]}
+    text = {"type": "string"}
+    properties = {
+        "size": {"type": "integer"},
+        "row": row,
+        "rows": {"items": {"type": "null"}},
+        "same": {"allOf": [text, text]},
+    }
+    schema = {"properties": properties, "required": ["size"], "additionalProperties": False}
+    assert set(check(schema, arguments).split("; ")) == set(expected)
+
+
 def test_a_value_that_fits_several_alternatives_of_one_of_is_an_error() -> None:
     error = check({"properties": {"a": {"oneOf": [{"minimum": 1}, {"type": "integer"}]}}}, {"a": 5})
     assert error == "a: 5 is valid under more than one of the schemas listed in the 'oneOf' keyword"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 
 import jsonschema_rs
@@ -32,6 +32,8 @@ _MAX_STEPS: Final = 300
 _MAX_TEXT: Final = 300
 """Characters of an error message."""
 _MAX_NAMED: Final = 8
+_MAX_ERRORS: Final = 5
+"""Errors that a message names."""
 _MAX_ALTERNATIVES: Final = 3
 """Alternatives of a schema whose errors a message names."""
 _UNBOUNDED: Final = frozenset(("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"))
@@ -285,11 +287,12 @@ class _Explainer:
     def _write_message(self, violation: _Violation) -> str | None:
         at = ".".join(violation.at)
         validator = self._validators.get(violation.pointer) if self._is_cheap(violation) else None
-        error = next(iter(validator.iter_errors(violation.value)), None) if validator else None
-        if error is not None:
-            is_undecided = isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded)
-            place, message = _explain_alternatives(error)
-            return None if is_undecided else _locate_message(".".join([*violation.at, *place]), message)
+        errors = list(islice(validator.iter_errors(violation.value), _MAX_ERRORS)) if validator else []
+        if errors:
+            undecided = jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded
+            explained = (_explain_alternatives(error) for error in errors if not isinstance(error.kind, undecided))
+            messages = [_locate_message(".".join([*violation.at, *place]), message) for place, message in explained]
+            return "; ".join(dict.fromkeys(messages)) or None
         part = violation.part if isinstance(violation.part, dict) else {}
         cheap_part = {key: value for key, value in part.items() if key in _CHEAP_KEYWORDS}
         if error := next(jsonschema_rs.iter_errors(cheap_part, violation.value), None):
