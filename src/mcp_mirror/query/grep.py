@@ -29,6 +29,7 @@ _AROUND: Final = 80
 _HIT: Final = 300
 """Characters of a hit that are shown."""
 _FOOTER: Final = 160
+_NO_MATCH_IN_JSON: Final = "No match in the texts of this value. Keys and numbers are not searched."
 _NEAR: Final = 1 << 16
 """Bytes before and after a hit that are searched for its context lines."""
 _RUN: Final = 1 << 22
@@ -46,9 +47,9 @@ class _Hit:
 
     at: int
     """The line number in a text; the number of earlier hits in any other value."""
-    write: Callable[[int], tuple[str, int]] | None
-    """Takes the number of the last shown line. Returns the text to show and the number of its last line. None: the hit
-    is only counted."""
+    write: Callable[[int], dict[int, str]] | None
+    """Takes the number of the last shown line. Returns the lines to show by their numbers. None: the hit is only
+    counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +74,41 @@ class Search:
             ToolError: The pattern is invalid, or the time limit was reached before the first hit.
         """
         matcher, span = Matcher(self.pattern), trim(blob)
-        if not matcher.may_occur(blob, lambda: check_time(is_over)):
-            return self._list(iter(()))
-        if is_text(blob, span):
-            return self._list(self._search_text(matcher, blob, span, is_over))
-        return self._list(self._search_strings(matcher, blob, is_over))
+        may_occur, has_lines = matcher.may_occur(blob, lambda: check_time(is_over)), is_text(blob, span)
+        hits: Iterator[_Hit] = iter(())
+        if may_occur and has_lines:
+            hits = self._search_text(matcher, blob, span, is_over)
+        elif may_occur:
+            hits = self._search_strings(matcher, blob, is_over)
+        return self._list(hits) or ("No match." if has_lines else _NO_MATCH_IN_JSON)
 
     def _list(self, hits: Iterator[_Hit]) -> str:
         """The hits within budget and time limit, the number of further hits, and the offset at which to continue."""
-        shown: list[str] = []
-        last = next_ = self.offset - 1
+        shown: dict[int, str] = {}
+        number, last, next_ = 0, self.offset - 1, self.offset - 1
         left, why = self.budget.without(_FOOTER), ""
         try:
             for hit in hits:
-                text, end = hit.write(last) if hit.write and len(shown) < self.limit else ("", last)
-                if not text or (shown and not left.admits(text)):
+                lines = hit.write(last) if hit.write and number < self.limit else {}
+                text = "\n".join(lines.values())
+                if not lines or (shown and not left.admits(text)):
                     next_, why = hit.at, _count_rest(hits)
                     break
-                shown.append(text)
-                left, last, next_ = left.after(text), end, hit.at + 1
+                shown |= lines  # a hit replaces itself among the lines after the hit before
+                number, left, last, next_ = number + 1, left.after(text), max(last, *lines), hit.at + 1
         except ToolError:
             if not shown:
                 raise
             why = "the time limit was reached"
-        if not shown and not why:
-            return "No match."
-        listed = ("\n--\n" if self.context else "\n").join(shown)
+        listed = "\n".join(self._separate(shown))
         return f"{listed}\n... {why}; next: offset={next_}" if why else listed
+
+    def _separate(self, lines: dict[int, str]) -> Iterator[str]:
+        """Yield lines; with context, also a line of dashes where lines of the text are left out."""
+        for at, line in lines.items():
+            if self.context and at - 1 not in lines and at != next(iter(lines)):
+                yield "--"
+            yield line
 
     def _search_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
         pieces = (piece.data for piece in split_text(blob, span, is_over))
@@ -107,15 +116,13 @@ class Search:
             if line.number >= self.offset:
                 yield _Hit(line.number, partial(self._write, line, matcher))
 
-    def _write(self, line: Line, matcher: Matcher, last: int) -> tuple[str, int]:
-        """A line of a text with its context lines, without lines that are already shown."""
+    def _write(self, line: Line, matcher: Matcher, last: int) -> dict[int, str]:
+        """A line of a text with its context lines, without context lines that are already shown."""
         before, after = _lines_before(line, self.context), _lines_after(line, self.context)
-        lines = [
-            *(f"{at}- {excerpt(one)}" for at, one in enumerate(before, line.number - len(before)) if at > last),
-            f"{line.number}{_format_position(line, matcher)}: {_cut_line(line)}",
-            *(f"{at}- {excerpt(one)}" for at, one in enumerate(after, line.number + 1)),
-        ]
-        return "\n".join(lines), line.number + len(after)
+        around = (*enumerate(before, line.number - len(before)), *enumerate(after, line.number + 1))
+        lines = {at: f"{at}- {excerpt(one)}" for at, one in around if at > last}
+        lines[line.number] = f"{line.number}{_format_position(line, matcher)}: {_cut_line(line)}"
+        return dict(sorted(lines.items()))
 
     def _search_strings(self, matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[_Hit]:
         lines = _search_lines_of_strings(matcher, blob, is_over)
@@ -133,15 +140,15 @@ class Search:
         for at, (start, text) in enumerate(found, self.offset):
             if start in locations:  # not for all but the last of duplicate keys
                 below = "".join(f"/{escape_token(str(token))}" for token in locations[start])
-                yield _Hit(at, partial(_write_string, f"{self.path}{below}{text}"))
+                yield _Hit(at, partial(_write_string, at, f"{self.path}{below}{text}"))
         if time_error:
             raise time_error
         for at, _ in enumerate(lines, listed):
             yield _Hit(at, None)
 
 
-def _write_string(text: str, last: int) -> tuple[str, int]:
-    return text, last
+def _write_string(at: int, text: str, _last: int) -> dict[int, str]:
+    return {at: text}
 
 
 def _count_rest(hits: Iterator[_Hit]) -> str:
