@@ -139,10 +139,9 @@ async def test_further_matches_are_named(configured: Configured, connect: Connec
         assert lines[-1].count("other") == 10
 
 
-async def test_call_tool_takes_the_name_of_a_twin_without_its_suffix(
-    configured: Configured, connect: Connect, files: Any
-) -> None:
+async def test_the_name_of_a_twin_may_lack_its_suffix(configured: Configured, connect: Connect, files: Any) -> None:
     async with connect(configured({"files": files()}, mirror=SEARCH)) as client:
+        assert json.loads(await search(client, name="say"))["name"] == "say_mirrored"
         both = [await call(client, name, {"result": '{"content": [{"type": "text", "text": "a"}]}'}) for name in NAMES]
         assert both == ["a", "a"]
         assert "Unknown tool 'sa'" in await call(client, "sa", {})

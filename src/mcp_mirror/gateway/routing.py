@@ -13,7 +13,7 @@ from mcp_mirror.core.replies import Reply, build_content_reply, encode_text_bloc
 from mcp_mirror.core.tool_index import summarize_tool
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.gateway.call import Call, RuntimeState
-from mcp_mirror.gateway.tool_search import FIND
+from mcp_mirror.gateway.tool_search import FIND, complete_name
 from mcp_mirror.memory.tools.table import explain_unserved
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.payload.floods import finish
@@ -152,6 +152,7 @@ class ToolFinder:
 
     async def _define(self, call: Call, name: str) -> str:
         """Return the definition of a tool as JSON text, with the input schema of its upstream."""
+        name = complete_name(name, call.own_tools, call.catalog, call.config.mirror.suffix)
         if own := call.own_tools.get(name):
             definition = own.advert
         else:

@@ -4,7 +4,7 @@ A `call_tool` call becomes the call of the tool that it names before it enters t
 the audit log see that tool.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,8 +59,7 @@ def unwrap_call(
 ) -> tuple[str, Buffer]:
     """Return the tool that a call runs and its arguments: for a `call_tool` call those that it contains.
 
-    A twin may be named without the suffix, as the tasks and documents that a model reads name the tool. A call without
-    a usable name stays a `call_tool` call, which the pipeline answers with an error.
+    A call without a usable name stays a `call_tool` call, which the pipeline answers with an error.
     """
     if name != CALL or (tool := own_tools.get(CALL)) is None:
         return name, arguments
@@ -68,10 +67,17 @@ def unwrap_call(
         given = tool.read_arguments(arguments)
     except ToolError:
         return name, arguments
-    named = given.text("name")
-    if named not in catalog.entries and named not in own_tools and f"{named}{suffix}" in catalog.entries:
-        named += suffix
+    named = complete_name(given.text("name"), own_tools, catalog, suffix)
     return named, given.json("arguments") if given.has("arguments") else b"{}"
+
+
+def complete_name(name: str, own_tools: Collection[str], catalog: Catalog, suffix: str) -> str:
+    """Return the name of a tool; with the suffix if only a twin has it, and the name lacks the suffix.
+
+    The tasks and documents that a model reads name the upstream's tool and not its twin.
+    """
+    is_known = name in catalog.entries or name in own_tools
+    return f"{name}{suffix}" if not is_known and f"{name}{suffix}" in catalog.entries else name
 
 
 @dataclass(frozen=True, slots=True)
