@@ -21,9 +21,10 @@ from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.event_loop import new_event_loop
 
-_MISCONFIGURED: Final = 2
+MISCONFIGURED: Final = 2
 """Exit code of an error that the operator must fix before anything can run."""
-_INTERRUPTED: Final = 130
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C."""
 COLLECTOR_THRESHOLDS: Final = (10_000, 1, 8_000)
 """Of the garbage collector: new objects, collections of the youngest, and of the middle generation.
 
@@ -138,13 +139,13 @@ def run_until_signal(main: Coroutine[Any, Any, None], shutdown: anyio.Event | No
     try:
         anyio.run(run_whole, backend_options={"loop_factory": new_event_loop})
     except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     except Exception as error:  # noqa: BLE001  # a traceback would show values
         exit_with_error(error)
     except BaseExceptionGroup as error:
         exit_with_error(error)
     if stopped:
-        raise typer.Exit(_INTERRUPTED if stopped[0] == signal.SIGINT else 0)
+        raise typer.Exit(INTERRUPTED if stopped[0] == signal.SIGINT else 0)
 
 
 def _watch_children_without_threads() -> None:
@@ -181,7 +182,7 @@ def exit_with_error(error: BaseException) -> NoReturn:
         print_note(f"mcp-mirror: the gateway failed with an unexpected error: {summarize_traceback(cause)}.")
         raise typer.Exit(1) from None
     print_note(f"mcp-mirror: {cause}")
-    raise typer.Exit(_MISCONFIGURED) from None
+    raise typer.Exit(MISCONFIGURED) from None
 
 
 def _discard_output() -> None:

@@ -35,6 +35,10 @@ _POLL_INTERVAL: Final = 1.0
 """Seconds between two checks of the file."""
 
 
+def _keep(config: Config) -> Config:
+    return config
+
+
 @dataclass(frozen=True, slots=True)
 class Reloading:
     """Reloads one configuration file."""
@@ -46,7 +50,7 @@ class Reloading:
     """Prints a line for the operator."""
     on_reload: Callable[[Config], None] = lambda _config: None
     """Called with each configuration that the gateway has loaded."""
-    complete: Callable[[Config], Config] = lambda config: config
+    complete: Callable[[Config], Config] = _keep
     """Adds what the configuration file does not contain."""
 
     def reload(self) -> None:
@@ -114,7 +118,8 @@ class Serving:
             typer.Exit: A signal or an error ended the gateway.
         """
         shutdown = anyio.Event()
-        config = _share_state_keys(self.config) if start else self.config
+        complete = _share_state_keys if start else _keep
+        config = complete(self.config)
 
         async def serve_all() -> None:
             async with (
@@ -123,7 +128,8 @@ class Serving:
             ):
                 measure_stalls()
                 if self.path is not None:
-                    reloading = self._build_reloading(application, self.path, is_worker=start is not None)
+                    on_reload = partial(configure_logging, self.verbosity)
+                    reloading = Reloading(application, self.path, os.environ, self.print_line, on_reload, complete)
                     tasks.start_soon(reloading.follow_signal)
                     if self.watches:
                         tasks.start_soon(reloading.follow_file)
@@ -156,18 +162,6 @@ class Serving:
 
         await application.serve_metrics(announce, shutdown, number)
 
-    def _build_reloading(self, application: Application, path: Path, *, is_worker: bool) -> "Reloading":
-        from mcp_mirror.cli.serving import Reloading  # noqa: PLC0415  # not for a configuration of options
-
-        return Reloading(
-            application,
-            path,
-            os.environ,
-            self.print_line,
-            partial(configure_logging, self.verbosity),
-            _share_state_keys if is_worker else _keep,
-        )
-
 
 def _check_start(application: Application) -> None:
     """Check, when the client has left, that the server which the gateway replaces could start.
@@ -186,10 +180,6 @@ def _share_state_keys(config: Config) -> Config:
     from mcp_mirror.cli.workers import share_state_keys  # noqa: PLC0415  # only for several workers
 
     return share_state_keys(config)
-
-
-def _keep(config: Config) -> Config:
-    return config
 
 
 async def _follow_parent(parent: int) -> None:

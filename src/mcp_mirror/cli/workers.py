@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NoReturn
 
+from mcp_mirror.cli.run import INTERRUPTED, MISCONFIGURED
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.handover import Worker
 from mcp_mirror.settings.policies import Config
 
-_INTERRUPTED: Final = 130
-_MISCONFIGURED: Final = 2
 _MAX_WORKERS: Final = 256
 _SIGNAL_NAMES: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD")
 """Windows, where the module is imported too, does not have all of them."""
@@ -105,7 +104,7 @@ class Supervisor:
                 self._wait_for_all()
                 return code
             self._announce()
-        return _INTERRUPTED if self._stopped_by == signal.SIGINT else 0
+        return INTERRUPTED if self._stopped_by == signal.SIGINT else 0
 
     @property
     def _is_starting(self) -> bool:
@@ -172,7 +171,7 @@ class Supervisor:
                 continue
             place.process, code = None, os.waitstatus_to_exitcode(status)
             if self._stopped_by is None:
-                unusable = code if code == _MISCONFIGURED else unusable
+                unusable = code if code == MISCONFIGURED else unusable
                 self._delay_restart(number, place, code)
         return unusable
 
@@ -183,7 +182,7 @@ class Supervisor:
         place.restart_at = now + delay
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         when = f" in {delay:g} s" if delay else ""
-        if code != _MISCONFIGURED:
+        if code != MISCONFIGURED:
             self._print_line(f"mcp-mirror: worker {number} ended {how}; the gateway starts it again{when}.")
 
     def _wait_for_all(self) -> None:
