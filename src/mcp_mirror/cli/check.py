@@ -40,7 +40,8 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     async def run() -> None:
         async with open_application(loaded) as application:
             await follow_start(application)
-            problems.extend(report(application))
+            print_tools(application)
+            problems.extend(find_problems(application))
 
     run_until_signal(run())
     print_problems(problems)
@@ -118,8 +119,8 @@ def _describe_state(upstream: Upstream, seconds: float) -> str:
     return f"{name}: ready, {facts}, after {seconds:.1f} s"
 
 
-def report(application: Application) -> list[str]:
-    """Print the table of upstreams and twins, and return the problems."""
+def print_tools(application: Application) -> None:
+    """Print the table of upstreams and twins, and what the definitions of the tools cost."""
     catalog = application.gateway.state.catalog
     expect = expected_estimator(application.gateway.state.config.mirror.provider)
     table = Table(box=box.SIMPLE)
@@ -151,6 +152,11 @@ def report(application: Application) -> list[str]:
         cost = sum(_count_definition_tokens(advert, expect) for advert in listing.adverts)
         seen = f"clients see {len(listing.adverts)} tools, {cost:,} tokens, and search the others"
         console.print(seen, highlight=False)
+
+
+def find_problems(application: Application) -> list[str]:
+    """Return a sentence for each problem of the upstreams and of their tools."""
+    catalog = application.gateway.state.catalog
     down = explain_all_down(application)
     listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
     unused = [problem for one in application.upstreams for problem in _find_unused_names(one)]
