@@ -35,46 +35,51 @@ _DryRunOption = Annotated[
 ]
 _AllOption = Annotated[bool, typer.Option("--all", help="Every client that is found, without files of a project.")]
 _YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
+_MergeOption = Annotated[
+    bool,
+    typer.Option(
+        "--merge/--in-place",
+        help="Move the servers into one gateway, or wrap each server in its place.",
+    ),
+]
+_ServerOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Wrap only this server. Repeatable.", metavar="NAME", show_default=False),
+]
+_MemoryOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--memory/--no-memory",
+        help="Add the memory tools as one more server. Default: ask with the list of clients, otherwise not.",
+        show_default=False,
+    ),
+]
+_MergedConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="With --merge, the new configuration for the servers. Default: CLIENT.yaml in the user's "
+        "configuration folder; with a path as CLIENT, mcp-mirror.yaml beside that file.",
+        show_default=False,
+    ),
+]
+_NoConnectOption = Annotated[
+    bool,
+    typer.Option("--no-connect", help="With --merge, do not connect to the servers after the files are written."),
+]
 
 
 def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the parameters
     client: _ClientArgument = None,
-    merge: Annotated[
-        bool,
-        typer.Option(
-            "--merge/--in-place",
-            help="Move the servers into one gateway, or wrap each server in its place.",
-        ),
-    ] = False,
-    server: Annotated[
-        list[str] | None,
-        typer.Option(help="Wrap only this server. Repeatable.", metavar="NAME", show_default=False),
-    ] = None,
+    merge: _MergeOption = False,
+    server: _ServerOption = None,
     every: _AllOption = False,
     yes: _YesOption = False,
-    memory: Annotated[
-        bool | None,
-        typer.Option(
-            "--memory/--no-memory",
-            help="Add the memory tools as one more server. Default: ask with the list of clients, otherwise not.",
-            show_default=False,
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="With --merge, the new configuration for the servers. Default: CLIENT.yaml in the user's "
-            "configuration folder; with a path as CLIENT, mcp-mirror.yaml beside that file.",
-            show_default=False,
-        ),
-    ] = None,
+    memory: _MemoryOption = None,
+    config: _MergedConfigOption = None,
     dry_run: _DryRunOption = False,
-    no_connect: Annotated[
-        bool,
-        typer.Option("--no-connect", help="With --merge, do not connect to the servers after the files are written."),
-    ] = False,
+    no_connect: _NoConnectOption = False,
 ) -> None:
     """Put mcp-mirror between a client and its MCP servers.
 
@@ -102,9 +107,8 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
             plans, has_failed = _plan_all(is_everything=every)
             if plans and not dry_run and not (every and yes):
                 plans, memory = _ask(plans, memory)
-            plans = (
-                [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans] if memory else plans
-            )
+            if memory:
+                plans = [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans]
         _carry_out(plans, dry_run=dry_run)
     except MirrorError as error:
         exit_with_error(error)
@@ -267,15 +271,16 @@ def uninstall(client: _ClientArgument = None, every: _AllOption = False, dry_run
 def _plan_uninstall(client: str | None, *, is_everything: bool) -> list[InPlacePlan]:
     """Return the plans; of a client that is not installed in place and may be merged, none."""
     machine = current_machine()
-    if client is not None and merge_commands.can_merge(client):
+    if client is not None:
+        may_be_merged = merge_commands.can_merge(client)
         try:
             targets = find_named(client, machine)
         except MirrorError:
-            return []
-        return [plan_unwrapping(target) for target in targets if is_installed(target)]
-    if client is not None:
-        targets = find_named(client, machine)
-        return [plan_unwrapping(target) for target in [one for one in targets if is_installed(one)] or targets]
+            if may_be_merged:
+                return []
+            raise
+        installed = [target for target in targets if is_installed(target)]
+        return [plan_unwrapping(target) for target in (installed if may_be_merged else installed or targets)]
     targets = [target for target in find_targets(machine) if is_installed(target)]
     if not targets:
         raise ConfigError("There is nothing to uninstall: no server of a client on this machine is wrapped.")
