@@ -294,11 +294,6 @@ def current_machine() -> Machine:
     return Machine(sys.platform, home, Path.cwd(), os.environ)
 
 
-def find_named_client(name: str) -> Client | None:
-    """Return a client by its name."""
-    return next((client for client in CLIENTS if client.name == name), None)
-
-
 def each_file(machine: Machine) -> Iterator[tuple[Client, Place, Path]]:
     """Yield every file that a client may have on a machine."""
     for client in CLIENTS:

@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import sys
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
@@ -62,10 +61,9 @@ def write_file(path: Path, data: bytes) -> None:
         raise ConfigError(f"{path} cannot be written: {reason}. Check the path and its permissions.") from None
 
 
-def remove_file(path: Path) -> None:
-    """Remove a file if it exists."""
-    with suppress(OSError):
-        path.unlink()
+def backup_of(path: Path) -> Path:
+    """Return the path of the backup of a client's file."""
+    return path.with_name(path.name + BACKUP_SUFFIX)
 
 
 def parse_json(data: bytes, file: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from mcp_mirror.cli.install.entries import find_subcommand, read_words, unwrap_entry, wrap_entry
-from mcp_mirror.cli.install.files import has_file, read_bytes, remove_file, write_file
+from mcp_mirror.cli.install.files import has_file, read_bytes, write_file
 from mcp_mirror.cli.install.formats import AddFirst, Document, Location, Remove, Restore, look_up, parse_document
 from mcp_mirror.cli.install.targets import Entry, Target, list_entries
 from mcp_mirror.errors import ConfigError
@@ -131,7 +131,8 @@ def apply_removal(plan: InPlacePlan) -> None:
     """
     _check_unchanged(plan)
     write_file(plan.target.file, plan.after)
-    remove_file(plan.target.backup)
+    with suppress(OSError):
+        plan.target.backup.unlink()
 
 
 def _check_unchanged(plan: InPlacePlan) -> None:

@@ -18,8 +18,8 @@ from platformdirs import user_config_path
 from mcp_mirror.cli.install.clients import CLIENTS, current_machine
 from mcp_mirror.cli.install.entries import find_subcommand
 from mcp_mirror.cli.install.files import (
-    BACKUP_SUFFIX,
     as_json,
+    backup_of,
     find_program,
     has_file,
     parse_json,
@@ -31,6 +31,13 @@ from mcp_mirror.config import CONFIG_NAME, parse_config
 from mcp_mirror.errors import ConfigError
 
 _MERGED: Final = frozenset({"claude-desktop", "cursor", "vscode", "windsurf"})
+"""The clients whose servers can be merged by name."""
+ENTRY: Final = "mirror"
+"""The gateway's name among a client's servers."""
+_HEAD: Final = "# Servers moved from {file}. You can add settings of the gateway.\n\n"
+_PLAIN: Final = re.compile("[-./_@A-Za-z]*[A-Za-z][-./_@A-Za-z0-9]*")
+_VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
+_FOLDERS: Final = ("cwd", "working_directory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,11 @@ class Client:
     expands_variables: bool = True
     """Whether the client expands `${VAR}`; otherwise it is plain text."""
 
+    @property
+    def backup(self) -> Path:
+        """The backup of the file."""
+        return backup_of(self.file)
+
 
 def known_clients() -> dict[str, Client]:
     """Return the clients whose servers can be merged by name, with their documented files on this system."""
@@ -55,8 +67,8 @@ def known_clients() -> dict[str, Client]:
         if client.name in _MERGED:
             place = client.places[0]
             [file] = place.files(machine)
-            config, is_expanding = ours / f"{client.name}.yaml", client.name != "claude-desktop"
-            known[client.name] = Client(client.title, file, config, place.blocks[0][0], is_expanding)
+            config, block = ours / f"{client.name}.yaml", place.blocks[0][0]
+            known[client.name] = Client(client.title, file, config, block, client.expands_variables)
     return known
 
 
@@ -78,7 +90,7 @@ def find_client(named: str) -> Client:
     for client in known.values():
         if resolve_path(client.file) == path:
             return client
-    backup = path.with_name(path.name + BACKUP_SUFFIX)
+    backup = backup_of(path)
     written = parse_json(read_bytes(backup if has_file(backup) else path), path)
     blocks = [block for block in ("mcpServers", "servers") if written.get(block)] or ["mcpServers"]
     if len(blocks) > 1:
@@ -101,27 +113,8 @@ def read_servers(written: Mapping[str, Any], client: Client) -> Mapping[str, Any
     return servers
 
 
-def is_gateway(entry: Any) -> bool:
-    """Return whether a server is the gateway, in any form (`uvx mcp-mirror@latest`, `python -m mcp_mirror`)."""
+def _is_gateway(entry: Any) -> bool:
     return find_subcommand(entry) == "serve"
-
-
-def is_wrapped(entry: Any) -> bool:
-    """Return whether a server runs through `mcp-mirror wrap`, or is `mcp-mirror memory`."""
-    return find_subcommand(entry) in ("wrap", "memory")
-
-
-def backup_path(client: Client) -> Path:
-    """Return the path of the backup of the client's file."""
-    return client.file.with_name(client.file.name + BACKUP_SUFFIX)
-
-
-ENTRY: Final = "mirror"
-"""The gateway's name among a client's servers."""
-_HEAD: Final = "# Servers moved from {file}. You can add settings of the gateway.\n\n"
-_PLAIN: Final = re.compile("[-./_@A-Za-z]*[A-Za-z][-./_@A-Za-z0-9]*")
-_VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
-_FOLDERS: Final = ("cwd", "working_directory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +147,7 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
         ConfigError: The client's file cannot be read, has the gateway already, or has no usable servers; or another
             file would be overwritten.
     """
-    before, backup = read_bytes(client.file), backup_path(client)
+    before, backup = read_bytes(client.file), client.backup
     written = parse_json(before, client.file)
     if has_file(backup) and read_bytes(backup) != before:
         raise ConfigError(
@@ -182,12 +175,12 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
 
 
 def _check(servers: Mapping[str, Any], client: Client) -> None:
-    if found := next(filter(is_gateway, servers.values()), None):
+    if found := next(filter(_is_gateway, servers.values()), None):
         raise ConfigError(
             f"{capitalize_first(client.title)} starts mcp-mirror already ({shlex.join(map(str, found['args']))}). Add "
             "servers to that configuration, or uninstall the gateway first."
         )
-    if wrapped := next((name for name, entry in servers.items() if is_wrapped(entry)), None):
+    if wrapped := next((name for name, entry in servers.items() if find_subcommand(entry)), None):
         raise ConfigError(
             f"Server {wrapped!r} in {client.file} runs through `mcp-mirror wrap` or is `mcp-mirror memory`. One "
             "gateway for all servers does not need this: write the server's own command there, or remove the server."
@@ -210,15 +203,15 @@ def plan_uninstall(client: Client) -> InstallPlan:
     Raises:
         ConfigError: The backup does not exist, or a file cannot be read.
     """
-    backup = backup_path(client)
+    backup = client.backup
     if not has_file(backup):
-        if not any(map(is_gateway, read_servers(parse_json(read_bytes(client.file), client.file), client).values())):
+        if not any(map(_is_gateway, read_servers(parse_json(read_bytes(client.file), client.file), client).values())):
             raise ConfigError(f"There is nothing to uninstall: {client.file} does not start mcp-mirror.")
         raise ConfigError(f"The backup {backup} of `mcp-mirror install` does not exist. Restore {client.file} by hand.")
     was, now = read_bytes(backup), read_bytes(client.file)
     before, written = parse_json(was, backup), parse_json(now, client.file)
     back, servers = read_servers(before, client), dict(read_servers(written, client))
-    gateway = servers.pop(ENTRY) if is_gateway(servers.get(ENTRY)) else {}
+    gateway = servers.pop(ENTRY) if _is_gateway(servers.get(ENTRY)) else {}
     args = gateway.get("args", [])
     config = Path(args[args.index("--config") + 1]) if "--config" in args[:-1] else client.config
     is_all = not servers and as_json({**before, client.block: {ENTRY: gateway}}, backup) == now
@@ -233,7 +226,7 @@ def apply_install(plan: InstallPlan) -> None:
         ConfigError: A file cannot be written.
     """
     write_file(plan.config, plan.text.encode())
-    write_file(backup_path(plan.client), plan.before)
+    write_file(plan.client.backup, plan.before)
     write_file(plan.client.file, plan.after)
 
 
@@ -248,7 +241,7 @@ def apply_uninstall(plan: InstallPlan) -> bool:
     write_file(plan.client.file, plan.after)
     is_changed = has_file(plan.config) and read_bytes(plan.config) != plan.text.encode()
     with suppress(OSError):
-        backup_path(plan.client).unlink()
+        plan.client.backup.unlink()
         if not is_changed:
             plan.config.unlink()
     return is_changed
@@ -256,9 +249,8 @@ def apply_uninstall(plan: InstallPlan) -> bool:
 
 def _write_config_text(client: Client, servers: Mapping[str, Any]) -> str:
     literal = servers if client.expands_variables else _escape_variables(servers)
-    text: str = yaml.dump(
-        {client.block: literal}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20
-    )  # fmt: skip
+    content = {client.block: literal}
+    text: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
     return _HEAD.format(file=client.file.name) + text
 
 

@@ -12,7 +12,6 @@ from mcp_mirror.cli.install.merge import (
     InstallPlan,
     apply_install,
     apply_uninstall,
-    backup_path,
     capitalize_first,
     find_client,
     known_clients,
@@ -70,9 +69,9 @@ def _print_result(plan: InstallPlan, named: str) -> None:
     print_note(
         f"{capitalize_first(title)} now starts mcp-mirror, which starts these servers from {plan.config}: {names}."
     )
-    print_note(f"A backup of {plan.client.file} is beside it: {backup_path(plan.client).name}.")
+    backup = plan.client.backup.name
+    print_note(f"A backup of {plan.client.file} is beside it: {backup}.")
     if named not in known_clients():
-        backup = backup_path(plan.client).name
         print_note(f"{plan.config.name} and {backup} contain the servers' secrets: keep them out of version control.")
     print_note("A server gets PATH, HOME, a few other variables of the environment, and its own `env`.")
     print_note(f"To put the servers back: {shlex.join(['mcp-mirror', 'uninstall', named])}")

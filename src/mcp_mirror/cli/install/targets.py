@@ -13,10 +13,9 @@ from mcp_mirror.cli.install.clients import (
     Machine,
     Place,
     each_file,
-    find_named_client,
 )
 from mcp_mirror.cli.install.entries import find_reason, find_subcommand, is_wrapped
-from mcp_mirror.cli.install.files import BACKUP_SUFFIX, read_bytes, resolve_path
+from mcp_mirror.cli.install.files import backup_of, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import Document, Location, look_up, parse_document
 from mcp_mirror.errors import ConfigError
 
@@ -43,7 +42,7 @@ class Target:
     @property
     def backup(self) -> Path:
         """The file as it is without mcp-mirror."""
-        return self.file.with_name(self.file.name + BACKUP_SUFFIX)
+        return backup_of(self.file)
 
     def read(self) -> Document:
         """Return the parsed file.
@@ -118,7 +117,7 @@ def find_named(word: str, machine: Machine) -> list[Target]:
     Raises:
         ConfigError: There is neither such a client nor such a file, or the client has no file here.
     """
-    client = find_named_client(word)
+    client = next((client for client in CLIENTS if client.name == word), None)
     if client is None:
         return [_find_file(word, machine)]
     targets = [target for target in find_targets(machine) if target.client is client]
