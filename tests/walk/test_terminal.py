@@ -145,15 +145,27 @@ async def test_check_on_a_terminal_shows_the_upstreams_it_waits_for(
         assert b"starting" not in (await terminal.read_rest()).rpartition(ERASE_LINE)[2]
 
 
-async def test_serve_on_a_terminal_says_that_it_waits_and_stops_at_ctrl_c(configured: Configured, raw: Any) -> None:
+@pytest.mark.parametrize("name", ["serve", "wrap", "memory"])
+async def test_a_gateway_on_a_terminal_says_that_it_waits_and_stops_at_ctrl_c(
+    name: str, configured: Configured, raw: Any, tmp_path: Path
+) -> None:
+    server = raw()
+    words = {
+        "serve": ["--config", str(configured({"raw": server}))],
+        "wrap": ["--store", str(tmp_path), "--", server["command"], *server["args"]],
+        "memory": ["--store", str(tmp_path)],
+    }
     terminal, other = os.openpty()
     process = await asyncio.create_subprocess_exec(
-        COMMAND, "serve", "--config", str(configured({"raw": raw()})), stdin=other, stdout=DEVNULL, stderr=PIPE
+        COMMAND, name, *words[name], stdin=other, stdout=DEVNULL, stderr=PIPE
     )
     try:
         assert process.stderr is not None
-        line = await asyncio.wait_for(process.stderr.readline(), BOUND)
-        assert b"waits for an MCP client" in line
+        line = b""
+        async with asyncio.timeout(BOUND):  # the wrapped server may print before
+            while b"waits for an MCP client" not in line:
+                line = await process.stderr.readline()
+                assert line
         assert b"Ctrl-C" in line
         process.send_signal(signal.SIGINT)
         assert await asyncio.wait_for(process.wait(), BOUND) == 130

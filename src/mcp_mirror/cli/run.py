@@ -25,6 +25,10 @@ MISCONFIGURED: Final = 2
 """Exit code of an error that the operator must fix before anything can run."""
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C."""
+_WAITING: Final = (
+    "mcp-mirror waits for an MCP client on standard input; Ctrl-C stops it. Clients start it themselves: see "
+    "`mcp-mirror install`."
+)
 COLLECTOR_THRESHOLDS: Final = (10_000, 1, 8_000)
 """Of the garbage collector: new objects, collections of the youngest, and of the middle generation.
 
@@ -102,6 +106,12 @@ def load_file(path: Path) -> Config:
 def reads_terminal() -> bool:
     """Whether standard input is a terminal, so that a person can answer; it may also be closed."""
     return sys.stdin is not None and sys.stdin.isatty()
+
+
+def print_waiting(print_line: Callable[[str], None], advice: str = "") -> None:
+    """On a terminal, print that a client is missing: a person who starts the gateway there sees nothing else."""
+    if reads_terminal():
+        print_line(_WAITING + advice)
 
 
 def print_note(line: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_warnings, reads_terminal
+from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_waiting, print_warnings
 from mcp_mirror.cli.serving import Serving
 from mcp_mirror.cli.workers import Supervisor, WorkerStart, check_workers
 from mcp_mirror.errors import MirrorError
@@ -15,10 +15,7 @@ from mcp_mirror.system.heap import keep_freed_memory
 from mcp_mirror.system.resources import raise_handle_limit
 
 _MAX_PORT = 65535
-_WAITING = (
-    "mcp-mirror waits for an MCP client on standard input; Ctrl-C stops it. Clients start it themselves: see "
-    "`mcp-mirror install`. To serve HTTP, add --http 127.0.0.1:8000."
-)
+_HTTP_ADVICE = " To serve HTTP, add --http 127.0.0.1:8000."
 
 
 def serve(
@@ -50,8 +47,8 @@ def serve(
     address = _read_address(http) if http else None
     raise_handle_limit()
     keep_freed_memory()
-    if address is None and reads_terminal():
-        print_line(_WAITING)
+    if address is None:
+        print_waiting(print_line, _HTTP_ADVICE)
     serving = Serving(loaded, path, address, watches=watch, verbosity=verbose, print_line=print_line)
     if workers == 1:
         serving.run(lambda url: print_line(f"mcp-mirror serves {url}"))

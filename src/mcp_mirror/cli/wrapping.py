@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from platformdirs import user_data_path
 
 from mcp_mirror.cli.options import AWAIT_VARIABLE
-from mcp_mirror.cli.run import exit_with_error, print_warnings
+from mcp_mirror.cli.run import exit_with_error, print_waiting, print_warnings
 from mcp_mirror.cli.serving import Serving
 from mcp_mirror.config import read_config
 from mcp_mirror.errors import ConfigError, MirrorError
@@ -101,6 +101,7 @@ def _serve(config: Config, verbosity: int) -> None:
     configure_logging(verbosity, config)
     print_line = partial(print_status, config)
     print_warnings(config, print_line)
+    print_waiting(print_line)
     raise_handle_limit()
     keep_freed_memory()
     Serving(config, verbosity=verbosity, print_line=print_line).run(print_line)
