@@ -276,6 +276,9 @@ def test_a_text_is_shown_as_its_text() -> None:
 def test_small_media_and_links_pass_with_the_notice(content: list[Any], passed: list[Any]) -> None:
     captured = taken(result(content))
     assert [json.loads(bytes(block)) for block in captured.passed] == passed
+    assert captured.others == tuple(
+        len([one for one in of if "data" not in one and "text" not in one]) for of in (passed, content)
+    )
 
 
 ITEMS = [{"a": 1}, "x", 2.50, True]

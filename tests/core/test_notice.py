@@ -133,6 +133,13 @@ def test_a_file_is_outlined_by_its_media_type() -> None:
     assert f"\nThis path stands for content block, {len(linked)} B.\n" in notice_of(linked, kind="binary")
 
 
+@pytest.mark.parametrize("style", ["compact", "paper", "json"])
+def test_a_notice_says_how_many_of_the_links_follow_it(style: NoticeStyle) -> None:
+    line = "Below are 95 of 1,300 links and embedded texts."
+    assert line in notice_of([1], style, others=(95, 1300))
+    assert "Below" not in notice_of([1], style, others=(2, 2)) + notice_of([1], style, others=(0, 2))
+
+
 def test_an_array_past_the_bound_is_not_counted() -> None:
     assert "Preview, not the result: array, 35 MB\n| first: 1, 1, 1, 1, 1\n" in notice_of(
         b"[" + b"1," * 17_500_000 + b"1]"
@@ -266,7 +273,7 @@ ARGUMENTS = [
         {"companion": COMPANION, "tool": HIDDEN + "\u6570" * 500},
         {"head": ("\u6570\n\x00" * 5000)[:1000], "companion": COMPANION},
         {"head": '"\\\n\t' * 250, "tool": "t" * 500},
-        {"kind": "binary", "media": tuple((f"{BASE}/{at}", "image/png, 5 B") for at in range(40))},
+        {"kind": "binary", "media": tuple((f"{BASE}/{at}", "image/png, 5 B") for at in range(40)), "others": (1, 40)},
     ],
     ids=["plain", "companion", "error", "quoted error", "binary"],
 )

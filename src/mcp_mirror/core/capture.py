@@ -81,6 +81,8 @@ class Captured(msgspec.Struct, frozen=True):
     """The text of a result within the inline budget, as the model reads it."""
     passed: tuple[Buffer, ...] = ()
     """Content blocks that pass beside the notice."""
+    others: tuple[int, int] = (0, 0)
+    """The number of links and embedded texts that pass beside the notice, and of all of them."""
     in_order: tuple[Buffer, ...] = ()
     """All blocks of a shown result in their order, if it mixes texts and other blocks."""
     media: tuple[tuple[str, str], ...] = ()
@@ -152,6 +154,7 @@ def capture(
         envelope=build_envelope(result, place, parsed, value),
         shown=shown,
         passed=passed,
+        others=_count_others(parsed.blocks, passed),
         in_order=_order_blocks(parsed, passed) if shown is not None else (),
         media=tuple(_describe_media_paths(parsed.blocks, place)) if rules.passes_unchanged else (),
         is_error=is_error,
@@ -321,7 +324,7 @@ def _choose_text(
     is_unseen = only is not None and only.media is not None and not _fits_media_room(only)
     if not rules.preview or is_unseen or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return None
-    others = tuple(block.raw for block in parsed.blocks if block.text is None and block.media is None)
+    others = tuple(block.raw for block in parsed.blocks if _is_other(block))
     texts = (*beside, *_choose_texts(parsed, value))
     if not _are_within_budget((*texts, *others), rules.inline_budget, estimate):
         return None
@@ -350,9 +353,20 @@ def _select_blocks_to_pass(blocks: Sequence[ParsedBlock], *, is_all_shown: bool)
             if _fits_media_room(block, media_room):
                 media_room -= len(block.raw)
                 yield block.raw
-        elif block.text is None and block.media is None and (is_all_shown or len(block.raw) <= room):
+        elif _is_other(block) and (is_all_shown or len(block.raw) <= room):
             room -= len(block.raw)
             yield block.raw
+
+
+def _count_others(blocks: Sequence[ParsedBlock], passed: Sequence[Buffer]) -> tuple[int, int]:
+    shown = {id(raw) for raw in passed}
+    others = [id(block.raw) in shown for block in blocks if _is_other(block)]
+    return sum(others), len(others)
+
+
+def _is_other(block: ParsedBlock) -> bool:
+    """Whether a block is a link or an embedded text."""
+    return block.text is None and block.media is None
 
 
 def _order_blocks(parsed: ParsedResult, passed: Sequence[Buffer]) -> tuple[Buffer, ...]:

@@ -86,6 +86,8 @@ class NoticeInput:
     """The path of the companion."""
     media: tuple[tuple[str, str], ...] = ()
     """Images, recordings and files: path and description of each."""
+    others: tuple[int, int] = (0, 0)
+    """The number of links and embedded texts that follow the notice, and of all of them."""
     error: ErrorExcerpt | None = None
     preview: bool = True
     """The notice may show parts of the value. False: only positions, types and sizes."""
@@ -154,12 +156,15 @@ def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
 
 
 def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
-    """One line for each image, recording or file."""
+    """One line for each image, recording or file, and one about links and embedded texts if only some follow."""
     if not stored.preview:
         return ()
     lines = [f'"{path}" {what}' for path, what in stored.media[:_MAX_MEDIA_LINES]]
     more = len(stored.media) - _MAX_MEDIA_LINES
-    return (*lines, *([f"and {more:,} more"] if more > 0 else ()))
+    lines += [f"and {more:,} more"] if more > 0 else []
+    following, total = stored.others
+    lines += [f"Below are {following:,} of {total:,} links and embedded texts."] if 0 < following < total else []
+    return tuple(lines)
 
 
 def _write_instruction(stored: NoticeInput) -> str:
@@ -227,7 +232,7 @@ def _write_json(stored: NoticeInput) -> str:
         members["error_begins"] = _cut_head(stored.error.head, _EXCERPT_BYTES)
         members |= {"error_ends": _cut_tail(stored.error.tail, _EXCERPT_BYTES // 2)} if stored.error.tail else {}
     members |= {"is_error": True} if stored.is_error and not stored.preview else {}
-    members |= {"media": list(_describe_media(stored))} if stored.preview and stored.media else {}
+    members |= {"media": media} if (media := list(_describe_media(stored))) else {}
     parts = {key: _dump_json(value) for key, value in members.items()}
     parts |= {} if stored.shown is None else {"content": _encode_content(stored.shown, stored.kind)}
     parts |= {} if stored.companion is None else {"text_path": _dump_json(stored.companion)}

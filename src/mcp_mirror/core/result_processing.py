@@ -260,6 +260,7 @@ def _write_notice(
         shown=captured.shown,
         companion=options.bases.companion if captured.is_named else None,
         media=tuple((f"{content_base}{place}", what) for place, what in captured.media),
+        others=captured.others,
         error=captured.error,
         preview=value.preview,
         is_error=captured.is_error,
