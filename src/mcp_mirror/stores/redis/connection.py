@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.stores.redis.commands import Command
+from mcp_mirror.stores.redis.commands import Command, RedisCommands
 
 _logger = logging.getLogger(__name__)
 
@@ -81,12 +81,17 @@ class WriteRefusedError(StoreError):
 class RedisConnection:
     """A pool of connections. When the server fails, all waiting exchanges fail with the first one."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, commands: RedisCommands) -> None:
         """Create the pool. It connects with the first command.
+
+        Args:
+            url: The address of the server.
+            commands: Build the beginning of each transaction.
 
         Raises:
             StoreError: The address is not valid.
         """
+        self._commands = commands
         self._pool = _create_pool(url)
         self._client = Redis(connection_pool=self._pool)
         self._slots = anyio.Semaphore(_CONNECTIONS)
@@ -116,11 +121,11 @@ class RedisConnection:
                 pipe.execute_command(*command)
             return list(await pipe.execute())
 
-    async def transact(self, watched: str, plan: Plan, attempts: int = _ATTEMPTS) -> Sequence[Any] | None:
-        """Plan and run a transaction. If `watched` changes in between, plan again.
+    async def transact(self, plan: Plan, attempts: int = _ATTEMPTS) -> bool:
+        """Plan and run a transaction. If another one ran in between, plan again.
 
         Returns:
-            The replies to the planned commands; None without commands.
+            Whether the plan was carried out; False if there was nothing to do.
 
         Raises:
             StoreError: The transaction failed.
@@ -128,20 +133,21 @@ class RedisConnection:
         for _ in range(attempts):
             with suppress(exceptions.WatchError):
                 async with self._exchange(self._transaction):
-                    return await self._attempt(watched, plan)
+                    return await self._attempt(plan)
             await asyncio.sleep(random.uniform(0, _PAUSE))  # noqa: S311  # not a secret
         raise StoreError("Too many gateways write to the store's Redis server at this moment. Try again.")
 
-    async def _attempt(self, watched: str, plan: Plan) -> Sequence[Any] | None:
+    async def _attempt(self, plan: Plan) -> bool:
         async with self._client.pipeline(transaction=True) as pipe:
-            await pipe.watch(watched)
+            await pipe.watch(self._commands.keys.of("turn"))
             commands = await plan(pipe.execute_command)
             if commands is None:
-                return None
+                return False
             pipe.multi()  # type: ignore[no-untyped-call]
-            for command in commands:
+            for command in (*self._commands.begin_turn(), *commands):
                 pipe.execute_command(*command)
-            return list(await pipe.execute())
+            await pipe.execute()
+            return True
 
     @asynccontextmanager
     async def _exchange(self, slots: anyio.Semaphore) -> AsyncIterator[None]:

@@ -186,7 +186,7 @@ class RedisListings:
             kept, listed = await self._redis.run([("ZCARD", order), ("ZCARD", names)])
             if kept == listed:
                 return
-            if await self._redis.transact(self._commands.keys.of("turn"), partial(self._plan_lists, owner)) is None:
+            if not await self._redis.transact(partial(self._plan_lists, owner)):
                 return
 
     async def _plan_lists(self, owner: str, read: Read) -> Iterable[Command] | None:
@@ -199,7 +199,7 @@ class RedisListings:
         records = (
             await read("MGET", *(self._commands.keys.of("card", owner, base) for base in missing)) if missing else ()
         )
-        commands = list(self._commands.begin_turn())
+        commands: list[Command] = []
         for base, record in zip(missing, records, strict=True):
             value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record) if record else None
             created = value_record.descriptor.created if value_record and not value_record.tombstone else 0.0

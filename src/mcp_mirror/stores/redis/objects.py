@@ -51,9 +51,9 @@ class ObjectRegistry:
         async def plan(read: Read) -> Iterable[Command] | None:
             if await read("ZSCORE", self._commands.keys.of("uploads"), name) is None:
                 return None
-            return *self._commands.begin_turn(), *self._commands.discard_uploads([name])
+            return self._commands.discard_uploads([name])
 
-        await self._redis.transact(self._commands.keys.of("turn"), plan)
+        await self._redis.transact(plan)
 
     async def remove_garbage(self) -> int:
         """Remove a batch of objects without a value. Returns the number of removed objects.
@@ -81,11 +81,9 @@ class ObjectRegistry:
 
         async def plan(read: Read) -> Iterable[Command] | None:
             old = await read("ZRANGE", uploads, "-inf", self._clock(), "BYSCORE", "LIMIT", 0, _AT_ONCE)
-            if not old:
-                return None
-            return *self._commands.begin_turn(), *self._commands.discard_uploads([name.decode() for name in old])
+            return self._commands.discard_uploads([name.decode() for name in old]) if old else None
 
-        await self._redis.transact(self._commands.keys.of("turn"), plan)
+        await self._redis.transact(plan)
 
     async def _search(self) -> None:
         """Once a day, mark objects for removal that Redis does not know: it lost data, or an upload finished late."""
@@ -107,6 +105,6 @@ class ObjectRegistry:
             unknown = [
                 name for name, upload, value in zip(names, uploads, values, strict=True) if upload is None and not value
             ]
-            return (*self._commands.begin_turn(), *self._commands.discard_uploads(unknown)) if unknown else None
+            return self._commands.discard_uploads(unknown) if unknown else None
 
-        await self._redis.transact(keys.of("turn"), plan)
+        await self._redis.transact(plan)

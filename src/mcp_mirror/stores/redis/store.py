@@ -106,12 +106,12 @@ class RedisStore:
         if policy.url is None:
             raise StoreError("`store.kind: redis` needs `store.url`, such as redis://127.0.0.1:6379/0.")
         self._policy, self._clock, self._folder = policy, clock, folder
-        self._redis = RedisConnection(policy.url)
         self._keys = Keys(policy.prefix)
+        self._commands = RedisCommands(self._keys, policy.lifetime)
+        self._redis = RedisConnection(policy.url, self._commands)
         self._encryptor = Encryptor(policy.encryption)
         self.events: Final[EventLog] = EncryptedEventLog(RedisEventLog(self._redis, self._keys, clock), self._encryptor)
         self._codec = RecordCodec(pack_record, unpack_record, self._encryptor)
-        self._commands = RedisCommands(self._keys, policy.lifetime)
         self._evicted = 0
         self._eviction = RedisEviction(self._commands, self._codec, policy, clock)
         self._listings = RedisListings(self._redis, self._commands, self._codec, clock)
@@ -173,10 +173,10 @@ class RedisStore:
             if blob is None and not await self._has_arrived(read, entry):
                 raise StoreError("The value took too long to reach the store. Call the tool again.")
             entering = self._commands.enter(entry, record, blob, created, self._clock()) if room.fits else ()
-            return *self._commands.begin_turn(), *room.commands, *entering
+            return *room.commands, *entering
 
         while True:
-            await self._redis.transact(self._keys.of("turn"), plan)
+            await self._redis.transact(plan)
             self._evicted += room.evicted
             if room.fits:
                 return
@@ -197,10 +197,9 @@ class RedisStore:
         """
 
         async def plan(read: Read) -> Iterable[Command] | None:
-            commands = await self._eviction.remove_expired(read)
-            return (*self._commands.begin_turn(), *commands) if commands else None
+            return await self._eviction.remove_expired(read) or None
 
-        removed = await self._redis.transact(self._keys.of("turn"), plan, attempts=1) is not None
+        removed = await self._redis.transact(plan, attempts=1)
         return int(removed) + (await self._registry.remove_garbage() if self._registry else 0)
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
@@ -347,16 +346,16 @@ class RedisStore:
             used = await read("ZSCORE", self._keys.of("order"), name)
             if entry is None or used is None or self._is_expired(float(used)):
                 return None
-            return *self._commands.begin_turn(), *self._commands.remove([Removal(entry)])
+            return self._commands.remove([Removal(entry)])
 
         try:
-            return await self._redis.transact(self._keys.of("turn"), plan) is not None
+            return await self._redis.transact(plan)
         except WriteRefusedError:  # the transaction needs memory: free some first
             entry, _, _ = await self._look_up(name)
             if entry is None:
                 return False
             await self._redis.run([("DEL", self._keys.of("card", name), *self._keys.blobs(entry))])
-            return await self._redis.transact(self._keys.of("turn"), plan) is not None
+            return await self._redis.transact(plan)
 
     async def list(
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
