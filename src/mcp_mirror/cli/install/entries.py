@@ -81,7 +81,7 @@ def read_words(entry: Any) -> list[str]:
     """Return the command of an entry with its arguments; empty for other servers."""
     if not isinstance(entry, dict):
         return []
-    command: Any = next((entry[key] for key in _COMMANDS if entry.get(key)), None)
+    command: Any = _first(entry, _COMMANDS)
     args: Any = entry.get("args")
     if isinstance(command, dict):  # Zed's older form
         command, args = command.get("path"), command.get("args")
@@ -144,7 +144,7 @@ def _read_type(entry: Mapping[str, Any]) -> str:
 
 def read_server(entry: Mapping[str, Any]) -> Server | str:
     """Return the server of an entry that is not wrapped, or why it has none."""
-    command = next((entry[key] for key in _COMMANDS if entry.get(key)), None)
+    command = _first(entry, _COMMANDS)
     if command is not None:
         return _read_local(command, entry.get("args"))
     url = _first(entry, _URLS)

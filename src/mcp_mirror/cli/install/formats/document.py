@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, AnyStr, ClassVar, Final, Protocol, Self
+from typing import Any, AnyStr, ClassVar, Final, Self
 
 from mcp_mirror.errors import ConfigError
 
@@ -81,8 +82,8 @@ class Restore:
 Edit = Put | Add | AddFirst | Remove | Prepend | DropFirst | Restore
 
 
-class Document(Protocol):
-    """A file of one format."""
+class Document(ABC):
+    """A file of one format. The constructors of the formats raise ValueError for a text that is not of that format."""
 
     name: ClassVar[str]
     """The format's name in messages."""
@@ -92,11 +93,13 @@ class Document(Protocol):
     value: Any
     """The content. Of a repeated key, the last value."""
 
-    def __init__(self, data: bytes) -> None: ...
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._mark = BYTE_ORDER_MARK if data.startswith(BYTE_ORDER_MARK) else b""
 
+    @abstractmethod
     def find_problem(self, at: Location) -> str | None:
         """Return why the value at a location cannot be edited, such as a repeated key; None if it can."""
-        ...
 
     def edit(self, edits: Iterable[Edit]) -> Self:
         """Return the document with the edits, which do not overlap.
@@ -104,7 +107,23 @@ class Document(Protocol):
         Raises:
             ConfigError: The result is not what the edits mean, because the text has an unusual form.
         """
-        ...
+        edits = tuple(edits)
+        try:
+            after = type(self)(self._mark + self._write(edits))
+        except ValueError:
+            raise ConfigError(UNSAFE) from None
+        if after.value != apply_edits(self.value, edits):
+            raise ConfigError(UNSAFE)
+        return after
+
+    @abstractmethod
+    def _write(self, edits: Iterable[Edit]) -> bytes:
+        """Return the text of the file with edits, without a byte order mark.
+
+        Raises:
+            ConfigError: The text has a form that cannot be edited safely.
+            ValueError: As above.
+        """
 
 
 def look_up(value: Any, at: Location) -> Any:
@@ -123,16 +142,6 @@ def splice(text: AnyStr, splices: Iterable[tuple[int, int, AnyStr]]) -> AnyStr:
     for start, stop, new in reversed(ordered):  # equal positions keep their order
         text = text[:start] + new + text[stop:]
     return text
-
-
-def check_result(document: Document, before: Any, edits: Iterable[Edit]) -> None:
-    """Check that a document has the value that the edits mean.
-
-    Raises:
-        ConfigError: It has another value.
-    """
-    if document.value != apply_edits(before, edits):
-        raise ConfigError(UNSAFE)
 
 
 def apply_edits(value: Any, edits: Iterable[Edit]) -> Any:  # noqa: C901  # one case for each kind

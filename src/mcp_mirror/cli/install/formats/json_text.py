@@ -7,13 +7,12 @@ of the file.
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from mcp_mirror.cli.install.formats.document import (
-    BYTE_ORDER_MARK,
-    UNSAFE,
     Add,
     AddFirst,
+    Document,
     DropFirst,
     Edit,
     Location,
@@ -21,10 +20,8 @@ from mcp_mirror.cli.install.formats.document import (
     Put,
     Remove,
     Restore,
-    check_result,
     splice,
 )
-from mcp_mirror.errors import ConfigError
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, skip_space, trim
 from mcp_mirror.types import Span
 
@@ -40,15 +37,14 @@ Splice = tuple[int, int, bytes]
 """Start and stop of the replaced bytes, and the new bytes."""
 
 
-class JsonDocument:
+class JsonDocument(Document):
     """A JSON file with comments."""
 
     name: ClassVar[str] = "JSON"
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
-        self._start = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
-        self._text = data[self._start :]
+        super().__init__(data)
+        self._text = data[len(self._mark) :]
         self._text.decode()
         self._json = blank_comments(self._text)
         self.value: Any = json.loads(self._json) if self._json.strip() else {}
@@ -65,20 +61,8 @@ class JsonDocument:
                 span = self._find_child(span, step)
         return None
 
-    def edit(self, edits: Iterable[Edit]) -> Self:
-        """Return the document with the edits.
-
-        Raises:
-            ConfigError: The result is not what the edits mean.
-        """
-        edits = tuple(edits)
-        text = splice(self._text, map(self._splice, edits))
-        try:
-            after = type(self)(self.data[: self._start] + text)
-        except ValueError:
-            raise ConfigError(UNSAFE) from None
-        check_result(after, self.value, edits)
-        return after
+    def _write(self, edits: Iterable[Edit]) -> bytes:
+        return splice(self._text, map(self._splice, edits))
 
     def read_text(self, at: Location) -> bytes:
         """Return the text of a value."""

@@ -3,17 +3,17 @@
 import copy
 import tomllib
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Array, InlineTable
 
 from mcp_mirror.cli.install.formats.document import (
-    BYTE_ORDER_MARK,
     UNSAFE,
     Add,
     AddFirst,
+    Document,
     DropFirst,
     Edit,
     Location,
@@ -21,19 +21,17 @@ from mcp_mirror.cli.install.formats.document import (
     Put,
     Remove,
     Restore,
-    check_result,
 )
 from mcp_mirror.errors import ConfigError
 
 
-class TomlDocument:
+class TomlDocument(Document):
     """A TOML file."""
 
     name: ClassVar[str] = "TOML"
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
-        self._mark = BYTE_ORDER_MARK if data.startswith(BYTE_ORDER_MARK) else b""
+        super().__init__(data)
         self._text = data[len(self._mark) :].decode()
         self.value: Any = tomllib.loads(self._text)
 
@@ -45,26 +43,18 @@ class TomlDocument:
         except (TOMLKitError, ValueError):
             return UNSAFE
 
-    def edit(self, edits: Iterable[Edit]) -> Self:
-        """Return the document with the edits.
-
-        Raises:
-            ConfigError: The result is not what the edits mean.
-        """
-        edits = tuple(edits)
+    def _write(self, edits: Iterable[Edit]) -> bytes:
         try:
             root = tomlkit.parse(self._text)
             tail = "".join(_edit(root, edit) for edit in edits)
             text = tomlkit.dumps(root)
-            if tail:
-                text = text.rstrip("\r\n") + "\n" + tail
-            if "\r\n" in self._text and "\n" not in self._text.replace("\r\n", ""):
-                text = text.replace("\r\n", "\n").replace("\n", "\r\n")
-            after = type(self)(self._mark + text.encode())
-        except (TOMLKitError, ValueError, KeyError, TypeError, AttributeError):
+        except (TOMLKitError, KeyError, TypeError, AttributeError):
             raise ConfigError(UNSAFE) from None
-        check_result(after, self.value, edits)
-        return after
+        if tail:
+            text = text.rstrip("\r\n") + "\n" + tail
+        if "\r\n" in self._text and "\n" not in self._text.replace("\r\n", ""):
+            text = text.replace("\r\n", "\n").replace("\n", "\r\n")
+        return text.encode()
 
     def read_table(self, at: Location) -> Any:
         """Return a table with its comments and layout."""

@@ -3,16 +3,16 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mcp_mirror.cli.install.formats.document import (
-    BYTE_ORDER_MARK,
     UNSAFE,
     Add,
     AddFirst,
+    Document,
     DropFirst,
     Edit,
     Location,
@@ -20,7 +20,6 @@ from mcp_mirror.cli.install.formats.document import (
     Put,
     Remove,
     Restore,
-    check_result,
     splice,
 )
 from mcp_mirror.errors import ConfigError
@@ -34,14 +33,13 @@ Splice = tuple[int, int, str]
 """Start and stop of the replaced characters, and the new text."""
 
 
-class YamlDocument:
+class YamlDocument(Document):
     """A YAML file of one document."""
 
     name: ClassVar[str] = "YAML"
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
-        self._mark = BYTE_ORDER_MARK if data.startswith(BYTE_ORDER_MARK) else b""
+        super().__init__(data)
         self._text = data[len(self._mark) :].decode()
         self._newline = "\r\n" if "\r\n" in self._text else "\n"
         try:
@@ -79,20 +77,8 @@ class YamlDocument:
             )
         return True
 
-    def edit(self, edits: Iterable[Edit]) -> Self:
-        """Return the document with the edits.
-
-        Raises:
-            ConfigError: The result is not what the edits mean.
-        """
-        edits = tuple(edits)
-        text = splice(self._text, map(self._splice, edits))
-        try:
-            after = type(self)(self._mark + text.encode())
-        except ValueError:
-            raise ConfigError(UNSAFE) from None
-        check_result(after, self.value, edits)
-        return after
+    def _write(self, edits: Iterable[Edit]) -> bytes:
+        return splice(self._text, map(self._splice, edits)).encode()
 
     def _splice(self, edit: Edit) -> Splice:  # noqa: PLR0911  # one case for each kind
         match edit:
