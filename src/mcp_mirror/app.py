@@ -191,11 +191,12 @@ async def open_application(
         upstreams = UpstreamRegistry(config.upstreams, dependencies, functions)
         services = build_services(config, resources, upstreams, lambda owner: notifier.value_stored(owner))  # noqa: PLW0108
         shared = build_stage_dependencies(config, resources, services, signals, is_stdio=awaits_client)
-        dispatch = Dispatcher(services, lambda: runtime.state, build_observer(signals))
+        runtime = Runtime()
+        dispatch = Dispatcher(services, runtime, build_observer(signals))
         builder = StateBuilder(services, shared, dispatch, tuple(stages))
         catalog = Catalog({}, LABELS | OWN_LABELS | {RUN} | await resources.store.labels())
         is_isolated = config.auth.is_required and not awaits_client
-        runtime = Runtime(builder.build(config, pins, catalog, is_isolated=is_isolated))
+        runtime.state = builder.build(config, pins, catalog, is_isolated=is_isolated)
         gateway = Gateway(runtime, services)
         handlers = build_handlers(gateway, shared.limiter, sessions, resources.tasks)
         if signals.metrics is not None:

@@ -152,7 +152,8 @@ class RuntimeState:
 class Runtime:
     """The one reference to the current state."""
 
-    state: RuntimeState
+    state: RuntimeState = field(init=False)
+    """Set before the first call: the state contains the pipeline, whose innermost step refers to this object."""
 
 
 class CallEnd(NamedTuple):

@@ -27,10 +27,10 @@ from mcp_mirror.core.resolve import (
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError, UpstreamError
-from mcp_mirror.gateway.call import Call, RuntimeState, ScriptOrigin
+from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_error
-from mcp_mirror.gateway.routing import Router, ToolFinder
+from mcp_mirror.gateway.routing import Router, find_entry, find_tools
 from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
 from mcp_mirror.gateway.stages.telemetry import RequestObserver
@@ -96,15 +96,12 @@ class _TracedReply(dict[str, Buffer]):
 class Dispatcher:
     """Runs a tool call: own tool | route, find pointers, check flows, load, fit, call, process, store, reply."""
 
-    def __init__(
-        self, services: Services, read_state: Callable[[], RuntimeState], observer: RequestObserver | None = None
-    ) -> None:
+    def __init__(self, services: Services, runtime: Runtime, observer: RequestObserver | None = None) -> None:
         self._observer = observer
         self._services = services
-        self._read_state = read_state
-        self._router = Router(services.upstreams, read_state)
-        self._finder = ToolFinder(self._router, read_state)
-        self._results = ResultProcessor(services, read_state)
+        self._runtime = runtime
+        self._router = Router(services.upstreams, runtime)
+        self._results = ResultProcessor(services, runtime)
         self._foreign_labels: dict[str, frozenset[str]] = {}
         """Labels of paths that other processes with the same store made, by namespace."""
 
@@ -117,7 +114,7 @@ class Dispatcher:
         if call.input_round is not None:
             check_round(call.input_round, call.arguments, call.name)
         if call.name == FIND and FIND in call.own_tools:
-            return await self._finder.find(call)
+            return await find_tools(call, self._router)
         if own := call.own_tools.get(call.name):
             return await self._run_suspendable(call, own) if _may_ask(call) else await self._run_own_tool(call, own)
         entry, catalog = await self._router.route(call)
@@ -156,11 +153,11 @@ class Dispatcher:
     async def _run_own_tool(self, call: Call, tool: MemoryTool, channel: ClientChannel | None = None) -> Reply:
         services, scripts = self._services, None
         if services.sandbox is not None and tool.name == RUN:
-            calls = ScriptCalls(call, channel or call.channel, services, self._read_state)
+            calls = ScriptCalls(call, channel or call.channel, services, self._runtime)
             scripts = Scripts(services.sandbox, call.config.code, calls)
         labels = call.catalog.labels
         scope = MemoryScope(call.id, call.reservation, call.granted_flow, call.trace, scripts, labels)
-        memory = open_memory(self._services, call.config, self._read_state().flows, scope)
+        memory = open_memory(self._services, call.config, self._runtime.state.flows, scope)
         return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 
     async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Reply:
@@ -190,7 +187,7 @@ class Dispatcher:
 
     async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> _Inputs:
         """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""
-        flows = self._read_state().flows
+        flows = self._runtime.state.flows
         made = flows.lowest if call.script is None else self._admit_script(call, entry, call.script)
         preview = call.script is None or call.script.preview
         found = await self._find_pointers(call, entry, catalog) if entry.is_twin else ()
@@ -234,7 +231,7 @@ class Dispatcher:
 
     def _build_guard(self, call: Call) -> FlowGuard:
         audit = self._services.audit.with_correlation(call.id)
-        return FlowGuard(self._read_state().flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
+        return FlowGuard(self._runtime.state.flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
 
     def _admit_script(self, call: Call, entry: CatalogEntry, script: ScriptOrigin) -> Labels:
         """Check that everything that a script has received may flow to the upstream, and return its labels."""
@@ -249,7 +246,7 @@ class Dispatcher:
             return (call.arguments,)
         validate = partial(self._services.schema_workers.validate, principal=call.namespace)
         is_literal = not inputs.values and call.script is None
-        may_quote = is_literal or (inputs.preview and self._read_state().flows.may_show(inputs.labels))
+        may_quote = is_literal or (inputs.preview and self._runtime.state.flows.may_show(inputs.labels))
         return await fit_arguments(entry, call.arguments, inputs.found, inputs.values, validate, may_quote=may_quote)
 
     async def _request(
@@ -262,7 +259,7 @@ class Dispatcher:
         """
         upstream = self._services.upstreams[entry.upstream]
         await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
-        self._router.check(call)
+        find_entry(self._runtime.state.catalog_for(call.caller), call)
         request = UpstreamRequest(
             method="tools/call",
             params={"arguments": arguments},
@@ -271,7 +268,7 @@ class Dispatcher:
             timeout=entry.timeout,
             is_repeatable=entry.is_repeatable,
         )
-        channel = filter_content(call.channel, may_show=visibility is Visibility.FULL) or call.channel
+        channel = call.channel if visibility is Visibility.FULL else filter_content(call.channel)
         if self._observer is None:
             return await upstream.request(request, channel, call.input_round)
         return await self._observer(call, entry, request, partial(_send, upstream, channel, call.input_round))

@@ -12,7 +12,7 @@ from mcp_mirror.gateway.call import Call, Runtime, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
 from mcp_mirror.gateway.routing import may_show_upstream
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
-from mcp_mirror.gateway.tool_search import ToolListing, choose_listing, unwrap_call
+from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, unwrap_call
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
@@ -74,7 +74,8 @@ class Gateway:
         state = self.runtime.state
         own_tools = state.own_tools_for(channel.caller)
         catalog = state.catalog_for(channel.caller)
-        name, arguments = unwrap_call(name, arguments, own_tools, catalog, state.config.mirror.suffix)
+        if name == CALL and CALL in own_tools:
+            name, arguments = unwrap_call(arguments, own_tools, catalog, state.config.mirror.suffix)
         return Call(
             channel,
             name,

@@ -125,7 +125,7 @@ class Relay:
         async def list_one(upstream: Upstream) -> None:
             try:
                 connection = upstream.listing_connection(channel)
-                filtered = filter_content(channel, may_show=self.may_show(upstream.policy.name)) or channel
+                filtered = channel if self.may_show(upstream.policy.name) else filter_content(channel)
                 pages[upstream.policy.name] = await connection.list_all(*KINDS[kind][:2], filtered)
             except UpstreamError as error:
                 failures.append(error)
@@ -292,7 +292,7 @@ class Relay:
     ) -> Members:
         is_shown = self.may_show(upstream)
         try:
-            filtered = filter_content(channel, may_show=is_shown) or channel
+            filtered = channel if is_shown else filter_content(channel)
             response = await self.upstreams[upstream].request(request, filtered, input_round)
         except RefusedError:
             raise

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -27,7 +27,7 @@ from mcp_mirror.core.result_processing import (
     process_result,
 )
 from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError, WireError
-from mcp_mirror.gateway.call import Call, RuntimeState
+from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.context_budgets import count_reply_tokens, fit_to_reservation
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.paths import NewBases
@@ -69,8 +69,8 @@ class ResultProcessor:
     """Processes and stores the results of upstreams."""
 
     services: Services
-    read_state: Callable[[], RuntimeState]
-    """Returns the current state: a result is judged by the flow policy at the time of its arrival."""
+    runtime: Runtime
+    """A result is judged by the flow policy at the time of its arrival."""
 
     def decide_visibility(self, call: Call, entry: CatalogEntry, input_labels: Labels, *, preview: bool) -> Visibility:
         """Decide before the call what the model may see of the result and of the upstream's messages.
@@ -86,7 +86,7 @@ class ResultProcessor:
         Raises:
             ToolError: The result is hidden, and it cannot be stored.
         """
-        flows = self.read_state().flows
+        flows = self.runtime.state.flows
         if flows.can_hide and not flows.may_show(flows.labels_of_result(entry.upstream, input_labels)):
             if call.config.is_transparent:
                 raise ToolError(WITHHELD)
@@ -128,7 +128,7 @@ class ResultProcessor:
             UpstreamError: The response is not a tool result.
         """
         result = await self._read(entry, response, options)
-        flows = self.read_state().flows
+        flows = self.runtime.state.flows
         labels = flows.labels_of_result(entry.upstream, input_labels, result.ifc)
         if not flows.may_show(labels):
             if call.config.is_transparent:

@@ -1,7 +1,7 @@
 """Finds the tool that a call names, waits for its upstream while that starts, and answers `find_tools` calls."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,7 +12,7 @@ from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import Reply, build_content_reply, encode_text_block
 from mcp_mirror.core.tool_index import summarize_tool
 from mcp_mirror.errors import RefusalReason, ToolError
-from mcp_mirror.gateway.call import Call, RuntimeState
+from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.tool_search import FIND, complete_name
 from mcp_mirror.memory.tools.table import explain_unserved
 from mcp_mirror.memory.value_lookup import find_nearest
@@ -38,8 +38,7 @@ class Router:
     """Routes calls by the catalog that is current after every wait."""
 
     upstreams: UpstreamRegistry
-    read_state: Callable[[], RuntimeState]
-    """Returns the current state."""
+    runtime: Runtime
 
     async def route(self, call: Call) -> tuple[CatalogEntry, Catalog]:
         """Return the tool that a call names, and the catalog that lists it.
@@ -51,37 +50,29 @@ class Router:
         entry = find_entry(catalog, call)
         if entry is not None:
             await self.upstreams.settle_one(entry.upstream, wait)
-            catalog, listed = self.read_state().catalog_for(caller), entry
+            catalog, listed = self.runtime.state.catalog_for(caller), entry
             entry = find_entry(catalog, call)
             if entry is None and (error := self._explain_state(listed.upstream)):
                 raise error
         if entry is None:  # its upstream may be starting
             await self.upstreams.settle(wait, caller)
-            catalog = self.read_state().catalog_for(caller)
+            catalog = self.runtime.state.catalog_for(caller)
             entry = find_entry(catalog, call)
         if entry is None:  # its upstream may be available again
             await self.upstreams.connect_unlisted(caller)
-            catalog = self.read_state().catalog_for(caller)
+            catalog = self.runtime.state.catalog_for(caller)
             entry = find_entry(catalog, call)
         if entry is None:
             raise self._explain_unknown(call, catalog)
         call.trace.upstream = entry.upstream
         return entry, catalog
 
-    def check(self, call: Call) -> None:
-        """Check the tool again after the caller's own connection was opened.
-
-        Raises:
-            ToolError: The tool is quarantined on that connection.
-        """
-        find_entry(self.read_state().catalog_for(call.caller), call)
-
     def _explain_state(self, upstream: str) -> ToolError | None:
         """Return why an upstream is not connected; None if it is."""
         status = self.upstreams[upstream].status
         if status.state == "ready":
             return None
-        is_shown = status.detail and may_show_upstream(self.upstreams, self.read_state().flows, upstream)
+        is_shown = status.detail and may_show_upstream(self.upstreams, self.runtime.state.flows, upstream)
         detail = f": {status.detail}" if is_shown else "."
         return ToolError(f"Upstream {upstream!r} is {status.state}{detail} Try again in a moment.")
 
@@ -116,50 +107,44 @@ def may_show_upstream(upstreams: UpstreamRegistry, flows: Flows, upstream: str) 
     return upstreams.may_show(upstream) and flows.may_show(flows.labels_of_result(upstream, flows.lowest))
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFinder:
-    """Answers `find_tools` calls."""
+async def find_tools(call: Call, router: Router) -> Reply:
+    """Answer a `find_tools` call from the tools that its caller may use.
 
-    router: Router
-    read_state: Callable[[], RuntimeState]
-    """Returns the current state."""
+    Models send a name that they invented beside a query. The answer has the matches of the query then.
 
-    async def find(self, call: Call) -> Reply:
-        """Answer a call from the tools that its caller may use.
+    Raises:
+        ToolError: The arguments are invalid, or the call has no query and the named tool does not exist.
+    """
+    given = call.own_tools[FIND].read_arguments(call.arguments)
+    name, query = given.text("name").strip(), given.text("query")
+    if name:
+        try:
+            return _build_reply(await _define_tool(call, name, router))
+        except ToolError as error:
+            if not query.strip() or error.reason not in _UNKNOWN:
+                raise
+    upstreams = router.upstreams
+    await upstreams.settle_listings(call.config.mirror.startup_wait, call.caller)
+    catalog = router.runtime.state.catalog_for(call.caller)
+    found = await anyio.to_thread.run_sync(_search, catalog, query)
+    unknown = f"No tool has the name {as_json_string(name, _MAX_QUOTED)}." if name else ""
+    if found:
+        heading = f"{unknown} Tools that match the query:\n" if unknown else ""
+        return _build_reply(heading + _write_matches(catalog, found))
+    missing = explain_missing(upstreams.visible_to(call.caller))
+    return _build_reply(" ".join(text for text in (unknown, _write_overview(catalog, query), missing) if text))
 
-        Models send a name that they invented beside a query. The answer has the matches of the query then.
 
-        Raises:
-            ToolError: The arguments are invalid, or the call has no query and the named tool does not exist.
-        """
-        given = call.own_tools[FIND].read_arguments(call.arguments)
-        name, query = given.text("name").strip(), given.text("query")
-        if name:
-            try:
-                return _build_reply(await self._define(call, name))
-            except ToolError as error:
-                if not query.strip() or error.reason not in _UNKNOWN:
-                    raise
-        await self.router.upstreams.settle_listings(call.config.mirror.startup_wait, call.caller)
-        catalog = self.read_state().catalog_for(call.caller)
-        found = await anyio.to_thread.run_sync(_search, catalog, query)
-        unknown = f"No tool has the name {as_json_string(name, _MAX_QUOTED)}." if name else ""
-        if found:
-            heading = f"{unknown} Tools that match the query:\n" if unknown else ""
-            return _build_reply(heading + _write_matches(catalog, found))
-        missing = explain_missing(self.router.upstreams.visible_to(call.caller))
-        return _build_reply(" ".join(text for text in (unknown, _write_overview(catalog, query), missing) if text))
-
-    async def _define(self, call: Call, name: str) -> str:
-        """Return the definition of a tool as JSON text, with the input schema of its upstream."""
-        name = complete_name(name, call.own_tools, call.catalog, call.config.mirror.suffix)
-        if own := call.own_tools.get(name):
-            definition = own.advert
-        else:
-            entry, _ = await self.router.route(replace(call, name=name))
-            definition = {**entry.advert, "inputSchema": entry.schema}
-        members = {key: definition[key] for key in ("name", "description", "inputSchema") if key in definition}
-        return msgspec.json.encode(members).decode()
+async def _define_tool(call: Call, name: str, router: Router) -> str:
+    """Return the definition of a tool as JSON text, with the input schema of its upstream."""
+    name = complete_name(name, call.own_tools, call.catalog, call.config.mirror.suffix)
+    if own := call.own_tools.get(name):
+        definition = own.advert
+    else:
+        entry, _ = await router.route(replace(call, name=name))
+        definition = {**entry.advert, "inputSchema": entry.schema}
+    members = {key: definition[key] for key in ("name", "description", "inputSchema") if key in definition}
+    return msgspec.json.encode(members).decode()
 
 
 def _search(catalog: Catalog, query: str) -> list[str]:

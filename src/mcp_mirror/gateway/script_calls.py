@@ -1,6 +1,6 @@
 """Calls the tools that a script uses: through the whole pipeline, as if the client called them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.replies import Reply, build_error_reply
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError
-from mcp_mirror.gateway.call import Call, RuntimeState, ScriptOrigin
+from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
 from mcp_mirror.gateway.input_required import read_round
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import request_consent, shows_forms
@@ -44,8 +44,7 @@ class ScriptCalls:
     channel: ClientChannel
     """Asks the user."""
     services: Services
-    read_state: Callable[[], RuntimeState]
-    """Returns the current state."""
+    runtime: Runtime
 
     @property
     def path_labels(self) -> frozenset[str]:
@@ -56,14 +55,14 @@ class ScriptCalls:
         """See `ScriptTools.list_tools`."""
         caller = self.call.caller
         await self.services.upstreams.settle(self.call.config.mirror.startup_wait, caller)
-        entries = self.read_state().catalog_for(caller).entries.values()
+        entries = self.runtime.state.catalog_for(caller).entries.values()
         return tuple(
             ScriptTool(one.name, one.tool, dict(one.schema), _is_read_only(one)) for one in entries if one.is_twin
         )
 
     async def call_tool(self, call: ScriptCall) -> ScriptToolResult:
         """See `ScriptTools.call_tool`."""
-        state = self.read_state()
+        state = self.runtime.state
         nested = Call(
             self.channel,
             call.tool.name,
@@ -92,7 +91,7 @@ class ScriptCalls:
         refusal = f"A script may not call {name} (`code.tools: {self.call.config.code.tools}`)."
         if not shows_forms(self.channel.caller):
             raise ToolError(f"{refusal} The client cannot ask the user. Call the tool outside of a script.")
-        may_show = call.preview and self.read_state().flows.may_show(call.labels)
+        may_show = call.preview and self.runtime.state.flows.may_show(call.labels)
         shown = sanitize_ends(call.arguments.decode(), _SHOWN_BYTES) if may_show else "(hidden by the gateway's rules)"
         try:
             is_allowed = await request_consent(
@@ -108,7 +107,7 @@ class ScriptCalls:
         input_round: InputRound | None = None
         for _ in range(_MAX_ROUNDS):
             try:
-                reply = await self.read_state().answer(replace(call, input_round=input_round))
+                reply = await self.runtime.state.answer(replace(call, input_round=input_round))
             except RefusedError as error:
                 return build_error_reply(str(error))
             if "inputRequests" not in reply:
@@ -138,7 +137,7 @@ class ScriptCalls:
         """Return the joined labels of the result and of the script; None if nothing came from an upstream."""
         if call.script is None or not call.trace.upstream:
             return None
-        flows, noted = self.read_state().flows, call.trace.labels
+        flows, noted = self.runtime.state.flows, call.trace.labels
         if not noted:
             return flows.labels_of_result(call.trace.upstream, call.script.labels)
         own = Labels(frozenset(noted["sources"].split(",")), noted["integrity"], noted["confidentiality"])

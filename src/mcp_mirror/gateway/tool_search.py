@@ -55,18 +55,16 @@ def search_tools(policy: MirrorPolicy) -> Mapping[str, MemoryTool]:
 
 
 def unwrap_call(
-    name: str, arguments: Buffer, own_tools: Mapping[str, MemoryTool], catalog: Catalog, suffix: str
+    arguments: Buffer, own_tools: Mapping[str, MemoryTool], catalog: Catalog, suffix: str
 ) -> tuple[str, Buffer]:
-    """Return the tool that a call runs and its arguments: for a `call_tool` call those that it contains.
+    """Return the tool that a `call_tool` call names, and the arguments for it.
 
     A call without a usable name stays a `call_tool` call, which the pipeline answers with an error.
     """
-    if name != CALL or (tool := own_tools.get(CALL)) is None:
-        return name, arguments
     try:
-        given = tool.read_arguments(arguments)
+        given = own_tools[CALL].read_arguments(arguments)
     except ToolError:
-        return name, arguments
+        return CALL, arguments
     named = complete_name(given.text("name"), own_tools, catalog, suffix)
     return named, given.json("arguments") if given.has("arguments") else b"{}"
 

@@ -13,8 +13,6 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data, rebuild_notification, rebuild_request
 
-_INVALID_REQUEST: Final = -32600
-
 
 @dataclass(frozen=True, slots=True)
 class ChannelProxy:
@@ -76,7 +74,7 @@ class ScopedChannel(ChannelProxy):
         """
         if not self.caller.has_scopes(self.required):
             message = f"The client cannot receive {method} now."
-            raise RefusedError(message, _INVALID_REQUEST, message)
+            raise RefusedError(message, types.INVALID_REQUEST, message)
         return await self.channel.request(method, params)
 
 
@@ -123,9 +121,9 @@ class ContentFilteredChannel(ChannelProxy):
         )
 
 
-def filter_content(channel: ClientChannel | None, *, may_show: bool) -> ClientChannel | None:
-    """Return the channel, wrapped in a content filter if the upstream's text may not be shown."""
-    return channel if may_show or channel is None or is_filtered(channel) else ContentFilteredChannel(channel)
+def filter_content(channel: ClientChannel) -> ClientChannel:
+    """Return the channel, wrapped in a content filter unless it has one."""
+    return channel if is_filtered(channel) else ContentFilteredChannel(channel)
 
 
 def is_filtered(channel: ClientChannel | None) -> bool:

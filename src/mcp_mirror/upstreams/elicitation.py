@@ -135,20 +135,20 @@ async def complete_live(
         UpstreamError: The server requires more than `limit` input rounds.
     """
     delay = _FIRST_DELAY
-    following: InputRequired | None = required
     for _ in range(limit):
-        assert following is not None  # noqa: S101  # the loop returns otherwise
-        check_capabilities(channel.caller, following)
-        if following.requests:
-            answers: dict[str, Any] | None = await _collect_answers(following.requests, channel)
+        check_capabilities(channel.caller, required)
+        answers: dict[str, Any] | None = None
+        if required.requests:
+            answers = await _collect_answers(required.requests, channel)
         else:
-            answers = None
             await anyio.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY)
-        state = (following.state or {}).get("state")
+        state = (required.state or {}).get("state")
         response = await send(request.with_params(inputResponses=answers, requestState=state))
-        if (following := read_input_required(response)) is None:
+        following = read_input_required(response)
+        if following is None:
             return response
+        required = following
     raise UpstreamError(f"The server {explain_too_many_requests(limit)}")
 
 

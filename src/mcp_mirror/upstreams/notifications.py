@@ -351,8 +351,7 @@ class NotificationDispatcher:
             )
         await queue.drain()  # earlier notifications come first
         await self._count(message, inflight)
-        channel = filter_content(queue.channel, may_show=not self._may_be_hidden(message))
-        assert channel is not None  # noqa: S101  # there is a queue
+        channel = filter_content(queue.channel) if self._may_be_hidden(message) else queue.channel
         if inflight is None:
             return await channel.request(message.method, message.params)
         with inflight.timeout.paused():

@@ -8,7 +8,7 @@ the upstream sent. A session does not interpret results.
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from secrets import token_hex
 from typing import Any, Final, Literal
@@ -109,54 +109,42 @@ class SessionLostError(UpstreamError):
     """The server does not know the session, so it did not execute the request: it may be sent in a new session."""
 
 
-@dataclass(slots=True)
 class UpstreamSession:
     """A session with one upstream. All errors are an `UpstreamError` that names the upstream."""
 
-    settings: ConnectionSettings
-    policy: UpstreamPolicy = field(init=False, repr=False)
-    """The policy of the upstream."""
-    client: Client
-    bypass: PayloadBypass = field(repr=False)
-    dispatcher: NotificationDispatcher = field(repr=False)
-    log_level: str | None = None
-    """The level that `set_level` set last, on 2025-11-25 servers."""
-    is_stateless: bool = field(init=False)
-    """The session uses protocol version 2026-07-28 or later."""
-    _headers: RequestHeaders | None = field(init=False, repr=False)
-    """None for transports without headers."""
-    _client_info: Mapping[str, Any] = field(init=False, repr=False)
-    _token: str = field(init=False, repr=False, default_factory=lambda: token_hex(8))
-    """The beginning of the tokens of this session's requests."""
-    _request_numbers: Iterator[int] = field(init=False, repr=False, default_factory=count)
-
-    def __post_init__(self) -> None:
-        self.policy = self.settings.policy
-        version = self.client.protocol_version
-        self.is_stateless = version in MODERN_PROTOCOL_VERSIONS
-        uses_http = isinstance(self.policy.endpoint, HttpEndpoint)
-        self._headers = RequestHeaders(version, is_stateless=self.is_stateless) if uses_http else None
-        self._client_info = self.settings.client_info.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-    @property
-    def name(self) -> str:
+    def __init__(
+        self, settings: ConnectionSettings, client: Client, bypass: PayloadBypass, dispatcher: NotificationDispatcher
+    ) -> None:
+        version, policy = client.protocol_version, settings.policy
+        self.policy: UpstreamPolicy = policy
+        self.name: str = policy.name
         """The name of the upstream in the configuration."""
-        return self.policy.name
-
-    @property
-    def ended(self) -> anyio.Event:
+        self.ended: anyio.Event = bypass.ended
         """Set when the upstream, the gateway or the network has ended the session."""
-        return self.bypass.ended
+        self.is_stateless: bool = version in MODERN_PROTOCOL_VERSIONS
+        """The session uses protocol version 2026-07-28 or later."""
+        self.client: Client = client
+        self._settings = settings
+        self._bypass = bypass
+        self._dispatcher = dispatcher
+        self._log_level: str | None = None
+        """The level that `set_level` set last, on 2025-11-25 servers."""
+        uses_http = isinstance(policy.endpoint, HttpEndpoint)
+        self._headers = RequestHeaders(version, is_stateless=self.is_stateless) if uses_http else None
+        self._client_info = settings.client_info.model_dump(by_alias=True, mode="json", exclude_none=True)
+        self._token = token_hex(8)
+        """The beginning of the tokens of this session's requests."""
+        self._request_numbers = count()
 
     @property
     def flood_reason(self) -> str | None:
         """Why the gateway ended the session if the server sent too many unrequested messages."""
-        return self.bypass.flood.reason
+        return self._bypass.flood.reason
 
     @property
     def inflight_count(self) -> int:
         """The number of requests that wait for their responses."""
-        return len(self.bypass)
+        return len(self._bypass)
 
     def offers(self, capability: str, detail: str = "") -> bool:
         """Whether the server has a capability, and within it a detail."""
@@ -168,7 +156,7 @@ class UpstreamSession:
         page = await self.list_all("tools/list", "tools") if self.offers("tools") else Page()
         cut = f"Upstream {self.name!r} lists more tools than {page.cut} allows. The gateway does not serve the rest."
         info = self.client.server_info
-        examined = await self.settings.examine(self.policy, page.items)
+        examined = await self._settings.examine(self.policy, page.items)
         return Listing(
             tools=tuple(one.raw for one in examined),
             examined=examined,
@@ -218,11 +206,12 @@ class UpstreamSession:
             return response
         with response:
             try:
-                opened = await self.settings.open_list(response, member, limit)
+                opened = await self._settings.open_list(response, member, limit)
             except WireError as error:
                 raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
             if isinstance(opened, RejectedFrame):
-                raise self._build_refusal(method, opened.code, opened.message)
+                refused = types.ErrorData(code=opened.code, message=opened.message)
+                raise build_refusal(self._settings, method, refused, is_content_hidden=False)
             text, offsets = memoryview(opened.whole), iter(opened.bounds)
             items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
             await take_sliced(page.add(self._note_headers(method, items), limit))
@@ -242,7 +231,8 @@ class UpstreamSession:
         Raises:
             UpstreamError: The upstream answered with a protocol error, not in time, or the session ended.
         """
-        channel = filter_content(channel, may_show=self.policy.preview)
+        if channel is not None and not self.policy.preview:
+            channel = filter_content(channel)
         timeout = PausableTimeout(request.timeout or self.policy.timeout)
         token = f"{self._token}-{next(self._request_numbers)}"
         shown = {key: to_json(value) for key, value in request.shown.items() if key not in request.params}
@@ -251,9 +241,9 @@ class UpstreamSession:
         pending = PendingRequest(request.method, object_of({**shown, **request.params, **named}), token=token)
         try:
             if channel is None:
-                await self._exchange(request, pending, timeout, is_content_hidden=False)
+                await self._exchange(request, pending, timeout, None)
             else:
-                with self.dispatcher.track(
+                with self._dispatcher.track(
                     token, channel, timeout, resets_timeout=self.policy.progress_resets_timeout
                 ) as inflight:
                     try:
@@ -262,7 +252,7 @@ class UpstreamSession:
                                 await self.set_level(channel.log_level)
                             except UpstreamError as error:
                                 _logger.warning("%s", error.log_message)
-                        await self._exchange(request, pending, timeout, is_content_hidden=is_filtered(channel))
+                        await self._exchange(request, pending, timeout, channel)
                     except UpstreamError:
                         await _drain(inflight)
                         raise
@@ -271,7 +261,7 @@ class UpstreamSession:
             response = pending.take()
         finally:
             timeout.close()
-            self.bypass.close(pending)
+            self._bypass.close(pending)
         if not self.is_stateless and isinstance(response, dict) and is_input_required(response):
             raise UpstreamError(
                 f"Upstream {self.name!r} requests input in a form that its protocol version does not have."
@@ -296,9 +286,9 @@ class UpstreamSession:
 
     async def set_level(self, level: str) -> None:
         """Set the log level of a 2025-11-25 server that has the `logging` capability."""
-        if self.is_stateless or not self.offers("logging") or self.log_level == level:
+        if self.is_stateless or not self.offers("logging") or self._log_level == level:
             return
-        self.log_level = level
+        self._log_level = level
         await self.request(UpstreamRequest("logging/setLevel", {}, {"level": level}))
 
     def _build_meta(self, request: UpstreamRequest, channel: ClientChannel | None, token: str) -> Mapping[str, Any]:
@@ -315,7 +305,7 @@ class UpstreamSession:
         return meta
 
     async def _exchange(
-        self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout, *, is_content_hidden: bool
+        self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout, channel: ClientChannel | None
     ) -> None:
         """Send a request and wait for its result.
 
@@ -336,32 +326,31 @@ class UpstreamSession:
         except Exception as error:  # noqa: BLE001  # a server's failure must fail only this request
             if is_closed(error):
                 self.ended.set()
-            raise self._explain(error, request.what, is_content_hidden=is_content_hidden) from None
+            raise self._explain(error, request.what, is_content_hidden=is_filtered(channel)) from None
 
     async def _send(self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout) -> None:
-        if self._headers is None:
-            await self.bypass.exchange(pending, limit)
-            return
+        headers = self._headers
+        if headers is not None:
+            pending.headers = headers.build(request.method, request.shown)
         try:
-            pending.headers = self._headers.build(request.method, request.shown)
-            await self.bypass.exchange(pending, limit)
+            await self._bypass.exchange(pending, limit)
         except MCPError as error:
-            if error.code != types.HEADER_MISMATCH or request.method != "tools/call":
+            if headers is None or error.code != types.HEADER_MISMATCH or request.method != "tools/call":
                 raise
             # The schema that the headers come from has changed: read it again before the second attempt.
             with limit.cancelling():
                 await self.list_all("tools/list", "tools")
-            pending.headers = self._headers.build(request.method, request.shown)
-            await self.bypass.exchange(pending, limit)
+            pending.headers = headers.build(request.method, request.shown)
+            await self._bypass.exchange(pending, limit)
 
     def _timeout_error(self, what: str, timeout: PausableTimeout, pending: PendingRequest) -> UpstreamError:
         if timeout.reason:
             return UpstreamError(f"Upstream {self.name!r} {timeout.reason}")
         if not pending.is_sent:
-            self.bypass.give_up()
+            self._bypass.give_up()
             return UpstreamError(f"Upstream {self.name!r} does not read its input, so the gateway restarts it.")
-        if self.bypass.is_blocked():
-            self.bypass.give_up()
+        if self._bypass.is_blocked():
+            self._bypass.give_up()
             return UpstreamError(
                 f"Upstream {self.name!r} sends a message over `limits.max_message_bytes` that does not end, so the "
                 "gateway restarts it."
@@ -370,33 +359,33 @@ class UpstreamSession:
         return UpstreamError(f"Upstream {self.name!r} {reason}.")
 
     def _explain(self, error: Exception, what: str, *, is_content_hidden: bool) -> UpstreamError:
-        if isinstance(error, MCPError) and (marked := read_marked(error.error.message)):
+        if not isinstance(error, MCPError):
+            reason = f"failed during {what} ({type(error).__name__}); try again in a moment"
+            return UpstreamError(f"Upstream {self.name!r} {reason}.")
+        if marked := read_marked(error.message):
             return ConnectionLostError(f"Upstream {self.name!r} did not answer {what}. {marked}")
-        match error:
-            case MCPError() if is_closed(error) or error.message.startswith("SSE stream "):
-                reason = f"closed the connection during {what}; try again in a moment"
-                return ConnectionLostError(f"Upstream {self.name!r} {reason}.")
-            case MCPError():
-                return self._build_refusal(
-                    what, error.error.code, error.error.message, error.error.data, is_content_hidden=is_content_hidden
-                )
-            case _:
-                reason = f"failed during {what} ({type(error).__name__}); try again in a moment"
-        return UpstreamError(f"Upstream {self.name!r} {reason}.")
-
-    def _build_refusal(
-        self, what: str, code: int, message: str, data: Any = None, *, is_content_hidden: bool = False
-    ) -> RefusedError:
-        """Return a JSON-RPC error of the upstream as an exception, with secrets redacted."""
-        if is_content_hidden or not self.policy.preview:
-            return build_hidden_refusal(self.name, what, code, data)
-        code, data = rebuild_code(code), rebuild_data(code, data, is_content_hidden=False)
-        return quote_refusal(self.settings, what, code, message, data)
+        if is_closed(error) or error.message.startswith("SSE stream "):
+            reason = f"closed the connection during {what}; try again in a moment"
+            return ConnectionLostError(f"Upstream {self.name!r} {reason}.")
+        return build_refusal(self._settings, what, error.error, is_content_hidden=is_content_hidden)
 
 
-def quote_refusal(settings: ConnectionSettings, what: str, code: int, message: str, data: Any = None) -> RefusedError:
-    """Return a JSON-RPC error of an upstream as an exception that quotes its message, with secrets redacted."""
-    name, quoted = settings.policy.name, settings.redactor.quote(message)
+def build_refusal(
+    settings: ConnectionSettings, what: str, error: types.ErrorData, *, is_content_hidden: bool
+) -> RefusedError:
+    """Return a JSON-RPC error of an upstream as an exception: with its message, without secrets, or without its text.
+
+    Args:
+        settings: The settings of the upstream.
+        what: The request; see `UpstreamRequest.what`.
+        error: The error.
+        is_content_hidden: The client's model may not read the upstream's text.
+    """
+    name = settings.policy.name
+    if is_content_hidden or not settings.policy.preview:
+        return build_hidden_refusal(name, what, error.code, error.data)
+    code, data = rebuild_code(error.code), rebuild_data(error.code, error.data, is_content_hidden=False)
+    quoted = settings.redactor.quote(error.message)
     text = f"Upstream {name!r} refused {what}: {quoted.rstrip('.')} (error {code})."
     refusal = RefusedError(text, code, quoted, settings.redactor.clean_tree(data))
     return refusal.with_log_message(refusal_log_line(name, code))
@@ -436,7 +425,8 @@ async def open_session(
         mode: How to connect.
     """
     policy = settings.policy
-    visible = replace(owner, channel=filter_content(owner.channel, may_show=policy.preview))
+    channel = owner.channel if owner.channel is None or policy.preview else filter_content(owner.channel)
+    visible = replace(owner, channel=channel)
     async with anyio.create_task_group() as tasks:
         dispatcher = NotificationDispatcher(tasks, visible, policy.bounds)
         bypass = PayloadBypass(owner.capabilities, dispatcher.dispatch, settings.spool.policy)

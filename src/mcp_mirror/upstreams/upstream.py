@@ -24,7 +24,6 @@ from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection, Statu
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine, OpenList
 from mcp_mirror.upstreams.content_filter import (
     ContentFilteredChannel,
-    build_hidden_refusal,
     filter_content,
     is_filtered,
     refuse_sampling,
@@ -44,7 +43,7 @@ from mcp_mirror.upstreams.elicitation import (
 )
 from mcp_mirror.upstreams.listing import Listing, ListingCache
 from mcp_mirror.upstreams.notifications import ConnectionOwner
-from mcp_mirror.upstreams.session import UpstreamRequest, quote_refusal
+from mcp_mirror.upstreams.session import UpstreamRequest, build_refusal
 from mcp_mirror.upstreams.transports.payloads import RawResponse
 
 _LONGEST_SWEEP_INTERVAL: Final = 15.0
@@ -257,9 +256,9 @@ class ServerUpstream:
 
     def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
         """See `Upstream.refusal`."""
-        if is_content_hidden or not self.policy.preview:
-            return build_hidden_refusal(self.policy.name, what, code)
-        return quote_refusal(self._settings, what, code, message)
+        return build_refusal(
+            self._settings, what, types.ErrorData(code=code, message=message), is_content_hidden=is_content_hidden
+        )
 
     async def run(self) -> None:
         """See `Upstream.run`."""
@@ -279,36 +278,34 @@ class ServerUpstream:
         self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
     ) -> RawResponse | InputRequired:
         """See `Upstream.request`."""
-        self._check_scopes(channel)
         if self._request_limit is not None:
             self._check_size(request.size, self._request_limit)
-        is_content_hidden = is_filtered(channel) or not self.policy.preview
-        filtered = filter_content(channel, may_show=not is_content_hidden) or channel
         if answered is not None and "held" in answered.state:
+            self._check_scopes(channel)
             return await self._suspended.resume(answered, channel)
         connection = await self.connection_for(channel)
+        filtered = channel if self.policy.preview else filter_content(channel)
         if answered is not None:
             answered = restore_keys(answered)
             request = request.with_params(requestState=answered.state.get("state"))
             request = msgspec.structs.replace(request, params={**request.params, "inputResponses": (answered.answers,)})
         is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
         if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
+            is_hidden = is_filtered(filtered)
             return await self._suspended.begin(
                 channel,
-                lambda suspended: connection.request(
-                    request, filter_content(suspended, may_show=not is_content_hidden)
-                ),
+                lambda suspended: connection.request(request, filter_content(suspended) if is_hidden else suspended),
             )
         response = await connection.request(request, filtered)
         required = read_input_required(response) if is_upstream_stateless else None
         if required is None:
             return response
-        limit = self.policy.bounds.max_questions_per_call
-        if is_content_hidden:
+        limit, is_hidden = self.policy.bounds.max_questions_per_call, is_filtered(filtered)
+        if is_hidden:
             refuse_sampling(required.requests.values())
         if channel.caller.is_stateless:
             check_capabilities(channel.caller, required)
-            return count_round(hide_input_required(required) if is_content_hidden else required, answered, limit)
+            return count_round(hide_input_required(required) if is_hidden else required, answered, limit)
         return await complete_live(
             required, request, filtered, lambda following: connection.request(following, filtered), limit
         )
