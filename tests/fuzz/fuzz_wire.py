@@ -34,7 +34,8 @@ with atheris.instrument_imports():
     from mcp_mirror.payload.json_spans import Miss, locate, members, trim
     from mcp_mirror.tokens import estimate_tokens
     from mcp_mirror.types import Buffer
-    from mcp_mirror.upstreams.transports.payloads import PayloadBypass, PendingRequest
+    from mcp_mirror.upstreams.transports.payloads import PayloadBypass
+from mcp_mirror.upstreams.transports.requests import PendingRequest
 
 BOUND = 64
 ORDER = ProcessingOptions(

@@ -23,7 +23,7 @@ from mcp_mirror.upstreams.elicitation import (
     read_input_required,
 )
 from mcp_mirror.upstreams.session import UpstreamRequest
-from mcp_mirror.upstreams.transports.payloads import RawResponse
+from mcp_mirror.upstreams.transports.requests import RawResponse
 
 LIMIT = 10
 """Input rounds that a call may have."""

@@ -16,14 +16,12 @@ from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.upstreams.request_timeout import PausableTimeout
 from mcp_mirror.upstreams.session import is_closed
-from mcp_mirror.upstreams.transports.payloads import (
-    LISTS,
+from mcp_mirror.upstreams.transports.payloads import LISTS, PayloadBypass, ServerMessage
+from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
-    PayloadBypass,
+    PausableTimeout,
     PendingRequest,
-    ServerMessage,
     UnknownSessionError,
 )
 

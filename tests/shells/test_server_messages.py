@@ -22,8 +22,8 @@ from mcp_mirror.upstreams.notifications import (
     NotificationDispatcher,
     NotificationQueue,
 )
-from mcp_mirror.upstreams.request_timeout import PausableTimeout, RequestTimeoutError
 from mcp_mirror.upstreams.transports.payloads import ServerMessage
+from mcp_mirror.upstreams.transports.requests import PausableTimeout, RequestTimeoutError
 
 BOUND = 60
 LOG = "notifications/message"

@@ -13,7 +13,7 @@ from mcp_mirror.errors import UpstreamError
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound, SuspendedCalls
-from mcp_mirror.upstreams.transports.payloads import RawResponse
+from mcp_mirror.upstreams.transports.requests import RawResponse
 
 CLIENT = NullChannel(Caller("local", capabilities={"elicitation": {}}))
 RESULT: Mapping[str, bytes] = {"content": b"[]"}

@@ -49,7 +49,7 @@ from mcp_mirror.types import Buffer, JsonToken, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 from mcp_mirror.upstreams.session import UpstreamRequest
-from mcp_mirror.upstreams.transports.payloads import RawResponse
+from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.upstream import Upstream
 
 _logger = logging.getLogger(__name__)

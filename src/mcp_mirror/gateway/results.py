@@ -38,7 +38,7 @@ from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer, Provenance
 from mcp_mirror.upstreams.content_filter import is_for_client
-from mcp_mirror.upstreams.transports.payloads import RawResponse
+from mcp_mirror.upstreams.transports.requests import RawResponse
 
 _logger = logging.getLogger(__name__)
 

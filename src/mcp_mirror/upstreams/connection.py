@@ -42,7 +42,7 @@ from mcp_mirror.upstreams.session import (
     UpstreamSession,
     open_session,
 )
-from mcp_mirror.upstreams.transports.payloads import RawResponse
+from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
 

@@ -26,7 +26,7 @@ from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.fields import rebuild_request
 from mcp_mirror.upstreams.notifications import explain_too_many_requests
 from mcp_mirror.upstreams.session import UpstreamRequest
-from mcp_mirror.upstreams.transports.payloads import RawResponse
+from mcp_mirror.upstreams.transports.requests import RawResponse
 
 _logger = logging.getLogger(__name__)
 

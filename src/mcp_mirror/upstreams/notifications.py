@@ -27,8 +27,8 @@ from mcp_mirror.security.rate_limits import Limit, TokenBucket
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.upstreams.content_filter import filter_content, is_filtered
 from mcp_mirror.upstreams.fields import MAX_BOUNDED, rebuild_notification
-from mcp_mirror.upstreams.request_timeout import PausableTimeout
 from mcp_mirror.upstreams.transports.payloads import ServerMessage
+from mcp_mirror.upstreams.transports.requests import PausableTimeout
 
 _DELIVERY_TIMEOUT: Final = 5.0
 """Seconds that the delivery of one notification may take."""

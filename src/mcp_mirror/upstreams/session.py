@@ -34,16 +34,17 @@ from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_con
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.listing import Listing, Page
 from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher
-from mcp_mirror.upstreams.request_timeout import PausableTimeout, RequestTimeoutError
 from mcp_mirror.upstreams.transports.network_errors import read_marked
-from mcp_mirror.upstreams.transports.payloads import (
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass
+from mcp_mirror.upstreams.transports.request_headers import RequestHeaders
+from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
-    PayloadBypass,
+    PausableTimeout,
     PendingRequest,
     RawResponse,
+    RequestTimeoutError,
     UnknownSessionError,
 )
-from mcp_mirror.upstreams.transports.request_headers import RequestHeaders
 
 _logger = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from mcp_mirror.upstreams.elicitation import (
 from mcp_mirror.upstreams.listing import Listing, ListingCache
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.session import UpstreamRequest, build_refusal
-from mcp_mirror.upstreams.transports.payloads import RawResponse
+from mcp_mirror.upstreams.transports.requests import RawResponse
 
 _LONGEST_SWEEP_INTERVAL: Final = 15.0
 """Seconds between two checks for expired dedicated connections, at most."""

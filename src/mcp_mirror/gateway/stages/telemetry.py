@@ -15,7 +15,7 @@ from mcp_mirror.gateway.call import Call, Next, name_tool
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.session import ConnectionLostError, SessionLostError, UpstreamRequest
-from mcp_mirror.upstreams.transports.payloads import RawResponse
+from mcp_mirror.upstreams.transports.requests import RawResponse
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -23,7 +23,8 @@ from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.oauth import Authorizer, AuthorizingTransport
 from mcp_mirror.upstreams.transports.http_messages import DELETE_TIMEOUT, LiftingTransport
-from mcp_mirror.upstreams.transports.payloads import PayloadBypass, PendingRequest, RequestSink
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass
+from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _CONNECT_TIMEOUT: Final = 10.0

@@ -26,7 +26,8 @@ from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.transports.http_bodies import ENDED, EVENTS, BodyReader, Read, encode_error, explain_failure
 from mcp_mirror.upstreams.transports.network_errors import explain_response
-from mcp_mirror.upstreams.transports.payloads import PayloadBypass, PendingRequest
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass
+from mcp_mirror.upstreams.transports.requests import PendingRequest
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _logger = logging.getLogger(__name__)

@@ -6,11 +6,9 @@ the bytes that the server sent. Notifications and requests of the server go to t
 such as responses to the SDK's own requests, reach the SDK.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from secrets import token_hex
 from typing import Any, Final
 
 import anyio
@@ -38,20 +36,22 @@ from mcp_mirror.payload.json_rpc import (
     recover_method,
     short_error,
 )
-from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
-from mcp_mirror.upstreams.request_timeout import PausableTimeout, RequestTimeoutError
+from mcp_mirror.upstreams.transports.requests import (
+    MisdirectedResponseError,
+    Outcome,
+    PausableTimeout,
+    PendingRequest,
+    RawResult,
+    RequestSink,
+    RequestTimeoutError,
+    UnknownSessionError,
+)
 
 _MAX_ERROR: Final = 1 << 16
 """Bytes of a JSON-RPC error that are read whole."""
-RawResult = Mapping[str, Buffer]
-"""The members of a result, each as the bytes that the upstream sent."""
-
-RawResponse = RawResult | SpooledFrame
-"""A result as it arrived: its members, or the whole response, unread, in a spool file."""
-
 LISTS: Final = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
 _UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"}) | LISTS
 """Methods whose large results pass unread: the caller reads them where that does not block the event loop."""
@@ -80,95 +80,6 @@ class ServerMessage:
     """Why its parameters cannot be read, a sentence; they are empty then."""
     size: int = field(default=0, compare=False)
     """Its size on the wire, in bytes."""
-
-
-class UnknownSessionError(Exception):
-    """The server does not know the session, so it did not execute the request."""
-
-
-class MisdirectedResponseError(Exception):
-    """The server answered the request under the id of another one."""
-
-
-Outcome = RawResponse | types.ErrorData | Exception
-"""What ended a request: a result, the server's error, or the reason why neither can come."""
-
-
-@dataclass(slots=True, eq=False)
-class PendingRequest:
-    """A request of the gateway."""
-
-    method: str
-    params: Segments
-    """The parameters, as JSON text."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers that name the request, for a transport over HTTP."""
-    token: str = field(default_factory=lambda: token_hex(16))
-    """Names the request in messages about it: its progress token, and `ServerMessage.about`."""
-    id: int = 0
-    """The id of the last attempt; 0 before the first."""
-    is_sent: bool = False
-    """The transport has sent all of it."""
-    outcome: Outcome | None = None
-    """None until the request has ended, and after `take`."""
-    stop: Callable[[], None] = field(default=lambda: None)
-    """Called with the outcome: stops the transport if it still sends the request or reads the response."""
-    _waiter: "asyncio.Future[None] | None" = field(default=None, init=False)
-
-    @property
-    def frame(self) -> Segments:
-        """The message to send."""
-        head = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":' % (self.id, msgspec.json.encode(self.method))
-        return (head, *self.params, b"}")
-
-    def finish(self, outcome: Outcome) -> None:
-        """Set the outcome and wake the waiter."""
-        self.outcome = outcome
-        self.wake()
-        self.stop()
-
-    async def wait(self, limit: PausableTimeout) -> None:
-        """Wait for the outcome.
-
-        Raises:
-            RequestTimeoutError: The timeout is over.
-        """
-        if self.outcome is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            limit.call_at_end(self.wake)
-            await self._waiter
-        if self.outcome is None:
-            raise RequestTimeoutError
-
-    def wake(self) -> None:
-        """Wake the waiter, if there is one."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def take(self) -> RawResponse:
-        """Return the result, once; `PayloadBypass.exchange` has returned."""
-        result, self.outcome = self.outcome, None
-        assert isinstance(result, dict | SpooledFrame)  # noqa: S101  # `exchange` raises everything else
-        return result
-
-
-class RequestSink(MessageSink):
-    """The stream to the server: messages of the SDK, and requests of the gateway."""
-
-    async def send_request(self, request: PendingRequest) -> None:
-        """Send a request and set `is_sent`; the bypass gets its response later.
-
-        Raises:
-            anyio.BrokenResourceError: The connection has ended.
-        """
-
-    def send_at_once(self, request: PendingRequest) -> bool:  # noqa: ARG002  # this sink cannot
-        """Send a request and set `is_sent` if that needs no wait; return whether it was sent.
-
-        Raises:
-            anyio.BrokenResourceError: The connection has ended.
-        """
-        return False
 
 
 class PayloadBypass:

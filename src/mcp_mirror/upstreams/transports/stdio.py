@@ -30,7 +30,8 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.early_program import take_early
 from mcp_mirror.system.resources import explain_shortage, open_wide_pipe, restore_handle_limit
 from mcp_mirror.types import Segments
-from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass, PendingRequest, RequestSink
+from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
+from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput, write_to_stderr
 
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
