@@ -23,9 +23,8 @@ from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.connections import watch_disconnect
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Origin
-from mcp_mirror.server.http_request import HttpRequest
 from mcp_mirror.server.response_stream import ClientRequests, ResponseStream
-from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.server.sessions import HttpRequest, Sessions
 from mcp_mirror.types import Buffer, Segments
 
 _SESSION_HEADER: Final = "mcp-session-id"

@@ -38,9 +38,9 @@ from mcp_mirror.server.client_channel import (
     Session,
     read_envelope,
 )
-from mcp_mirror.server.handlers import Handlers, ToolCallRequest, sdk_part
-from mcp_mirror.server.http_request import HttpRequest
-from mcp_mirror.server.pending_payloads import payload_of
+from mcp_mirror.server.handlers import Handlers, ToolCallRequest
+from mcp_mirror.server.pending_payloads import payload_of, sdk_part
+from mcp_mirror.server.sessions import HttpRequest
 from mcp_mirror.types import Buffer, Segments
 
 _logger = logging.getLogger(__name__)
@@ -171,6 +171,7 @@ class DirectPath:
             boundary: The middleware of that server that encrypts each `requestState`.
         """
         self._handlers = handlers
+        self._limits = handlers.pending_payloads.limits
         self._server = server
         self._boundary = boundary
         self._server_info = _ENCODE({types.SERVER_INFO_META_KEY: server.server_info_stamp})
@@ -182,7 +183,7 @@ class DirectPath:
 
     def open_request(self, frame: Buffer) -> DirectRequest | None:
         """Return the request in a message; None for a message that the SDK's path must handle."""
-        limits = self._handlers.pending_payloads.limits
+        limits = self._limits
         return open_direct_request(frame, limits.max_depth) if len(frame) <= limits.max_envelope_bytes else None
 
     def find_origin(

@@ -31,7 +31,7 @@ from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.payload.floods import take_sliced
-from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, contiguous, has_more_values, is_input_required
+from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.announcements import Announcements
@@ -44,21 +44,17 @@ from mcp_mirror.server.client_channel import (
     select_relayed_meta,
 )
 from mcp_mirror.server.memory_view import RESOURCE, TOOL, add_overview, add_view, build_content
-from mcp_mirror.server.pending_payloads import PendingPayloads
+from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.system.event_loop import read_stalls
 from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.upstream import Upstream
 
 _logger = logging.getLogger(__name__)
 
 _INCOMPLETE: Final = ((0, "public"),)
 """The cache hint of a list without the items of an upstream that is starting or down."""
-_SDK_MEMBERS: Final = ("_meta", "ttlMs", "cacheScope")
-"""Members of a result that the SDK writes."""
-_MAX_META_BYTES: Final = 1 << 16
-"""Bytes of a result's `_meta` that the gateway relays to clients."""
-
 _UNLIMITED: Final = frozenset({"tools/call", "subscriptions/listen", "resources/unsubscribe", "logging/setLevel"})
 """Methods without a limit here: the call pipeline limits tool calls, streams have their own limit, and the others
 reduce the gateway's work."""
@@ -80,8 +76,8 @@ class ToolCallRequest(msgspec.Struct, frozen=True):
     """The JSON text of each parameter."""
     headers: Mapping[str, str] | None
     """The HTTP headers; None on stdio."""
-    state: str | None = None
-    """The `requestState`, decrypted."""
+    input_round: InputRound | None = None
+    """The client's answers, if the request repeats one that required input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +170,8 @@ class Handlers:
             channel.session_channel.protocol_version = context.protocol_version
         elif channel.caller.is_stateless:
             self.accepted_envelopes.add(members, context, channel.caller.capabilities)
-        request = ToolCallRequest(channel, params.name, members, _headers_of(context), params.request_state)
+        input_round = read_round(members.get("inputResponses"), params.request_state)
+        request = ToolCallRequest(channel, params.name, members, _headers_of(context), input_round)
         return self._stub({"content": []}, await self.call_tool(request), meta)
 
     async def call_tool(self, request: ToolCallRequest) -> Reply:
@@ -191,15 +188,14 @@ class Handlers:
             conversation = read_conversation(meta, connection)
         except ToolError as error:
             return build_error_reply(str(error))
-        input_round = read_round(request.params.get("inputResponses"), request.state)
-        if input_round and conversation:
+        if request.input_round and conversation:
             conversation = conversation.without_report
         call = self.gateway.new_call(
             request.channel,
             request.name,
             request.params.get("arguments", b"{}"),
             meta=select_relayed_meta(meta, request.headers),
-            input_round=input_round,
+            input_round=request.input_round,
             conversation=conversation,
             is_limited=True,
         )
@@ -408,37 +404,8 @@ class Handlers:
         return self.pending_payloads.stub(sdk_part(stub, reply), reply, meta)
 
 
-def sdk_part(empty: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
-    """Return the part of a result that the SDK writes.
-
-    The SDK writes all of an input-required result, because it encrypts the `requestState`.
-    """
-    parsed = {key: _parse(reply[key]) for key in _SDK_MEMBERS if key in reply and _is_small(reply[key])}
-    meta = parsed.pop("_meta", None)
-    if isinstance(meta, dict):  # the server info of the upstream is not that of the gateway
-        parsed["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
-    if is_input_required(reply):
-        members = ("resultType", "inputRequests", "requestState")
-        empty = {key: _parse(reply[key]) for key in members if key in reply}
-    return {**empty, **{key: value for key, value in parsed.items() if value is not None}}
-
-
 def _headers_of(context: Context) -> Mapping[str, str] | None:
     return None if context.request is None else context.request.headers
-
-
-def _is_small(member: Buffer | Segments) -> bool:
-    """Return whether the SDK can write a member of a result; larger ones are dropped."""
-    text = contiguous(member)
-    return len(text) <= _MAX_META_BYTES and not has_more_values(text, MAX_MEMBERS)
-
-
-def _parse(member: Buffer | Segments) -> Any:
-    """Return the value of a JSON text; None for an invalid one."""
-    try:
-        return json.loads(bytes(contiguous(member)))
-    except (ValueError, RecursionError):
-        return None
 
 
 def _build_upstream_status(upstream: Upstream, caller: Caller, *, may_show: bool) -> dict[str, Any]:

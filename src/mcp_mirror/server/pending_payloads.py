@@ -4,6 +4,7 @@ The transports lift a request's parameters out of the message before the SDK par
 into the message that the SDK writes. Payloads therefore leave the gateway as the same bytes that it received.
 """
 
+import json
 import secrets
 import time
 from collections import OrderedDict
@@ -11,14 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import mcp_types as types
 import msgspec
 
+from mcp_mirror.core.replies import Reply
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_rpc import (
     MARK,
+    MAX_MEMBERS,
     check_envelope,
     check_request,
+    contiguous,
     find_mark,
+    has_more_values,
+    is_input_required,
     lift_params,
     open_message,
     splice,
@@ -30,6 +37,10 @@ _MAX_AGE: Final = 600.0
 """Seconds after which the payload of a request without a written response is dropped (its client disconnected)."""
 _SDK_MEMBERS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState"})
 """Members of a result that depend on the client's protocol version, or that the SDK writes."""
+_HINTS: Final = ("_meta", "ttlMs", "cacheScope")
+"""Members of an upstream's result that the SDK writes."""
+_MAX_META_BYTES: Final = 1 << 16
+"""Bytes of a result's `_meta` that the gateway relays to clients."""
 
 
 @dataclass(slots=True)
@@ -51,17 +62,42 @@ def payload_of(members: Mapping[str, Buffer | Segments]) -> dict[str, Segments]:
     }
 
 
+def sdk_part(empty: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
+    """Return the part of a result that the SDK writes.
+
+    The SDK writes all of an input-required result, because it encrypts the `requestState`.
+    """
+    parsed = {key: _parse(reply[key]) for key in _HINTS if key in reply and _is_small(reply[key])}
+    meta = parsed.pop("_meta", None)
+    if isinstance(meta, dict):  # the server info of the upstream is not that of the gateway
+        parsed["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
+    if is_input_required(reply):
+        members = ("resultType", "inputRequests", "requestState")
+        empty = {key: _parse(reply[key]) for key in members if key in reply}
+    return {**empty, **{key: value for key, value in parsed.items() if value is not None}}
+
+
+def _is_small(member: Buffer | Segments) -> bool:
+    """Return whether the SDK can write a member of a result; larger ones are dropped."""
+    text = contiguous(member)
+    return len(text) <= _MAX_META_BYTES and not has_more_values(text, MAX_MEMBERS)
+
+
+def _parse(member: Buffer | Segments) -> Any:
+    """Return the value of a JSON text; None for an invalid one."""
+    try:
+        return json.loads(bytes(contiguous(member)))
+    except (ValueError, RecursionError):
+        return None
+
+
 class PendingPayloads:
     """Keeps parameters between arrival and handler, and results between handler and transport, by a random token."""
 
     def __init__(self, limits: WirePolicy | None = None) -> None:
-        self._limits = limits or WirePolicy()
-        self._payloads: OrderedDict[str, _PendingPayload] = OrderedDict()
-
-    @property
-    def limits(self) -> WirePolicy:
+        self.limits: WirePolicy = limits or WirePolicy()
         """The limits of messages."""
-        return self._limits
+        self._payloads: OrderedDict[str, _PendingPayload] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of requests with pending payloads."""
@@ -81,8 +117,8 @@ class PendingPayloads:
         """
         token = secrets.token_hex(16)
         check_request(frame)
-        lifted = lift_params(open_message(frame, self._limits.max_depth), token)
-        check_envelope(frame if lifted is None else lifted.stub, self._limits.max_envelope_bytes)
+        lifted = lift_params(open_message(frame, self.limits.max_depth), token)
+        check_envelope(frame if lifted is None else lifted.stub, self.limits.max_envelope_bytes)
         if lifted is None:
             return frame, None
         self._keep(token, _PendingPayload(time.monotonic(), params=lifted.members))

@@ -1,16 +1,18 @@
-"""The sessions of 2025-11-25 clients: lookup, idle timeout and end."""
+"""The sessions of 2025-11-25 clients (lookup, idle timeout, end), and the session and principal of an HTTP request."""
 
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 import anyio
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.types import Scope
 
 from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.client_channel import Context, Session, read_caller
+from mcp_mirror.server.endpoints import read_upstream
 
 STDIO: Final = "stdio"
 """The key of the only session on the stdio transport."""
@@ -236,3 +238,27 @@ def build_session_key(namespace: str, session_id: str) -> str:
         session_id: The `Mcp-Session-Id` header; an empty one gives an empty key.
     """
     return f"{session_id} {namespace}" if session_id and namespace != LOCAL else session_id
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """The head of an HTTP request."""
+
+    scope: Scope
+    """The ASGI scope."""
+    headers: Mapping[str, str]
+    """The headers by their names in lower case; the last one of repeated headers."""
+    namespace: str
+    """The namespace of the principal."""
+    session_key: str
+    """The key of the session; empty for a request without one."""
+    upstream: str | None = None
+    """The upstream that the endpoint serves; see `Caller.upstream`."""
+
+
+def read_request(scope: Scope) -> HttpRequest:
+    """Return the head of the request with this ASGI scope."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    namespace = read_namespace(scope)
+    session_key = build_session_key(namespace, headers.get("mcp-session-id", ""))
+    return HttpRequest(scope, headers, namespace, session_key, read_upstream(scope))
