@@ -8,9 +8,9 @@ import pytest
 from starlette.types import Message
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.server import response_stream
+from mcp_mirror.server import direct_http
+from mcp_mirror.server.direct_http import ClientRequests, ResponseStream
 from mcp_mirror.server.direct_path import Origin
-from mcp_mirror.server.response_stream import ClientRequests, ResponseStream
 
 RESULT = (b'{"content":\n', b"[]}")
 
@@ -83,7 +83,7 @@ async def test_a_result_after_a_notification_is_an_event_on_one_line() -> None:
 
 
 async def test_a_silent_call_sends_comments_until_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_stream, "_PING_INTERVAL", 0.01)
+    monkeypatch.setattr(direct_http, "_PING_INTERVAL", 0.01)
     recorder, later = Recorder(), Recorder()
     response = open_response(recorder)
     await recorder.wait_for_comments(2)

@@ -1,16 +1,22 @@
-"""Direct requests over Streamable HTTP; see `direct_path`.
+"""Direct requests over Streamable HTTP, and their responses; see `direct_path`.
 
-A 2025-11-25 client that disconnects does not cancel its request; a 2026-07-28 client does.
+A response is JSON, or an event stream from the first message before the result on. A 2025-11-25 client that disconnects
+does not cancel its request; a 2026-07-28 client does.
 """
 
+import asyncio
+import json
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from itertools import count
+from typing import Any, Final
 
 import anyio
 import mcp_types as types
 from mcp.server.streamable_http import REQUEST_CANCELLED, check_accept_headers
 from mcp.shared.dispatcher import coerce_request_id
-from mcp.shared.inbound import decode_header_value
+from mcp.shared.exceptions import MCPError, NoBackChannelError
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, decode_header_value
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.requests import Request
@@ -18,13 +24,21 @@ from starlette.types import Scope, Send
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_rpc import check_request
+from mcp_mirror.payload.json_rpc import RequestId, check_request, chunks_of
 from mcp_mirror.server.auth.principals import read_scopes
-from mcp_mirror.server.client_channel import Session
+from mcp_mirror.server.client_channel import (
+    Session,
+    read_client_result,
+    refused_error,
+    timeout_error,
+    write_notification,
+    write_request,
+)
 from mcp_mirror.server.connections import watch_disconnect
-from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Origin
-from mcp_mirror.server.response_stream import ClientRequests, ResponseStream
+from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Origin, write_response
+from mcp_mirror.server.http_exchange import BODY_FOLLOWS
 from mcp_mirror.server.sessions import HttpRequest, Sessions
+from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer, Segments
 
 _SESSION_HEADER: Final = "mcp-session-id"
@@ -32,6 +46,163 @@ _JSON: Final = "application/json"
 _ACCEPTED: Final = 202
 _CANCELLED: Final = "notifications/cancelled"
 _REQUEST_CANCELLED: Final = types.ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
+_PING_INTERVAL: Final = 15.0
+"""Seconds of silence after which the response becomes an event stream with comments, so that proxies keep it open."""
+_LAST_WRITE: Final = 5.0
+"""Seconds that the cancellation of a request to the client may take."""
+_ID_PREFIX: Final = "direct-"
+"""The beginning of the ids of requests to clients; the SDK's ids are numbers."""
+_OK: Final = 200
+_STREAM_HEADERS: Final = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"connection", b"keep-alive"),
+    (b"x-accel-buffering", b"no"),
+)
+_EVENT: Final = b"event: message\r\ndata: "
+_EVENT_END: Final = b"\r\n\r\n"
+_PING: Final = b": ping\r\n\r\n"
+
+Response = types.JSONRPCResponse | types.JSONRPCError
+
+
+class ClientRequests:
+    """The requests of direct calls to clients, and the timer of their responses."""
+
+    def __init__(self) -> None:
+        self._ids = count(1)
+        self.silence: SharedTimer = SharedTimer(_PING_INTERVAL)
+        """Runs out for each response that was silent for the interval of pings."""
+        self._waiting: dict[tuple[Session, RequestId], asyncio.Future[Response]] = {}
+        """The requests without a response, by session and id."""
+
+    def open(self, session: Session) -> tuple[str, asyncio.Future[Response]]:
+        """Return the id of a new request to the client of a session, and the future of its response."""
+        request_id = f"{_ID_PREFIX}{next(self._ids)}"
+        future = self._waiting[session, request_id] = asyncio.get_running_loop().create_future()
+        return request_id, future
+
+    def close(self, session: Session, request_id: str) -> None:
+        """Forget a request."""
+        self._waiting.pop((session, request_id), None)
+
+    def resolve(self, session: Session, response: Response) -> bool:
+        """Give a response to its request; return False if no request to its client has its id."""
+        future = self._waiting.get((session, response.id)) if response.id is not None else None
+        if future is None:
+            return False
+        if not future.done():
+            future.set_result(response)
+        return True
+
+
+class ResponseStream:
+    """The response to one direct call."""
+
+    def __init__(self, send: Send, origin: Origin, session_id: str | None, requests: ClientRequests) -> None:
+        """Start without a response.
+
+        Args:
+            send: Sends the response.
+            origin: The sender of the call.
+            session_id: The `Mcp-Session-Id` of its session.
+            requests: The requests to the client.
+        """
+        self._send = send
+        self._origin = origin
+        self._requests = requests
+        self._headers = () if session_id is None else ((b"mcp-session-id", session_id.encode("latin-1")),)
+        self._is_stream = False
+        self._is_closed = False
+        self._lock: anyio.Lock | None = None
+        """Keeps the order of events; None while the response cannot be a stream."""
+        requests.silence.start(self, self._start_ping)
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a notification; see `RequestStream.notify`."""
+        await self._send_event(encode_message(write_notification(method, params)))
+
+    async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        """Send a request; see `RequestStream.request`."""
+        if (session := self._origin.session) is None:
+            raise refused_error(NoBackChannelError(method))
+        request_id, future = self._requests.open(session)
+        try:
+            await self._send_event(encode_message({"id": request_id, **write_request(method, params)}))
+            with anyio.fail_after(seconds):
+                response = await future
+        except TimeoutError:
+            await self._cancel_request(request_id, f"timed out after {seconds}s")
+            raise timeout_error(seconds) from None
+        except anyio.get_cancelled_exc_class():
+            await self._cancel_request(request_id, "caller cancelled")
+            raise
+        finally:
+            self._requests.close(session, request_id)
+        if isinstance(response, types.JSONRPCError):
+            raise refused_error(MCPError.from_error_data(response.error))
+        return read_client_result(method, self._origin.protocol_version, response.result)
+
+    async def _cancel_request(self, request_id: str, reason: str) -> None:
+        with anyio.move_on_after(_LAST_WRITE, shield=True):
+            await self.notify("notifications/cancelled", {"requestId": request_id, "reason": reason})
+
+    async def send_outcome(self, request_id: RequestId, outcome: Segments | types.ErrorData) -> None:
+        """Send the result or the error of the call, and end the response."""
+        message = write_response(request_id, outcome, has_nulls=not self._origin.is_modern)
+        if self._lock is not None:
+            async with self._lock:
+                if self._is_stream:
+                    await self._send_body((_EVENT, *map(join_lines, message), _EVENT_END))
+                    return
+        self.close()
+        status = _OK
+        if self._origin.is_modern and isinstance(outcome, types.ErrorData):
+            status = ERROR_CODE_HTTP_STATUS.get(outcome.code, _OK)
+        length = str(sum(map(len, message))).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", length), *self._headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers, BODY_FOLLOWS: True})
+        await self._send_body(message)
+
+    async def end(self) -> None:
+        """End the response of a call without an outcome, with an event stream."""
+        self._lock = self._lock or anyio.Lock()
+        async with self._lock:
+            await self._start_stream()
+            await self._send_body(())
+
+    def close(self) -> None:
+        """Send no more messages."""
+        self._is_closed = True
+        self._requests.silence.cancel(self)
+
+    async def _send_body(self, segments: Segments) -> None:
+        """Send the rest of the response."""
+        self.close()
+        pending = b""
+        for chunk in chunks_of(segments):
+            if pending:
+                await self._send({"type": "http.response.body", "body": pending, "more_body": True})
+            pending = chunk
+        await self._send({"type": "http.response.body", "body": pending, "more_body": False})
+
+    async def _start_stream(self) -> None:
+        if not self._is_stream:
+            headers = [*_STREAM_HEADERS, *self._headers]
+            await self._send({"type": "http.response.start", "status": _OK, "headers": headers})
+            self._is_stream = True
+
+    async def _send_event(self, event: bytes) -> None:
+        """Send an event at once, so that a cancelled call leaves no part of one; send nothing after the outcome."""
+        self._lock = self._lock or anyio.Lock()
+        async with self._lock:
+            if not self._is_closed:
+                await self._start_stream()
+                await self._send({"type": "http.response.body", "body": event, "more_body": True})
+
+    def _start_ping(self) -> None:
+        self._ping = asyncio.get_running_loop().create_task(self._send_event(_PING))
+        self._requests.silence.start(self, self._start_ping)
 
 
 class DirectHttp:
@@ -143,6 +314,17 @@ class DirectHttp:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return True
         return False
+
+
+def join_lines(segment: Buffer) -> Buffer:
+    """Replace line breaks between JSON tokens by spaces, because a line break would end the event's line."""
+    text = bytes(segment)
+    return text.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in text or b"\r" in text else segment
+
+
+def encode_message(message: Mapping[str, Any]) -> bytes:
+    """Return a JSON-RPC message as an event."""
+    return _EVENT + json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + _EVENT_END
 
 
 def _is_acceptable(opened: DirectRequest, request: HttpRequest) -> bool:

@@ -20,10 +20,9 @@ from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message
 from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame
 from mcp_mirror.server.auth.principals import build_owner_scope_entries, read_namespace
 from mcp_mirror.server.connections import admit_connection, take_body
-from mcp_mirror.server.direct_http import DirectHttp
+from mcp_mirror.server.direct_http import DirectHttp, join_lines
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.server.response_stream import join_lines
 from mcp_mirror.server.sessions import HttpRequest, read_request
 from mcp_mirror.types import Buffer, Segments
 
