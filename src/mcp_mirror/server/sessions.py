@@ -1,5 +1,6 @@
 """The sessions of 2025-11-25 clients (lookup, idle timeout, end), and the session and principal of an HTTP request."""
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
@@ -9,10 +10,12 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.types import Scope
 
 from mcp_mirror.callers import LOCAL, Caller
-from mcp_mirror.errors import MirrorError
+from mcp_mirror.errors import MirrorError, summarize_traceback
 from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.client_channel import Context, Session, read_caller
 from mcp_mirror.server.endpoints import read_upstream
+
+_logger = logging.getLogger(__name__)
 
 STDIO: Final = "stdio"
 """The key of the only session on the stdio transport."""
@@ -203,9 +206,15 @@ class Sessions:
             self._wake = anyio.Event()
             self._end_idle(self._clock())
             for key in tuple(self._closing):
-                if self.close is not None:
-                    await self.close(key)
+                await self._close(key)
                 self._closing.discard(key)
+
+    async def _close(self, key: str) -> None:
+        try:
+            if self.close is not None:
+                await self.close(key)
+        except Exception as error:  # noqa: BLE001  # it must not end the gateway; the HTTP server may have stopped
+            _logger.warning("a session could not be closed: %s", summarize_traceback(error))
 
     def _end_idle(self, now: float) -> None:
         if now - self._swept < min(_MIN_SWEEP_INTERVAL, self._idle_timeout / 8):
