@@ -1,5 +1,6 @@
 """Change notifications to slow clients."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -71,6 +72,7 @@ class Context:
     async def send_notification(self, notification: Any, related_request_id: int) -> None:
         assert related_request_id == self.request_id
         await anyio.lowlevel.checkpoint()
+        notification.model_dump(mode="json")  # as the SDK does
         self.received.append((notification.method, getattr(notification.params, "get", lambda _: None)("uri")))
 
 
@@ -89,6 +91,21 @@ async def test_only_so_many_updates_wait_for_a_slow_stream_and_the_oldest_are_fi
             tasks.cancel_scope.cancel()
     updates = [("notifications/resources/updated", f"x://a/{number}") for number in range(1_000)]
     assert context.received[1:] == [*updates, ("notifications/tools/list_changed", None)]
+
+
+async def test_an_update_that_the_sdk_cannot_write_does_not_end_a_stream() -> None:
+    stream, context = (
+        SubscriptionStream(types.SubscriptionFilter(resource_subscriptions=["x://a"]), Caller(LOCAL)),
+        Context(),
+    )
+    stream.resource_updated("x://a/deep", {"_meta": {"x": json.loads("[" * 300 + "]" * 300)}})
+    stream.resource_updated("x://a", {})
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.serve, cast("Any", context))
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    assert context.received[1:] == [("notifications/resources/updated", "x://a")]
 
 
 def test_a_change_concerns_the_endpoints_that_serve_its_upstream() -> None:

@@ -141,3 +141,15 @@ def _peak(pid: int) -> int:
     status = Path(f"/proc/{pid}/status")
     found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
     return int(found[1]) << 10 if found else 0
+
+
+async def test_members_that_are_nested_too_deep_for_the_sdk_are_left_out(
+    configured: Configured, open_lines: OpenLines
+) -> None:
+    server = str(Path(__file__).parent / "servers" / "deep.py")
+    async with open_lines(configured({"deep": {"command": sys.executable, "args": [server]}})) as client:
+        await client.greet()
+        await listed(client)
+        assert json.loads(await client.request("resources/subscribe", '{"uri":"deep://a"}'))["result"] == {}
+        for _ in range(3):  # the first call takes the SDK's path
+            assert await read_text(client, "nest_mirrored", {}) == "done"

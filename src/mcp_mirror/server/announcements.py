@@ -4,6 +4,7 @@ Repeated changes of one list or resource are merged, so a slow client gets one n
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -93,7 +94,8 @@ class SubscriptionStream:
             params = self._pending.pop((method, uri))
             params = {**params, "_meta": {**params.get("_meta", {}), **meta}}
             notification: Any = types.Notification[Any, str](method=method, params=params)
-            await context.session.send_notification(notification, related_request_id=context.request_id)
+            with suppress(ValueError):  # a member of the upstream's is nested deeper than the SDK writes
+                await context.session.send_notification(notification, related_request_id=context.request_id)
 
 
 class Announcements:
@@ -153,5 +155,5 @@ class Announcements:
 
 
 async def _notify(session: Session, method: str, params: Mapping[str, Any]) -> None:
-    with anyio.move_on_after(_NOTIFY_TIMEOUT):
+    with anyio.move_on_after(_NOTIFY_TIMEOUT), suppress(ValueError):  # as in `SubscriptionStream.serve`
         await session.notify(method, params)

@@ -25,6 +25,7 @@ from mcp_mirror.payload.json_rpc import (
     contiguous,
     find_mark,
     has_more_values,
+    is_deeper,
     is_input_required,
     lift_params,
     open_message,
@@ -41,6 +42,8 @@ _HINTS: Final = ("_meta", "ttlMs", "cacheScope")
 """Members of an upstream's result that the SDK writes."""
 _MAX_META_BYTES: Final = 1 << 16
 """Bytes of a result's `_meta` that the gateway relays to clients."""
+_MAX_DEPTH: Final = 240
+"""Levels of nesting of such a member. pydantic writes 255, with those of the message around it."""
 
 
 @dataclass(slots=True)
@@ -78,9 +81,10 @@ def sdk_part(empty: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
 
 
 def _is_small(member: Buffer | Segments) -> bool:
-    """Return whether the SDK can write a member of a result; larger ones are dropped."""
+    """Return whether the SDK can write a member of a result; larger and deeper ones are dropped."""
     text = contiguous(member)
-    return len(text) <= _MAX_META_BYTES and not has_more_values(text, MAX_MEMBERS)
+    is_short = len(text) <= _MAX_META_BYTES and not has_more_values(text, MAX_MEMBERS)
+    return is_short and not is_deeper(text, _MAX_DEPTH)
 
 
 def _parse(member: Buffer | Segments) -> Any:
