@@ -1,4 +1,5 @@
-"""Reads, searches and edits stored values. Pure: a value is bytes, and long tasks check a time limit.
+"""Reads, searches and edits stored values. A value is bytes, and long tasks check a time limit.
 
-This package must not know tools, stores or workers.
+Pure, except `sql` and `sql_tables`, which run DuckDB in a worker process. The package must not know tools, stores or
+workers.
 """
