@@ -7,6 +7,7 @@ have any more.
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 import anyio.to_thread
@@ -198,10 +199,7 @@ def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_
     """
     events = {one.id: one for one in sorted(calls, key=lambda one: one.at)}
     described = {one.base: one for one in sorted(values, key=lambda one: one.created)}
-    nodes: dict[str, Node] = {
-        _value_id(one.base): ValueNode(one.base, one.provenance.tool, one.kind, one.size, one.created)
-        for one in described.values()
-    }
+    nodes: dict[str, Node] = {_value_id(base): _build_value_node(one) for base, one in described.items()}
     edges: dict[Edge, None] = {}
     makers: dict[str, CallNode] = {}
     parents = {one.parent for one in events.values() if one.parent in events}
@@ -238,11 +236,7 @@ async def read_graph(store: Store, namespace: str, path: str = "") -> Graph:
     is_cut = len(found) > _READ or len(values) > most
     calls = [event for _, event in found[:_READ]]
     older = await _read_sources(store, namespace, path, calls, values[:most]) if path else ()
-
-    def build() -> Graph:
-        return build_graph(calls, (*values[:most], *older), is_cut=is_cut)
-
-    return await anyio.to_thread.run_sync(build)
+    return await anyio.to_thread.run_sync(partial(build_graph, calls, (*values[:most], *older), is_cut=is_cut))
 
 
 async def _read_sources(
@@ -276,8 +270,12 @@ async def find_older(store: Store, namespace: str, graph: Graph) -> Graph:
         if isinstance(node, ValueNode) and node.is_removed:
             stored = await store.describe(namespace, node.path)
             if isinstance(stored, Descriptor):
-                nodes[name] = ValueNode(stored.base, stored.provenance.tool, stored.kind, stored.size, stored.created)
+                nodes[name] = _build_value_node(stored)
     return Graph(nodes, graph.edges, graph.is_cut)
+
+
+def _build_value_node(one: Descriptor) -> ValueNode:
+    return ValueNode(one.base, one.provenance.tool, one.kind, one.size, one.created)
 
 
 def _find_makers(described: Mapping[str, Descriptor], makers: Mapping[str, CallNode]) -> dict[str, CallNode]:
