@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import trim
-from mcp_mirror.query.texts import Piece, count_characters, find_text, split_text
+from mcp_mirror.query.texts import Piece, count_characters, decode_string, find_text, split_text
 from mcp_mirror.query.windows import Budget, Unit, Window, count_lines
 from mcp_mirror.tokens import estimate_tokens
 
@@ -21,6 +21,11 @@ NARROW = Budget(1_000_000, 230, estimate_tokens)
 
 def never() -> bool:
     return False
+
+
+@pytest.mark.parametrize(("blob", "text"), [(b'"a\\u00e9"', "a\u00e9"), (b'"a\\ud800b"', "a?b"), (b'""', "")])
+def test_half_of_a_surrogate_pair_in_a_string_becomes_a_question_mark(blob: bytes, text: str) -> None:
+    assert decode_string(blob) == text
 
 
 def read(value: Any, by: Unit | None = None, offset: int = 0, limit: int | None = None, budget: Budget = WIDE) -> str:

@@ -90,7 +90,7 @@ class DashboardRequest:
         """The values of the namespace that the request names.
 
         Raises:
-            ForbiddenError: The namespace belongs to another principal.
+            ToolError: The namespace belongs to another principal.
         """
         return Values(self.services, self.viewer, self._select_namespace())
 

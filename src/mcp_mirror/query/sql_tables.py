@@ -8,7 +8,6 @@ import base64
 import binascii
 import csv
 import io
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -16,13 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import guess_format, measure_heading
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.query.select import find_embedded_json
+from mcp_mirror.query.texts import decode_string
 from mcp_mirror.system.files import write_all
 from mcp_mirror.types import Buffer, FileSpan
 
@@ -82,7 +80,7 @@ def load_table(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> No
     elif head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
         _load_bytes(database, table.name, decoded)
     elif head.startswith(b'"'):
-        data = _decode_text(blob)
+        data = decode_string(blob).encode()
         start = data[:_HEAD]
         is_embedded = _HEADED.match(start) or is_python_literal(start.decode(errors="ignore"))
         inner = find_embedded_json(blob) if is_embedded else None
@@ -279,18 +277,9 @@ def _open_whole_file(value: FileSpan | bytes) -> int | None:
     return None
 
 
-def _decode_text(blob: Buffer) -> bytes:
-    """The text of a JSON string as UTF-8."""
-    try:
-        return msgspec.json.decode(blob, type=str).encode()
-    except (msgspec.DecodeError, UnicodeError):  # half of a surrogate pair, which UTF-8 cannot contain
-        text: str = json.loads(bytes(blob))
-        return text.encode("utf-8", "replace")
-
-
 def _decode_base64(blob: Buffer) -> bytes:
     try:
-        return base64.b64decode(_decode_text(blob))
+        return base64.b64decode(decode_string(blob).encode())
     except binascii.Error:
         return b""
 
@@ -301,5 +290,5 @@ def _read_content(blob: Buffer) -> bytes:
         span = locate(blob, tokens)
         if not isinstance(span, Miss):
             part = memoryview(blob)[span.start : span.stop]
-            return _decode_text(part) if tokens[-1] == "text" else _decode_base64(part)
+            return decode_string(part).encode() if tokens[-1] == "text" else _decode_base64(part)
     return b""

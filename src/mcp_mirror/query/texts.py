@@ -103,6 +103,15 @@ def _split_json(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]
         position = end
 
 
+def decode_string(blob: Buffer) -> str:
+    """The text of a whole JSON string. A lone surrogate, which UTF-8 cannot contain, becomes a question mark."""
+    try:
+        return msgspec.json.decode(blob, type=str)
+    except (msgspec.DecodeError, UnicodeError):
+        text: str = json.loads(bytes(blob))
+        return text.encode("utf-8", "replace").decode()
+
+
 def unescape_json(inside: bytes) -> bytes:
     """The text of a JSON string without its quotes. A lone surrogate becomes a replacement character."""
     if b"\\" not in inside:

@@ -1,6 +1,5 @@
 """The inputs of a script or an SQL query: resolves memory paths in them, and reads texts when a script needs them."""
 
-import json
 import keyword
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.json_spans import trim
+from mcp_mirror.query.texts import decode_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.types import Buffer, Descriptor, FileSpan
 
@@ -62,13 +62,7 @@ class Input:
 
     def read_text(self) -> str:
         """Return a text itself, any other value as JSON text."""
-        if not self.is_text:
-            return str(self.blob, "utf-8", "replace")
-        try:
-            return msgspec.json.decode(self.blob, type=str)
-        except (msgspec.DecodeError, UnicodeDecodeError):  # half of a surrogate pair, which UTF-8 cannot contain
-            text: str = json.loads(bytes(self.blob))
-            return text.encode("utf-8", "replace").decode()
+        return decode_string(self.blob) if self.is_text else str(self.blob, "utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
