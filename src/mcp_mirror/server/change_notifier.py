@@ -84,7 +84,7 @@ class ChangeNotifier:
         self._reserved: dict[str, Origin] = {}
         """The owner of each tool name; a name stays with its owner."""
         self._logged: dict[str | None, frozenset[str]] = {}
-        """Deviations that were logged, by owner: each is logged once, not with every listing."""
+        """Deviations that were logged, by owner without the common ones: each is logged once, not at every listing."""
 
     @property
     def _state(self) -> RuntimeState:
@@ -247,9 +247,10 @@ class ChangeNotifier:
             idle = (name for name in tuple(self._reserved) if name not in origins)
             for name in islice(idle, len(self._reserved) - _MAX_RESERVED):
                 del self._reserved[name]
-        known = self._logged.get(None, frozenset()) | self._logged.get(owner, frozenset())
-        self._logged.pop(owner, None)
-        self._logged |= {owner: frozenset(rebuilt.deviations)} if rebuilt.deviations else {}
+        common = frozenset() if owner is None else self._logged.get(None, frozenset())
+        known = common | self._logged.pop(owner, frozenset())
+        if own := frozenset(rebuilt.deviations) - common:
+            self._logged[owner] = own
         new = [sentence for sentence in rebuilt.deviations if sentence not in known]
         for sentence in new[:_MAX_LOGGED]:
             _logger.warning("%s", sentence)
