@@ -14,10 +14,10 @@ from typing import Any, Final
 import anyio.to_thread
 import msgspec
 
-from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, compute_capacity, lower_budgets
+from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, compute_capacity
 from mcp_mirror.core.replies import Reply, count_reply_bytes, count_result_tokens
 from mcp_mirror.errors import ToolError
-from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
+from mcp_mirror.settings.policies import ContextPolicy
 from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)
@@ -212,8 +212,3 @@ async def count_reply_tokens(reply: Reply, estimate: Callable[[Buffer], int]) ->
     if count_reply_bytes(reply) > _INLINE_BYTES:
         return await anyio.to_thread.run_sync(count_result_tokens, reply, estimate)
     return count_result_tokens(reply, estimate)
-
-
-def fit_to_reservation(mirror: MirrorPolicy, reservation: Reservation) -> MirrorPolicy:
-    """Return the policy with no budget above what a call may send."""
-    return mirror if reservation.tokens is None else lower_budgets(mirror, reservation.tokens)

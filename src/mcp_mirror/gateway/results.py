@@ -9,6 +9,7 @@ from typing import Final
 import anyio.to_thread
 import msgspec
 
+from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.replies import (
     Reply,
@@ -28,7 +29,7 @@ from mcp_mirror.core.result_processing import (
 )
 from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError, WireError
 from mcp_mirror.gateway.call import Call, Runtime
-from mcp_mirror.gateway.context_budgets import count_reply_tokens, fit_to_reservation
+from mcp_mirror.gateway.context_budgets import count_reply_tokens
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.spool import SpooledFrame
@@ -99,20 +100,21 @@ class ResultProcessor:
         """Return how the result of a call is processed; see `decide_visibility` for `preview`."""
         is_whole = not entry.is_twin or (entry.has_view and call.caller.shows_views)
         rules = replace(entry.rules, mode="never") if is_whole else entry.rules
-        tokens = call.reservation.tokens
+        mirror, tokens = call.config.mirror, call.reservation.tokens
         if tokens is not None:
+            mirror = lower_budgets(mirror, tokens)
             inline_budget, error_budget = min(rules.inline_budget, tokens), min(rules.error_budget, tokens)
             rules = replace(rules, inline_budget=inline_budget, error_budget=error_budget)
         if not preview:
             rules = replace(rules, preview=False)
         return ProcessingOptions(
             rules=rules,
-            style=fit_to_reservation(call.config.mirror, call.reservation).notice,
+            style=mirror.notice,
             tool=entry.tool,
             arguments=bytes(call.arguments[:_QUOTED_BYTES]),
             bases=NewBases(entry.tool, self.services.new_id),
             max_key_bytes=self.services.limits.max_key_bytes,
-            provider=call.config.mirror.provider,
+            provider=mirror.provider,
             max_depth=self.services.limits.max_depth,
             visibility=visibility,
             is_upper_bound=tokens is not None,

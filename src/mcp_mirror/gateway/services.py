@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from mcp_mirror.gateway.context_budgets import UNLIMITED, Reservation, fit_to_reservation
+from mcp_mirror.core.budgets import lower_budgets
+from mcp_mirror.gateway.context_budgets import UNLIMITED, Reservation
 from mcp_mirror.memory.code.sandbox import Sandbox
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.tools.tool import Memory
@@ -66,13 +67,14 @@ class MemoryScope:
 
 def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryScope) -> Memory:
     """Return what the gateway's own tools and resources work on."""
+    tokens = scope.reservation.tokens
     return Memory(
         writer=services.writer,
         scanner=services.scanner,
         queries=services.queries,
         spool=services.spool,
         usage_counter=services.usage_counter,
-        mirror=fit_to_reservation(config.mirror, scope.reservation),
+        mirror=config.mirror if tokens is None else lower_budgets(config.mirror, tokens),
         tools=config.memory_tools,
         limits=services.limits,
         estimate=upper_estimator(config.mirror.provider),

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 
@@ -11,6 +11,7 @@ from mcp_mirror.settings.policies import WirePolicy
 _CHUNK: Final = 1 << 18
 _LIMITS: Final = WirePolicy()
 _ENCODINGS: Final = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
+_BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
 
 
 async def read_beginning(response: httpx2.Response, size: int) -> bytes:
@@ -21,6 +22,17 @@ async def read_beginning(response: httpx2.Response, size: int) -> bytes:
         if len(body) == size:
             break
     return body
+
+
+def replace_body(response: httpx2.Response, **new: Any) -> httpx2.Response:
+    """Return a response with the status and headers of another, and a decoded body: the `content` or `stream` in `new`.
+
+    Args:
+        response: The response to copy.
+        new: Other arguments of `httpx2.Response`.
+    """
+    kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _BODY_HEADERS]
+    return httpx2.Response(response.status_code, headers=kept, **new)
 
 
 class BodyError(httpx2.ReadError):

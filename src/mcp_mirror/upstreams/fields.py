@@ -120,9 +120,6 @@ FIELDS: Final[tuple[Field, ...]] = (
         "input required",
         inputRequests=(FieldRule.PASSES, FieldRule.TO_USER),
         requestState=(FieldRule.OPAQUE, FieldRule.OPAQUE),
-    ),
-    *_fields_of(
-        "input required",
         keys=(FieldRule.PASSES, FieldRule.GATEWAY_TEXT),
         resultType=(FieldRule.PROTOCOL_WORD, FieldRule.PROTOCOL_WORD),
         _meta=_DROPPED,

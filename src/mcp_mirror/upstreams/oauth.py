@@ -25,7 +25,7 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull,
 from pydantic import AnyUrl
 
 from mcp_mirror.errors import MirrorError, UpstreamError
-from mcp_mirror.payload.content_encodings import read_beginning
+from mcp_mirror.payload.content_encodings import read_beginning, replace_body
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.access import is_confidential
@@ -198,8 +198,7 @@ class Authorizer:
                 if len(body) > _MAX_RESPONSE:
                     raise ValueError
                 await response.aclose()
-        kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _BODY_HEADERS]
-        answer = httpx2.Response(response.status_code, headers=kept, content=body, request=request)
+        answer = replace_body(response, content=body, request=request)
         answer.next_request = response.next_request
         self._note_error(answer)
         return answer
@@ -313,7 +312,6 @@ class Authorizer:
         )
 
 
-_BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
 _FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (OAuthTokenError, "returned no token"),
     (OAuthRegistrationError, "does not register this client; set `auth.oauth.client_id`"),
@@ -341,9 +339,7 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
             return response
         body = await read_beginning(response, _MAX_REFUSAL)
         await response.aclose()
-        kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _BODY_HEADERS]
-        refusal = httpx2.Response(response.status_code, headers=kept, content=body, request=request)
-        await self._authorizer.renew(request, refusal)
+        await self._authorizer.renew(request, replace_body(response, content=body, request=request))
         return await self._inner.handle_async_request(request)
 
     async def aclose(self) -> None:

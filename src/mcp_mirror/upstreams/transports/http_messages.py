@@ -19,7 +19,7 @@ import mcp_types as types
 from anyio.abc import TaskGroup
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.content_encodings import read_beginning
+from mcp_mirror.payload.content_encodings import read_beginning, replace_body
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.upstreams import HttpEndpoint
@@ -43,7 +43,6 @@ _SESSION_HEADERS: Final = (_SESSION, "mcp-protocol-version")
 _OWN_HEADERS: Final = frozenset({"content-length", "cookie", "mcp-method", "mcp-name"})
 _OWN_PREFIX: Final = "mcp-param-"
 """Headers that differ between requests of a session; the others are the same."""
-_BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
 DELETE_TIMEOUT: Final = 2.0
 """Seconds for the request that ends a session."""
 _END_TIMEOUT: Final = 1.0
@@ -280,8 +279,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         answered = recover_id(body) == identity  # a response to this request, which the server may have executed
         if response.status_code == _NOT_FOUND or (b"session" in body.lower() and not answered):
             self._bypass.report_unknown_session(identity)
-        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _BODY_HEADERS]
-        return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
+        return replace_body(response, content=body, extensions=response.extensions)
 
     def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         read = self._bodies.find_reader(response)
@@ -289,10 +287,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             self._output.refusal = explain_response(response) if read is None or response.is_error else None
         if read is None:
             return response
-        lifted = self._read(response, identity, read)
-        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _BODY_HEADERS]
-        stream = _Body(response, lifted)
-        return httpx2.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
+        stream = _Body(response, self._read(response, identity, read))
+        return replace_body(response, stream=stream, extensions=response.extensions)
 
     async def _read(self, response: httpx2.Response, identity: RequestId | None, read: Read) -> AsyncGenerator[bytes]:
         if identity is not None:
