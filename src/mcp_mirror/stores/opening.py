@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from platformdirs import user_data_path
 
@@ -14,11 +14,14 @@ from mcp_mirror.errors import MirrorError, StoreError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import Config, WirePolicy
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.base import ObjectBlobs, Store, Tombstone
+from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
+
+if TYPE_CHECKING:
+    from mcp_mirror.stores.s3 import S3Blobs
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -102,7 +105,7 @@ def _open_redis(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
     return RedisStore(policy, time.time, folder, _connect_bucket(policy.blobs) if policy.blobs else None)
 
 
-def _connect_bucket(url: str) -> ObjectBlobs:
+def _connect_bucket(url: str) -> "S3Blobs":
     try:
         from mcp_mirror.stores.s3 import S3Blobs  # noqa: PLC0415  # an extra
     except ModuleNotFoundError as error:

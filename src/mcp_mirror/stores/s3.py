@@ -82,14 +82,23 @@ class S3Blobs:
         """The last logged error: repeated errors are not logged."""
 
     async def write(self, name: str, chunks: AsyncIterable[Buffer]) -> None:
-        """Write an object in parts."""
+        """Write an immutable object in parts. It exists when this returns, and not before.
+
+        Raises:
+            StoreError: The object was not written, or its confirmation was lost.
+        """
         with self._report_errors(missing=_NO_BUCKET):
             await obstore.put_async(
                 self._store, name, chunks, use_multipart=True, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE
             )
 
     async def read(self, name: str, span: Span) -> Buffer:
-        """Read a range of an object."""
+        """Read a range of an object.
+
+        Raises:
+            ObjectMissingError: The object does not exist.
+            StoreError: The object cannot be read.
+        """
         if not span.length:
             return b""
         with self._report_errors(missing=None):
@@ -97,12 +106,20 @@ class S3Blobs:
         return memoryview(part)
 
     async def remove(self, names: Sequence[str]) -> None:
-        """Remove objects."""
+        """Remove objects. Objects that do not exist are not an error.
+
+        Raises:
+            StoreError: At least one object was not removed.
+        """
         with self._report_errors(missing=_NO_BUCKET):
             await obstore.delete_async(self._store, list(names))
 
     async def list(self, folder: str) -> AsyncIterator[Sequence[tuple[str, float]]]:
-        """Pages of the names in a folder, each with its time of creation in seconds since the epoch."""
+        """Pages of the names in a folder, each with its time of creation in seconds since the epoch.
+
+        Raises:
+            StoreError: The objects cannot be listed.
+        """
         pages = obstore.list(self._store, prefix=folder, chunk_size=_PAGE).__aiter__()
         while True:
             with self._report_errors(missing=_NO_BUCKET):

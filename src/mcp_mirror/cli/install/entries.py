@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from mcp_mirror.cli.install.formats import Add, DropFirst, Edit, Location, Prepend, Put
+from mcp_mirror.cli.install.formats.document import Add, DropFirst, Edit, Location, Prepend, Put
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.upstreams import is_sse_address
 

@@ -13,7 +13,8 @@ from typing import Final
 
 from mcp_mirror.cli.install.entries import find_subcommand, read_words, unwrap_entry, wrap_entry
 from mcp_mirror.cli.install.files import has_file, read_bytes, write_file
-from mcp_mirror.cli.install.formats import AddFirst, Document, Location, Remove, Restore, look_up, parse_document
+from mcp_mirror.cli.install.formats import parse_document
+from mcp_mirror.cli.install.formats.document import AddFirst, Document, Location, Remove, Restore, look_up
 from mcp_mirror.cli.install.targets import Entry, Target, list_entries
 from mcp_mirror.errors import ConfigError
 

@@ -16,7 +16,8 @@ from mcp_mirror.cli.install.clients import (
 )
 from mcp_mirror.cli.install.entries import find_reason, find_subcommand, is_wrapped
 from mcp_mirror.cli.install.files import backup_of, read_bytes, resolve_path
-from mcp_mirror.cli.install.formats import Document, Location, look_up, parse_document
+from mcp_mirror.cli.install.formats import parse_document
+from mcp_mirror.cli.install.formats.document import Document, Location, look_up
 from mcp_mirror.errors import ConfigError
 
 

@@ -13,11 +13,13 @@ long as Redis keeps its data; a daily search of the bucket finds the others.
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mcp_mirror.stores.base import ObjectBlobs
 from mcp_mirror.stores.redis.commands import Command, RedisCommands
 from mcp_mirror.stores.redis.connection import Read, RedisConnection
+
+if TYPE_CHECKING:
+    from mcp_mirror.stores.s3 import S3Blobs
 
 _UPLOAD_SECONDS: Final = 1800
 """Seconds after which an upload is given up."""
@@ -33,7 +35,7 @@ class ObjectRegistry:
     """Keeps the objects of a bucket and the index in Redis consistent."""
 
     def __init__(
-        self, redis: RedisConnection, commands: RedisCommands, objects: ObjectBlobs, clock: Callable[[], float]
+        self, redis: RedisConnection, commands: RedisCommands, objects: "S3Blobs", clock: Callable[[], float]
     ) -> None:
         self._redis, self._commands, self._objects, self._clock = redis, commands, objects, clock
 

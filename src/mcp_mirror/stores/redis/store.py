@@ -14,14 +14,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
 import anyio.to_thread
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.base import ObjectBlobs, ObjectMissingError, Tombstone, cut
+from mcp_mirror.stores.base import ObjectMissingError, Tombstone, cut
 from mcp_mirror.stores.encryption import (
     CHANGED,
     HEAD,
@@ -58,6 +58,9 @@ from mcp_mirror.stores.redis.records import (
 from mcp_mirror.system.files import map_file, write_all
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
+if TYPE_CHECKING:
+    from mcp_mirror.stores.s3 import S3Blobs
+
 _STAGED: Final = 1800
 """Seconds after which the chunks of an unfinished put expire."""
 OBJECT_BYTES: Final = 64 << 10
@@ -90,7 +93,7 @@ class RedisStore:
         policy: StorePolicy,
         clock: Callable[[], float],
         folder: Callable[[], Path],
-        objects: ObjectBlobs | None = None,
+        objects: "S3Blobs | None" = None,
     ) -> None:
         """Configure the store. It connects with its first use.
 
@@ -293,7 +296,7 @@ class RedisStore:
                 raise StoreError(_LOST) from None
             return None
 
-    async def _copy_object(self, objects: ObjectBlobs, mark: str, span: Span, sink: Callable[[Buffer], None]) -> None:
+    async def _copy_object(self, objects: "S3Blobs", mark: str, span: Span, sink: Callable[[Buffer], None]) -> None:
         """Pass a range of an object to `sink` in a thread, by pieces of complete encrypted chunks."""
         for start in range(span.start, span.stop, _OBJECT_PIECE):
             part = await objects.read(mark, Span(start, min(_OBJECT_PIECE, span.stop - start)))

@@ -6,35 +6,8 @@ After each edit, the new text is parsed again and compared with the expected val
 
 from pathlib import Path
 
-from mcp_mirror.cli.install.formats.document import (
-    Add,
-    AddFirst,
-    Document,
-    DropFirst,
-    Edit,
-    Location,
-    Prepend,
-    Put,
-    Remove,
-    Restore,
-    look_up,
-)
+from mcp_mirror.cli.install.formats.document import Document
 from mcp_mirror.errors import ConfigError
-
-__all__ = [
-    "Add",
-    "AddFirst",
-    "Document",
-    "DropFirst",
-    "Edit",
-    "Location",
-    "Prepend",
-    "Put",
-    "Remove",
-    "Restore",
-    "look_up",
-    "parse_document",
-]
 
 
 def parse_document(data: bytes, file: Path) -> Document:
