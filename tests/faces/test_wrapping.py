@@ -10,6 +10,10 @@ from mcp_mirror.cli.wrapping import Target, derive_name
     [
         ("npx -y @modelcontextprotocol/server-filesystem@1.0 /home/ann", "server-filesystem"),
         ("uvx mcp-server-git --repository .", "mcp-server-git"),
+        ("uvx --python 3.12 mcp-server-git", "mcp-server-git"),
+        ("uv run --with pandas weather.py", "weather"),
+        ("python -c import_this", "python"),
+        ("node --import tsx src/weather.ts", "weather"),
         ("python -m mcp_server_time", "mcp_server_time"),
         ("uv --directory /opt/weather run server.py", "weather"),
         ("/usr/bin/my-server --port 1", "my-server"),

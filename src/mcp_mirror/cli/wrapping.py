@@ -27,6 +27,21 @@ _RUNNERS: Final = frozenset(
     {"npx", "bunx", "uvx", "pipx", "node", "bun", "deno", "python", "python3", "uv", "npm", "pnpm"}
 )
 """Programs that run the server which their arguments name."""
+_RUNNER_VALUES: Final = frozenset(
+    {
+        "-c",
+        "-e",
+        "--eval",
+        "--python",
+        "--with",
+        "--with-editable",
+        "--index-url",
+        "--env-file",
+        "--import",
+        "--require",
+    }
+)
+"""Their options with a value in the next word that does not name the server."""
 _SUBCOMMANDS: Final = frozenset({"run", "exec", "dlx", "x", "tool"})
 """Words between a runner and the server."""
 _CONTAINER_RUNNERS: Final = frozenset({"docker", "podman", "nerdctl"})
@@ -185,7 +200,7 @@ def derive_name(target: Target) -> str:
     if not command:
         return _usable(urlsplit(target.url).hostname or "server")
     program = Path(command[0]).stem
-    words = list(_find_operands(command[1:], _CONTAINER_VALUES if program in _CONTAINER_RUNNERS else frozenset()))
+    words = list(_find_operands(command[1:], _CONTAINER_VALUES if program in _CONTAINER_RUNNERS else _RUNNER_VALUES))
     if program.lower() not in _RUNNERS | _CONTAINER_RUNNERS or not words:
         return _usable(program)
     place = re.sub(r"(?<=[^/])[@=][^/]*$|\.(?:py|js|mjs|cjs|ts)$", "", words[0].rstrip("/"))
