@@ -154,7 +154,7 @@ def test_json_is_kept_as_it_is_written(tool: str, argument: str, written: bytes,
         ("memory_edit", b'{"memory_path":"p","all":1}', "'all' of memory_edit must be true or false."),
         ("memory_edit", b'{"memory_path":"p","patch":{}}', "'patch' of memory_edit must be a list."),
         ("memory_edit", b'{"memory_path":"p","merge":"x"}', "'merge' of memory_edit must be an object."),
-        ("memory_list", b'{"x":1}', "It takes nothing, and may take tool, after."),
+        ("memory_list", b'{"x":1}', "memory_list has no argument 'x'. It may take tool, after."),
         ("memory_forget", b'{"memory_path":"p","x":1}', "It takes memory_path."),
     ],
 )

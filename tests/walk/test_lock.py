@@ -73,6 +73,7 @@ async def test_a_tool_that_changes_is_quarantined_until_it_is_locked_again(
     config = str(configured({"lab": lab}))
     locked = await run("lock", "--config", config)
     assert (locked.code, len(locked.out.splitlines())) == (0, 4)
+    assert "Locked: the instructions of upstream 'lab'.\n" in locked.out
     async with open_lines(tmp_path / "mirror.yaml") as client:
         greeting = await client.greet()
         assert "I am raw" in greeting["instructions"]

@@ -84,9 +84,10 @@ class Comparison:
     def lines(self, *, is_written: bool) -> Iterator[str]:
         """Yield the changes line by line; of a first lock only the names, since the file contains the definitions."""
         for change in self.changes:
-            is_first = self.before is None and is_written
-            predicate = "is locked" if is_first else f"{change.predicate}{change.changed_members}"
-            yield f"{change.subject} {predicate}."
+            if self.before is None and is_written:
+                yield f"Locked: {change.subject[0].lower()}{change.subject[1:]}."
+            else:
+                yield f"{change.subject} {change.predicate}{change.changed_members}."
             if self.before is not None:
                 yield from (f"  {line}" for line in change.lines())
 

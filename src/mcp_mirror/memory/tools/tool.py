@@ -191,10 +191,10 @@ class MemoryTool:
 
     @property
     def _describe_usage(self) -> str:
-        optional = [name for name in self.properties if name not in self.required]
-        needed = f"It takes {', '.join(self.required)}" if self.required else "It takes nothing"
-        may = f", and may take {', '.join(optional)}" if optional else ""
-        return f"{needed}{may}."
+        optional = ", ".join(name for name in self.properties if name not in self.required)
+        if not self.required:
+            return f"It may take {optional}."
+        return f"It takes {', '.join(self.required)}{f', and may take {optional}' if optional else ''}."
 
 
 def _read_any(raw: bytes) -> bytes:
