@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_processes import COMMAND
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Listening, OpenLines, Run
@@ -229,6 +230,22 @@ async def test_odd_tools_are_served_if_possible_and_reported(
         assert '"a": 1' in await client.text("broken_schema_mirrored", {"a": 1})
         assert '"name":"x_mirrored"' in await client.text("x_mirrored_mirrored")
         assert '"any"' in await client.text("root_any_mirrored", {"any": 1})
+
+
+async def test_check_and_doctor_report_a_gateway_behind_the_gateway(
+    configured: Configured, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    ended = await run("check", "--config", str(configured({"inner": {"command": COMMAND, "args": ["memory"]}})))
+    assert ended.code == 1
+    assert "problem: inner: It is an mcp-mirror gateway" in ended.err
+    file = tmp_path / "client.json"
+    file.write_text(
+        json.dumps({"mcpServers": {"inner": {"command": COMMAND, "args": ["wrap", "--", COMMAND, "memory"]}}})
+    )
+    ended = await run("doctor", str(file))
+    assert ended.code == 1
+    assert "inner: It is an mcp-mirror gateway" in ended.err
 
 
 async def test_a_server_that_ends_at_discovery_gets_the_older_handshake(

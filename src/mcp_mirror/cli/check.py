@@ -15,10 +15,11 @@ from rich.text import Text
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller
-from mcp_mirror.cli.console import open_console, print_problems, show_progress
+from mcp_mirror.cli.console import IS_GATEWAY, open_console, print_problems, show_progress
 from mcp_mirror.cli.lock import describe_finding
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
+from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
@@ -160,7 +161,12 @@ def find_problems(application: Application) -> list[str]:
     down = explain_all_down(application)
     listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
     unused = [problem for one in application.upstreams for problem in _find_unused_names(one)]
-    return [*down, *listed, *unused, *catalog.problems, *map(describe_finding, catalog.findings)]
+    gateways = [
+        f"{one.policy.name}: {IS_GATEWAY}"
+        for one in application.upstreams
+        if one.listing and any(tool.name == RETRIEVE for tool in one.listing.examined)
+    ]
+    return [*down, *listed, *unused, *gateways, *catalog.problems, *map(describe_finding, catalog.findings)]
 
 
 def _count_original_tokens(application: Application, expect: Callable[[Buffer], int]) -> Mapping[tuple[str, str], int]:

@@ -8,6 +8,11 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+IS_GATEWAY: Final = (
+    "It is an mcp-mirror gateway, and memory paths of one gateway do not work through another. Connect the client to "
+    "it directly."
+)
+"""The problem of an upstream that is a gateway."""
 _WIDTH: Final = 250
 """Columns of a table that is not printed to a terminal."""
 _REFRESHES: Final = 4

@@ -15,13 +15,14 @@ from mcp import Client as McpClient
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from mcp_mirror.cli.console import print_problems
+from mcp_mirror.cli.console import IS_GATEWAY, print_problems
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_words
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
 from mcp_mirror.cli.options import AWAIT_VARIABLE, ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note, run_until_signal
 from mcp_mirror.errors import MirrorError, unwrap_error_group
+from mcp_mirror.memory.tools.table import RETRIEVE
 
 _AT_ONCE: Final = 4
 _ENV_KEYS: Final = ("env", "envs", "environment")
@@ -116,6 +117,8 @@ async def _start(words: list[str], check: _Check, folder: Path, timeout: float, 
         return f"it did not list its tools within {timeout:.0f} s"
     except Exception as error:  # noqa: BLE001  # any failure of a server is a finding
         return str(unwrap_error_group(error)) or type(error).__name__
+    if sum(tool.name.endswith(RETRIEVE) for tool in listing.tools) > 1:
+        return IS_GATEWAY
     return len(listing.tools) or "it lists no tools"
 
 
