@@ -56,6 +56,13 @@ async def test_a_path_that_is_like_one_of_the_callers_own_is_answered_with_that(
     assert f'. Nearest are "{GRID}". Copy a path exactly.' in await answer(text, [GRID, SHEET])
 
 
+@pytest.mark.parametrize("part", ["[0].name", ".grid", ".0.name", "[*]", "#/0", "\\0", "[0]/name"])
+async def test_a_part_in_another_syntax_is_answered_with_that_of_paths(part: str) -> None:
+    wanted = f'. A part of a value follows a slash, such as "{GRID}/0" or "{GRID}/name".'
+    assert wanted in await answer(GRID + part, [GRID, SHEET])
+    assert wanted not in await answer(f"{GRID}.", [GRID]) + await answer(f"[{GRID}]", [GRID])
+
+
 @pytest.mark.parametrize("text", ["zzz", "", "the grid from above", "-", "x-11111111-1111-4111-8111-111111111111"])
 async def test_a_path_that_is_like_none_is_answered_with_the_newest(text: str) -> None:
     bases = [new_base("tool", UUID(int=number, version=4)) for number in range(5)]

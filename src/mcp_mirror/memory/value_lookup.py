@@ -1,5 +1,6 @@
 """Looks up the value of a memory path; errors name the nearest paths or keys."""
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,8 @@ _KEY_BYTES: Final = 80
 """Bytes of a key or a tool's name that an error quotes."""
 _PATH_BYTES: Final = 300
 """Bytes of a path that an error quotes."""
+_OTHER_SYNTAX: Final = re.compile(r"[.\[\\]\S|#")
+"""The beginning of a part of a value as JMESPath, JSONPath and programs write it."""
 _REASONS: Final = {"expired": "expired", "evicted": "was evicted to make room"}
 
 
@@ -241,6 +244,9 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str]) -> str:
     if not bases:
         return "Nothing is stored yet: call a tool first."
     bases = tuple(dict.fromkeys(bases))
+    extended = (base for base in bases if text.startswith(base.casefold()) and _OTHER_SYNTAX.match(text, len(base)))
+    if whole := next(extended, None):
+        return f'A part of a value follows a slash, such as "{whole}/0" or "{whole}/name".'
     same_tool = [base for base in bases if text.startswith(f"{label_of(base)}-".casefold())]
     near = find_nearest(text, bases) or same_tool
     listed = ", ".join(f'"{base}"' for base in (near or newest)[:_MAX_NEAREST])
