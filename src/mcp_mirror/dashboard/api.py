@@ -6,7 +6,7 @@ page itself: other origins are rejected, and changes need a header that no form 
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from time import time
@@ -187,8 +187,11 @@ def _refuse(status: int, message: str) -> Response:
 
 
 def _encode(content: Any, status: int = 200) -> Response:
-    headers = {**SECURITY_HEADERS, "cache-control": "no-store", "content-type": "application/json"}
-    return Response(msgspec.json.encode(content), status, headers)
+    return Response(msgspec.json.encode(content), status, _build_headers("application/json"))
+
+
+def _build_headers(media_type: str) -> dict[str, str]:
+    return {**SECURITY_HEADERS, "cache-control": "no-store", "content-type": media_type}
 
 
 async def list_known_namespaces(services: DashboardServices, viewer: Viewer) -> tuple[str, ...]:
@@ -236,8 +239,7 @@ async def _read_part(request: DashboardRequest) -> Response:
 
 async def _read_image(request: DashboardRequest) -> Response:
     media_type, content = await request.values.read_image(request.text("path"))
-    headers = {**SECURITY_HEADERS, "cache-control": "no-store", "content-type": media_type}
-    return Response(content, headers=headers)
+    return Response(content, headers=_build_headers(media_type))
 
 
 async def _read_notice(request: DashboardRequest) -> Response:
@@ -246,18 +248,12 @@ async def _read_notice(request: DashboardRequest) -> Response:
 
 async def _download(request: DashboardRequest) -> Response:
     name, pieces = await request.values.open_download(request.text("path"))
-    first = await anyio.to_thread.run_sync(_take_first, pieces)  # an error becomes a response, not a broken body
+    first = await anyio.to_thread.run_sync(next, pieces, b"")  # an error becomes a response, not a broken body
     headers = {
-        **SECURITY_HEADERS,
-        "cache-control": "no-store",
-        "content-type": "application/octet-stream",
+        **_build_headers("application/octet-stream"),
         "content-disposition": f'attachment; filename="{name}"',
     }
-    return StreamingResponse(chain(first, pieces), headers=headers)
-
-
-def _take_first(pieces: Iterator[bytes]) -> Iterable[bytes]:
-    return [next(pieces, b"")]
+    return StreamingResponse(chain((first,), pieces), headers=headers)
 
 
 async def _forget(request: DashboardRequest) -> Response:

@@ -37,16 +37,17 @@ class RedisListings:
     ) -> None:
         self._redis, self._commands, self._codec, self._clock = redis, commands, codec, clock
         self._lifetime = commands.lifetime
+        self._keys = commands.keys
 
     async def list(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first; see `Store.list`."""
         owner, listed, at = encode_name(namespace), list[Descriptor](), 0
         base = encode_name(after or "")
-        made = self._commands.keys.of("made", owner, *([encode_name(label)] if label else []))
+        made = self._keys.of("made", owner, *([encode_name(label)] if label else []))
         await self._update_lists(owner)
         if after is not None:
             used, rank = await self._redis.run(
-                [("ZSCORE", self._commands.keys.of("order", owner), base), ("ZREVRANK", made, base)]
+                [("ZSCORE", self._keys.of("order", owner), base), ("ZREVRANK", made, base)]
             )
             if used is None or self._is_expired(float(used)) or rank is None:
                 raise LookupError(after)
@@ -73,10 +74,8 @@ class RedisListings:
         """The descriptors of those values that have not expired, given their encoded bases."""
         if not bases:
             return ()
-        keys = [self._commands.keys.of("card", owner, base) for base in bases]
-        scores, records = await self._redis.run(
-            [("ZMSCORE", self._commands.keys.of("order", owner), *bases), ("MGET", *keys)]
-        )
+        keys = [self._keys.of("card", owner, base) for base in bases]
+        scores, records = await self._redis.run([("ZMSCORE", self._keys.of("order", owner), *bases), ("MGET", *keys)])
         found: list[Descriptor] = []
         for base, used, record in zip(bases, scores, records, strict=True):
             if used is None or self._is_expired(float(used)) or not record:
@@ -89,7 +88,7 @@ class RedisListings:
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
         owner, place = encode_name(namespace), encode_name(text)
-        names = self._commands.keys.of("names", owner)
+        names = self._keys.of("names", owner)
         await self._update_lists(owner)
         if (few := await self._find_few_unexpired(owner)) is not None:
             bases = sorted(one.decode() for one in few)
@@ -109,7 +108,7 @@ class RedisListings:
         await self._update_lists(owner)
         if await self._find_few_unexpired(owner) is not None:
             return tuple(known.base for known in await self.list(namespace, None, "", limit))
-        [bases] = await self._redis.run([("ZRANGE", self._commands.keys.of("made", owner), 0, limit - 1, "REV")])
+        [bases] = await self._redis.run([("ZRANGE", self._keys.of("made", owner), 0, limit - 1, "REV")])
         return await self._select_unexpired(owner, bases)
 
     async def _find_few_unexpired(self, owner: str) -> Sequence[bytes] | None:
@@ -117,7 +116,7 @@ class RedisListings:
 
         A search in another order would pass by all the expired ones.
         """
-        order, last = self._commands.keys.of("order", owner), self._clock() - self._lifetime
+        order, last = self._keys.of("order", owner), self._clock() - self._lifetime
         expired, kept = await self._redis.run([("ZCOUNT", order, "-inf", last), ("ZCOUNT", order, f"({last}", "+inf")])
         if not expired or kept > _FEW:
             return None
@@ -128,7 +127,7 @@ class RedisListings:
         """The decoded bases of those values that have not expired."""
         if not bases:
             return ()
-        [scores] = await self._redis.run([("ZMSCORE", self._commands.keys.of("order", owner), *bases)])
+        [scores] = await self._redis.run([("ZMSCORE", self._keys.of("order", owner), *bases)])
         uses = zip(bases, scores, strict=True)
         return tuple(
             unquote(one.decode()) for one, used in uses if used is not None and not self._is_expired(float(used))
@@ -140,9 +139,9 @@ class RedisListings:
         few, last = await self._find_few_unexpired(owner), self._clock() - self._lifetime
         sums, expired, counted = await self._redis.run(
             [
-                ("HMGET", self._commands.keys.of("ledger"), *sum_fields(owner)),
-                ("ZRANGE", self._commands.keys.of("order", owner), "-inf", last if few is None else "-inf", "BYSCORE"),
-                ("HMGET", self._commands.keys.of("traffic"), *traffic_fields(owner)),
+                ("HMGET", self._keys.of("ledger"), *sum_fields(owner)),
+                ("ZRANGE", self._keys.of("order", owner), "-inf", last if few is None else "-inf", "BYSCORE"),
+                ("HMGET", self._keys.of("traffic"), *traffic_fields(owner)),
             ]
         )
         if few is None:
@@ -160,13 +159,13 @@ class RedisListings:
         await self._update_lists(owner)
         labels = sorted(await self.all_labels() - {""})
         exist = await self._redis.run(
-            [("EXISTS", self._commands.keys.of("made", owner, encode_name(label))) for label in labels]
+            [("EXISTS", self._keys.of("made", owner, encode_name(label))) for label in labels]
         )
         return frozenset(label for label, does_exist in zip(labels, exist, strict=True) if does_exist)
 
     async def all_labels(self) -> frozenset[str]:
         """The tool labels of all values and tombstones."""
-        [labels] = await self._redis.run([("SMEMBERS", self._commands.keys.of("labels"))])
+        [labels] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
         return frozenset(label.decode() for label in labels)
 
     async def _read_entries(self, owner: str, bases: Sequence[bytes]) -> Sequence[Entry]:
@@ -174,14 +173,12 @@ class RedisListings:
         if not bases:
             return ()
         names = [f"{owner}:{base.decode()}" for base in bases]
-        [records] = await self._redis.run(
-            [("HMGET", self._commands.keys.of("ledger"), *(f"v:{name}" for name in names))]
-        )
+        [records] = await self._redis.run([("HMGET", self._keys.of("ledger"), *(f"v:{name}" for name in names))])
         return [entry for entry in map(read_entry, names, records) if entry]
 
     async def _update_lists(self, owner: str) -> None:
         """Update the sorted sets for lists after writes by gateways of earlier versions, which do not have them."""
-        order, names = self._commands.keys.of("order", owner), self._commands.keys.of("names", owner)
+        order, names = self._keys.of("order", owner), self._keys.of("names", owner)
         while True:
             kept, listed = await self._redis.run([("ZCARD", order), ("ZCARD", names)])
             if kept == listed:
@@ -191,14 +188,12 @@ class RedisListings:
 
     async def _plan_lists(self, owner: str, read: Read) -> Iterable[Command] | None:
         """Add a bounded number of missing values to the lists, and remove a bounded number of removed values."""
-        kept = {base.decode() for base in await read("ZRANGE", self._commands.keys.of("order", owner), 0, -1)}
-        listed = {base.decode() for base in await read("ZRANGE", self._commands.keys.of("names", owner), 0, -1)}
+        kept = {base.decode() for base in await read("ZRANGE", self._keys.of("order", owner), 0, -1)}
+        listed = {base.decode() for base in await read("ZRANGE", self._keys.of("names", owner), 0, -1)}
         missing, removed = sorted(kept - listed)[:_PAGE], sorted(listed - kept)[:_PAGE]
         if not missing and not removed:
             return None
-        records = (
-            await read("MGET", *(self._commands.keys.of("card", owner, base) for base in missing)) if missing else ()
-        )
+        records = await read("MGET", *(self._keys.of("card", owner, base) for base in missing)) if missing else ()
         commands: list[Command] = []
         for base, record in zip(missing, records, strict=True):
             value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record) if record else None

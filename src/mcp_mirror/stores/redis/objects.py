@@ -38,11 +38,12 @@ class ObjectRegistry:
         self, redis: RedisConnection, commands: RedisCommands, objects: "S3Blobs", clock: Callable[[], float]
     ) -> None:
         self._redis, self._commands, self._objects, self._clock = redis, commands, objects, clock
+        self._keys = commands.keys
 
     async def begin_upload(self) -> str:
         """Choose the name of a new object, and record its upload."""
         name = f"{await self._find_folder()}/{secrets.token_hex(16)}"
-        uploads = self._commands.keys.of("uploads")
+        uploads = self._keys.of("uploads")
         begin = ("ZADD", uploads, self._clock() + _UPLOAD_SECONDS, name)
         await self._redis.run([begin, *self._commands.restart_expiry("uploads", "bucket")])
         return name
@@ -51,7 +52,7 @@ class ObjectRegistry:
         """Mark the object of a failed put for removal, unless its value is visible because only a reply was lost."""
 
         async def plan(read: Read) -> Iterable[Command] | None:
-            if await read("ZSCORE", self._commands.keys.of("uploads"), name) is None:
+            if await read("ZSCORE", self._keys.of("uploads"), name) is None:
                 return None
             return self._commands.discard_uploads([name])
 
@@ -65,7 +66,7 @@ class ObjectRegistry:
         """
         await self._give_up_old_uploads()
         await self._search()
-        garbage = self._commands.keys.of("garbage")
+        garbage = self._keys.of("garbage")
         [found] = await self._redis.run([("SRANDMEMBER", garbage, _AT_ONCE)])
         if not found:
             return 0
@@ -74,12 +75,12 @@ class ObjectRegistry:
         return len(found)
 
     async def _find_folder(self) -> str:
-        key = self._commands.keys.of("bucket")
+        key = self._keys.of("bucket")
         _, folder = await self._redis.run([("SET", key, secrets.token_hex(8), "NX"), ("GET", key)])
         return str(folder.decode())
 
     async def _give_up_old_uploads(self) -> None:
-        uploads = self._commands.keys.of("uploads")
+        uploads = self._keys.of("uploads")
 
         async def plan(read: Read) -> Iterable[Command] | None:
             old = await read("ZRANGE", uploads, "-inf", self._clock(), "BYSCORE", "LIMIT", 0, _AT_ONCE)
@@ -89,7 +90,7 @@ class ObjectRegistry:
 
     async def _search(self) -> None:
         """Once a day, mark objects for removal that Redis does not know: it lost data, or an upload finished late."""
-        searched = self._commands.keys.of("searched")
+        searched = self._keys.of("searched")
         [is_due] = await self._redis.run([("SET", searched, 1, "NX", "EX", _SEARCH_SECONDS)])
         if not is_due:
             return
@@ -99,11 +100,9 @@ class ObjectRegistry:
                 await self._discard_unknown(names)
 
     async def _discard_unknown(self, names: Sequence[str]) -> None:
-        keys = self._commands.keys
-
         async def plan(read: Read) -> Iterable[Command] | None:
-            uploads = await read("ZMSCORE", keys.of("uploads"), *names)
-            values = await read("SMISMEMBER", keys.of("objects"), *names)
+            uploads = await read("ZMSCORE", self._keys.of("uploads"), *names)
+            values = await read("SMISMEMBER", self._keys.of("objects"), *names)
             unknown = [
                 name for name, upload, value in zip(names, uploads, values, strict=True) if upload is None and not value
             ]
