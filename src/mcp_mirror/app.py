@@ -183,7 +183,7 @@ async def open_application(
         # Upstreams, sessions and the store call the notifier and the gateway, which are created from them below.
         listeners = ChangeListeners(
             lambda *change: notifier.list_changed(*change),  # noqa: PLW0108  # made later
-            lambda *update: notifier.resource_updated(*update),  # noqa: PLW0108  # made later
+            lambda *update: handlers.subscriptions.updated(*update),  # noqa: PLW0108  # made later
             lambda upstream: gateway.may_show(upstream),  # noqa: PLW0108  # made later
         )
         sessions = build_sessions(config, signals, lambda session: notifier.session_ended(session))  # noqa: PLW0108

@@ -2,10 +2,9 @@
 
 import logging
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -190,10 +189,6 @@ class ChangeNotifier:
     def own_tools_changed(self) -> None:
         """Notify clients that the gateway has other tools of its own."""
         self._enqueue(ListChange("tools"))
-
-    def resource_updated(self, upstream: str, owner: str | None, uri: str, params: Mapping[str, Any]) -> None:
-        """Notify subscribers that a resource was updated."""
-        self._subscriptions.updated(upstream, owner, uri, params)
 
     def value_stored(self, namespace: str) -> None:
         """Notify the owner of a new value, which is a resource that only the owner may see."""

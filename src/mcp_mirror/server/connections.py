@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
+import mcp_types as types
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -43,8 +44,6 @@ _NETWORK_BITS: Final = 64
 """Bits of an IPv6 address that name the network. One client may have all addresses of its network."""
 _RETRY_AFTER: Final = 5
 """Seconds."""
-_INTERNAL_ERROR: Final = -32603
-
 _IDLE_TIMEOUT: Final = 5.0
 """Seconds after a response in which the next request must begin."""
 _HANDOVER_RETRY: Final = 0.005
@@ -170,7 +169,7 @@ class Connections:
         """Answer a request with HTTP 503: the ASGI application of connections over the limit."""
         limit = f"`limits.max_connections` ({self._capacity:,})"
         message = f"{limit} connections are in use. Try again in {_RETRY_AFTER} s."
-        body = {"jsonrpc": "2.0", "id": None, "error": {"code": _INTERNAL_ERROR, "message": message}}
+        body = {"jsonrpc": "2.0", "id": None, "error": {"code": types.INTERNAL_ERROR, "message": message}}
         headers = {"connection": "close", "retry-after": str(_RETRY_AFTER)}
         await JSONResponse(body, 503, headers)(scope, receive, send)
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import anyio
+import mcp_types as types
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,9 +36,6 @@ _MIN_BYTES_PER_SECOND: Final = 1024
 """The average speed of a body that takes longer than `limits.body_timeout`."""
 _RETRY_AFTER: Final = 5
 """Seconds."""
-_INTERNAL_ERROR: Final = -32603
-_PARSE_ERROR: Final = -32700
-_INVALID_REQUEST: Final = -32600
 _OUTCOMES: Final = {
     400: "malformed message",
     403: "foreign origin",
@@ -104,7 +102,9 @@ class PayloadMiddleware:
             await self._reject(PlainTextResponse("Not Found", _NOT_FOUND), scope, receive, send)
             return
         if self._sessions.is_closing(session):
-            await _build_error_response(_NOT_FOUND, _INVALID_REQUEST, "Session not found", None)(scope, receive, send)
+            await _build_error_response(_NOT_FOUND, types.INVALID_REQUEST, "Session not found", None)(
+                scope, receive, send
+            )
             return
         await self._serve(request, receive, send)
 
@@ -181,23 +181,23 @@ class PayloadMiddleware:
         try:
             frame, token = self._pending_payloads.inbound(body)
         except WireError as error:
-            return _build_error_response(400, _PARSE_ERROR, str(error), recover_id(body))
+            return _build_error_response(400, types.PARSE_ERROR, str(error), recover_id(body))
         return bytes(frame), token
 
     async def _receive(self, request: HttpRequest, receive: Receive) -> Buffer | JSONResponse | None:
         """Return the body, the response that rejects it, or None if the client disconnected."""
         if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            return _build_error_response(415, _INVALID_REQUEST, "Send the body without a content-encoding.", None)
+            return _build_error_response(415, types.INVALID_REQUEST, "Send the body without a content-encoding.", None)
         try:
             body = await self._read(request.scope, receive)
         except TimeoutError:
             message = f"The body was too slow. See `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
-            return _build_error_response(408, _INVALID_REQUEST, message, None)
+            return _build_error_response(408, types.INVALID_REQUEST, message, None)
         except ClientDisconnect:
             return None
         if isinstance(body, Overlong):
             message = f"The message of {body.size:,} bytes is over `limits.max_message_bytes`."
-            return _build_error_response(413, _INVALID_REQUEST, message, recover_id(body.head))
+            return _build_error_response(413, types.INVALID_REQUEST, message, recover_id(body.head))
         return body
 
     def _exceeds_sessions(self, namespace: str, frame: Buffer) -> bool:
@@ -373,7 +373,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 def _build_limit_response(name: str, limit: int, fact: str) -> JSONResponse:
     message = f"`limits.{name}` ({limit:,}) {fact}. Try again in {_RETRY_AFTER} s."
-    response = _build_error_response(429, _INTERNAL_ERROR, message, None)
+    response = _build_error_response(429, types.INTERNAL_ERROR, message, None)
     response.headers["retry-after"] = str(_RETRY_AFTER)
     return response
 

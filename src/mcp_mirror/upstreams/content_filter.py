@@ -16,7 +16,7 @@ from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data, rebuild_noti
 
 @dataclass(frozen=True, slots=True)
 class ChannelProxy:
-    """A client channel that forwards everything to another channel."""
+    """The properties of another client channel. Subclasses decide what they forward to it."""
 
     channel: ClientChannel
 
@@ -44,14 +44,6 @@ class ChannelProxy:
     def session_channel(self) -> ClientChannel | None:
         """See `ClientChannel.session_channel`."""
         return self.channel.session_channel
-
-    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Forward a notification."""
-        await self.channel.notify(method, params)
-
-    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Forward a request; see `ClientChannel.request`."""
-        return await self.channel.request(method, params)
 
 
 @dataclass(frozen=True, slots=True)
