@@ -222,6 +222,13 @@ def test_only_a_memory_uri_with_a_whole_path_is_a_path(uri: str, path: str | Non
     assert (found and str(found)) == path
 
 
+@pytest.mark.timeout(20)
+def test_long_texts_that_resemble_paths_are_read_in_linear_time() -> None:
+    assert label_of_near_miss("-" * 100_000 + "-123abc-12 and more") is None
+    assert is_pathless_notice("This path stands for " + "a" * 300_000 + " next tool.")
+    assert find_bases("a" * 300_000 + " " + "-" * 300_000 + BASE) == {"-" * 300_000 + BASE}
+
+
 def test_new_bases_are_made_when_they_are_needed_and_stay_the_same() -> None:
     made: list[UUID] = []
 
