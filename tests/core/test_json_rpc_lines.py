@@ -72,6 +72,10 @@ def test_a_written_message_is_one_line_with_the_same_value(
     assert json.loads(line) == value
 
 
+def test_a_carriage_return_between_tokens_does_not_end_a_line() -> None:
+    assert b"".join(line_of((b'{"a":\r\n', b"1,\r", b'"b":"\\r\\n"}'))) == b'{"a":  1, "b":"\\r\\n"}\n'
+
+
 def test_small_segments_are_joined_and_large_ones_are_split() -> None:
     assert [len(write) for write in line_of((b"x",) * 100, 10)] == [10] * 9 + [11]
     assert [len(write) for write in line_of((b"x" * 25,), 10)] == [10, 10, 6]

@@ -134,7 +134,7 @@ async def test_a_line_that_fits_into_an_empty_pipe_is_written_at_once(ends: tupl
     sink = LineSink(writing)  # without `run`, so no thread can write
     with anyio.fail_after(BOUND):
         for size in (10, 4096, 20_000, 50_000):
-            await sink.send((b"x" * size, b"\n y"))
+            await sink.send((b"x" * size, b"\n\ry"))
             received = b""
             while not received.endswith(b"\n"):
                 received += os.read(reading, 1 << 20)

@@ -452,11 +452,12 @@ def chunks_of(segments: Iterable[Buffer], size: int = 1 << 18) -> Iterator[bytes
 def line_of(segments: Segments, size: int = 1 << 18) -> Iterator[bytes]:
     """A message as one line with its newline, in chunks of about `size` bytes.
 
-    Line breaks between the tokens of a payload become spaces.
+    Line breaks between the tokens of a payload become spaces, also carriage returns: servers that read lines as Python
+    does, such as those of the Python SDK, end a line at each of them.
     """
     last = b""
     for chunk in chunks_of(segments, size):
         if last:
             yield last
-        last = chunk.replace(b"\n", b" ")
+        last = chunk.replace(b"\n", b" ").replace(b"\r", b" ")
     yield last + b"\n"

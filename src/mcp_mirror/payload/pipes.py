@@ -254,7 +254,7 @@ class LineSink:
                 raise self._failure
             if self._writing or not self._has_room(size):
                 return False
-        line = b"".join(segments).replace(b"\n", b" ") + b"\n"  # as `line_of`, in one piece
+        line = b"".join(segments).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"  # as `line_of`, in one piece
         if self._held or (may_wait and size <= _SHORT):
             self._hold(line)
         else:
