@@ -18,6 +18,10 @@ def inflate(data: bytes, size: int) -> bytes:
 BODY = bytes(range(256)) * 5000
 
 
+REPETITIVE = bytes((1 << 18) + 100)
+"""A body whose last bytes zlib keeps back when the first 256 KiB are decoded."""
+
+
 def raw_deflate(body: bytes) -> bytes:
     compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return compressor.compress(body) + compressor.flush()
@@ -40,6 +44,11 @@ def test_every_encoding_is_decoded_for_any_chunk_size(encoded: bytes, size: int)
 
 def test_a_decompression_bomb_is_decoded_in_small_pieces() -> None:
     assert max(map(len, Decompressor().feed(gzip.compress(bytes(50_000_000))))) <= 1 << 18
+
+
+@pytest.mark.parametrize("encoded", [gzip.compress(REPETITIVE), zlib.compress(REPETITIVE), raw_deflate(REPETITIVE)])
+def test_the_last_bytes_of_a_repetitive_body_are_decoded(encoded: bytes) -> None:
+    assert inflate(encoded, 1 << 20) == REPETITIVE
 
 
 @pytest.mark.parametrize("data", [b"\x1f\x8b not gzip at all", gzip.compress(BODY)[:100] + b"rot" * 50])

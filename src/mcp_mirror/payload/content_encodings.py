@@ -78,7 +78,8 @@ class Decompressor:
                 self._head = data
                 return
             self._begin(data)
-        while data:
+        piece = b""
+        while data or len(piece) == _CHUNK:  # after a full piece, more of it may be decoded already
             try:
                 piece = self._inner.decompress(data, _CHUNK)
             except zlib.error:
