@@ -68,6 +68,9 @@ RESPONSES = {
     "structured and another text": response(structuredContent={"rows": ROWS}, content=text("said " * 100)),
     "several blocks": response(content=[*text("a " * 100), {"type": "image", "data": "QUJD", "mimeType": "image/png"}]),
     "a small text": response(content=text("ok")),
+    "a small text and an image": response(
+        content=[*text("ok"), {"type": "image", "data": "QUJD", "mimeType": "image/png"}]
+    ),
     "an error that is long": response(content=text("bad " * 300), isError=True),
 }
 

@@ -84,7 +84,8 @@ class Captured(msgspec.Struct, frozen=True):
     others: tuple[int, int] = (0, 0)
     """The number of links and embedded texts that pass beside the notice, and of all of them."""
     in_order: tuple[Buffer, ...] = ()
-    """All blocks of a shown result in their order, if it mixes texts and other blocks."""
+    """All blocks of a shown result in their order, if it mixes texts and other blocks. `process_result` moves them to
+    `passed`, or drops them."""
     media: tuple[tuple[str, str], ...] = ()
     """Each image, recording and file: its JSON Pointer in the value or in the companion, and its description."""
     is_error: bool = False

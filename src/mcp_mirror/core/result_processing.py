@@ -149,7 +149,7 @@ def process_result(
     _check_keys(value, options.max_key_bytes)
     notice = _write_notice(value, captured, options, estimate, scans)
     indexed = replace(value, members=value.members[:MAX_INDEXED_KEYS])
-    return ProcessedResult(members, msgspec.structs.replace(captured, value=indexed), notice)
+    return ProcessedResult(members, msgspec.structs.replace(captured, value=indexed, in_order=()), notice)
 
 
 def process_frame(
