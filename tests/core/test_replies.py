@@ -23,6 +23,9 @@ LINK = {"type": "resource_link", "uri": "file:///ä", "name": "a"}
         ([{"type": "resource", "resource": {"uri": "a:b", "blob": "YQ=="}}], "(file: of no named type)"),
         ([{"type": "resource", "resource": {"blob": "", "mimeType": "application/pdf"}}], "(file: application/pdf)"),
         ([LINK], '{"type": "resource_link", "uri": "file:///ä", "name": "a"}'),
+        ([{"type": "text"}], '{"type": "text"}'),
+        ([{"type": "resource", "resource": None}], '{"type": "resource", "resource": null}'),
+        ([{"type": []}], '{"type": []}'),
     ],
 )
 def test_the_text_is_what_a_model_reads_of_each_block(blocks: list[Any], text: str) -> None:
@@ -37,6 +40,20 @@ def test_structured_content_is_the_text_without_a_text_block() -> None:
     assert read_reply({"content": json.dumps([TEXT_BLOCK]).encode(), "structuredContent": b"{}"}).text == "said"
     assert read_reply({"structuredContent": b"{}"}).text == "{}"
     assert read_reply({"structuredContent": b'{"result": [1.0]}'}).text == "[1.0]"
+
+
+def test_what_is_not_a_block_is_left_out() -> None:
+    reply = read_reply({"content": json.dumps([1, None, TEXT_BLOCK]).encode()})
+    assert (reply.text, reply.content) == ("said", (TEXT_BLOCK,))
+
+
+@pytest.mark.parametrize(
+    "meta", [b"null", b"[]", b'{"n": %b}' % (b"1" * 5000), b'{"mcp-mirror/schema": {"type": "x"}}']
+)
+def test_only_the_schema_of_a_table_is_read_from_the_metadata(meta: bytes) -> None:
+    expected = {"type": "x"} if b"schema" in meta else None
+    assert read_reply({"content": b"[]", "_meta": meta}).schema == expected
+    assert read_reply({"content": b"[]"}, PATH, b'{"_meta": %b}' % meta).schema == expected
 
 
 def test_an_error_is_one() -> None:

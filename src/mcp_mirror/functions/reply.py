@@ -1,7 +1,7 @@
 """The reply of a tool for a program that passes it to a model."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,8 +51,8 @@ def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None
         path: The memory path of the stored result, if any.
         envelope: The envelope of the stored result, a JSON object.
     """
-    content = _parse_member(members.get("content", b"[]"))
-    texts = [_TEXTS.get(block.get("type"), _encode_block)(block) for block in content]
+    content = [block for block in _parse_member(members.get("content", b"[]")) if isinstance(block, dict)]
+    texts = [_write_block(block) for block in content]
     if not texts and "structuredContent" in members:
         structured = contiguous(members["structuredContent"])
         opened = open_object(structured) or {}
@@ -61,8 +61,9 @@ def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None
     is_error = _parse_member(members.get("isError", b"false"))
     text = "\n".join(texts)
     preview = None if path is None else _without_path(text, path)
-    meta = _parse_member(members.get("_meta", b"{}")) if path is None else json.loads(envelope).get("_meta", {})
-    return Reply(text, is_error, tuple(content), path, preview, meta.get(SCHEMA))
+    meta = (members if path is None else open_object(envelope) or {}).get("_meta", b"{}")
+    schema = (open_object(contiguous(meta)) or {}).get(SCHEMA)
+    return Reply(text, is_error, tuple(content), path, preview, None if schema is None else _parse_member(schema))
 
 
 def _without_path(text: str, path: str) -> str:
@@ -75,29 +76,20 @@ def _only_names_path(line: str, path: str) -> bool:
     return bool(found) and not after.startswith("/") and len(before) + len(after) <= _MAX_AROUND_PATH
 
 
-def _encode_block(block: Mapping[str, Any]) -> str:
+def _write_block(block: Mapping[str, Any]) -> str:
+    """The text of a block for a model that reads only text: a placeholder for media; for any other block, JSON."""
+    match block:
+        case {"type": "text", "text": str(text)} | {"type": "resource", "resource": {"text": str(text)}}:
+            return text
+        case {"type": "image" | "audio" as kind}:
+            return f"({kind}: {block.get('mimeType', 'of no named type')})"
+        case {"type": "resource", "resource": {} as resource}:
+            return f"(file: {resource.get('mimeType', 'of no named type')})"
     return json.dumps(block, ensure_ascii=False)
-
-
-def _describe_media(block: Mapping[str, Any]) -> str:
-    """A placeholder for media, for models that read only text."""
-    return f"({block['type']}: {block.get('mimeType', 'of no named type')})"
-
-
-def _describe_resource(block: Mapping[str, Any]) -> str:
-    resource = block["resource"]
-    return str(resource["text"]) if "text" in resource else f"(file: {resource.get('mimeType', 'of no named type')})"
 
 
 _MAX_AROUND_PATH: Final = 40
 """Characters beside a path up to which a line only names the path."""
-_TEXTS: Final[Mapping[Any, Callable[[Mapping[str, Any]], str]]] = {
-    "text": lambda block: str(block["text"]),
-    "image": _describe_media,
-    "audio": _describe_media,
-    "resource": _describe_resource,
-}
-"""The text of each kind of block for a model; any other block, such as a link, is JSON."""
 
 
 def _parse_member(member: Buffer | Segments) -> Any:
