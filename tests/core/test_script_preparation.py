@@ -111,6 +111,13 @@ def test_the_policy_admits_tools(policy: CodePolicy, is_read_only: bool, is_admi
     assert policy.admits("read_rows", is_read_only=is_read_only) is is_admitted
 
 
+def test_an_integer_that_python_does_not_write_is_a_mistake_of_the_script() -> None:
+    huge = 10**5000
+    for value in (huge, [{"a": -huge}], {huge: 1}, {(huge, 1): 1}):
+        with pytest.raises(ToolError, match="more than 4,300 digits"):
+            encode_returned(value, 1 << 20)
+
+
 def test_a_returned_value_is_bounded_before_it_is_written() -> None:
     assert encode_returned({"a": [1, "x"]}, 1000) == b'{"a":[1,"x"]}'
     row: list[object] = [0] * 1000

@@ -5,6 +5,7 @@ A small value can contain one list many times, which would be written again each
 
 import json
 import math
+import sys
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from datetime import date, time, timedelta
@@ -39,7 +40,7 @@ def encode_returned(value: object, limit: int) -> bytes:
     try:
         return msgspec.json.encode(value, enc_hook=_convert_known)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return json.dumps(_to_plain(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        return _encode_plain(value)
 
 
 def _check_size(value: object, limit: int) -> None:
@@ -91,6 +92,16 @@ def _convert_known(value: object) -> object:
     if isinstance(value, PurePath):
         return str(value)
     raise TypeError(type(value).__name__)
+
+
+def _encode_plain(value: object) -> bytes:
+    try:
+        return json.dumps(_to_plain(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    except ValueError:
+        raise ToolError(
+            f"The script returned an integer with more than {sys.get_int_max_str_digits():,} digits. Return a smaller "
+            "number, such as its logarithm or a remainder."
+        ) from None
 
 
 def _to_plain(value: Any) -> Any:
