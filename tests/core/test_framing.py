@@ -1,5 +1,6 @@
 """Byte streams are split into messages."""
 
+import tracemalloc
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -59,11 +60,12 @@ EVENTS = [
     (b"data: {\ndata: }\n\n", [((), b"{\n}")]),
     (b"data\n\n", [((), b"")]),
     (b"data:\ndata: x\n\n", [((), b"\nx")]),
-    (b": ping\n\n", [((b": ping",), None)]),
+    (b": ping\n\n", []),
+    (b": ping\nevent: a\nunknown: 1\nevent: b\ndata: {}\n\n", [((b"event: b",), b"{}")]),
     (b"retry: 10\n\n", [((b"retry: 10",), None)]),
     (b"\n\n\n", []),
     (b"\xef\xbb\xbfdata: 1\n\n", [((), b"1")]),
-    (b"database: no\n\n", [((b"database: no",), None)]),
+    (b"database: no\n\n", []),
     (b"data: a\n\ndata: b\n\n", [((), b"a"), ((), b"b")]),
     (b"data: unfinished\n", []),
     (b"id: 1\ndata: x\nretry: 5\n\n", [((b"id: 1", b"retry: 5"), b"x")]),
@@ -91,6 +93,19 @@ def test_overlong_data_is_marked_and_the_next_event_is_whole() -> None:
     first, second = read_events([b"id: 1\ndata: 123456789012\n\ndata: ok\n\n"], max_bytes=10)
     assert first == Event((b"id: 1",), Overlong(b"1234567890", 12))
     assert second.data == b"ok"
+
+
+def test_comments_without_end_are_not_kept() -> None:
+    reader: EventReader[Message] = EventReader(MemoryCollector(10))
+    flood = b"".join(b": comment\nevent: e\nx: y\n" for _ in range(1000))
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            assert reader.feed(flood) == []
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert reader.feed(b"data: 1\n\n") == [Event((b"event: e",), b"1")]
 
 
 class Counting(MemoryCollector):

@@ -15,6 +15,8 @@ HEAD: Final = 1 << 16
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
+_FIELDS: Final = frozenset((b"event", b"id", b"retry"))
+"""The fields of an event beside `data`."""
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -73,7 +75,7 @@ class Event(Generic[T]):
     """One server-sent event."""
 
     fields: tuple[bytes, ...]
-    """All lines except those of `data`, as received."""
+    """The lines of `event`, `id` and `retry` as received, of a repeated field the last one."""
     data: T | None
 
 
@@ -82,7 +84,7 @@ class EventReader(Generic[T]):
 
     def __init__(self, collector: Collector[T]) -> None:
         self._collector = collector
-        self._fields: list[bytes] = []
+        self._fields: dict[bytes, bytes] = {}
         self._line = b""
         """The beginning of a line whose field is unknown so far or is not `data`."""
         self._in_data = False
@@ -129,7 +131,9 @@ class EventReader(Generic[T]):
             self._in_data = False
             return None
         if self._line:
-            self._fields.append(self._line)
+            name = self._line.partition(b":")[0]
+            if name in _FIELDS:  # a server may send comments and other fields without end
+                self._fields[name] = self._line
             self._line = b""
             return None
         return self._dispatch()
@@ -137,6 +141,6 @@ class EventReader(Generic[T]):
     def _dispatch(self) -> Event[T] | None:
         if not self._fields and not self._has_data:
             return None
-        event = Event(tuple(self._fields), self._collector.take() if self._has_data else None)
-        self._fields, self._has_data = [], False
+        event = Event(tuple(self._fields.values()), self._collector.take() if self._has_data else None)
+        self._fields, self._has_data = {}, False
         return event
