@@ -28,6 +28,9 @@ class NameAllocator:
     """Names that belong or recently belonged to a tool. No other tool gets them, or clients would call another tool."""
     _assigned: set[str] = field(default_factory=set)
     _taken: set[str] = field(default_factory=set)
+    _first_numbers: dict[str, int] = field(default_factory=dict)
+    """By the name without a number, the first number that may be free. Many names of a server may differ only in
+    characters that no client accepts."""
 
     def __post_init__(self) -> None:
         self._taken |= {name.casefold() for name in self.reserved}
@@ -65,16 +68,32 @@ class NameAllocator:
 
     def _choose_name(self, one: Origin, suffix: str, *, is_shared: bool) -> str:
         upstream, tool = one
-        name, salt = fit_name(tool, suffix, upstream if is_shared else ""), 0
-        while name.casefold() in self._taken or not self._may_have(name, one):
-            salt += 1
-            name = fit_name(tool if salt == 1 else f"{tool}{salt}", suffix, upstream)
+        name = fit_name(tool, suffix, upstream if is_shared else "")
+        if not self._is_free_for(name, one):
+            name = fit_name(tool, suffix, upstream)
+        if not self._is_free_for(name, one):
+            name = self._add_number(one, suffix, name)
         self._assign(name)
+        return name
+
+    def _add_number(self, one: Origin, suffix: str, unnumbered: str) -> str:
+        """The first free name with a number, from 2 on; it is not searched below numbers that are known to be taken."""
+        upstream, tool = one
+        number = self._first_numbers.get(unnumbered, 2)
+        while (name := fit_name(f"{tool}{number}", suffix, upstream)).casefold() in self._taken:
+            number += 1
+        self._first_numbers[unnumbered] = number
+        while not self._is_free_for(name, one):
+            number += 1
+            name = fit_name(f"{tool}{number}", suffix, upstream)
         return name
 
     def _assign(self, name: str) -> None:
         self._assigned.add(name)
         self._taken.add(name.casefold())
+
+    def _is_free_for(self, name: str, one: Origin) -> bool:
+        return name.casefold() not in self._taken and self._may_have(name, one)
 
     def _may_have(self, name: str, one: Origin) -> bool:
         return self.owned_names.get(name, one) == one
