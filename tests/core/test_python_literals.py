@@ -47,6 +47,12 @@ def test_a_decimal_keeps_its_digits() -> None:
     assert translate_python_literal(str([{"sum": Decimal("-1.50")}])) == b'[{"sum": -1.50}]'
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["[{'a': 1}" + " " * 300_000 + "x", "[" + " " * 300_000, "[{'a': '" + "\\'" * 300_000])
+def test_long_texts_that_are_no_literals_are_read_in_linear_time(text: str) -> None:
+    assert translate_python_literal(text) is None
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.text_format import guess_format, measure_heading
 
 LOG = "".join(f"{n:05} {'ERROR disk' if n % 3 else 'info ok'} request took {n} ms\n" for n in range(50))
@@ -72,6 +73,23 @@ def test_a_line_that_is_cut_does_not_count() -> None:
     assert guess_format("a,b\n1,2\n3,4\n5,6\n7", is_whole=True) == ""
     assert guess_format("only one line that is cut", is_whole=False) == ""
     assert guess_format("a,b\n" * 100 + "x", is_whole=True) == "CSV, 2 columns"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a\n" + "\n" * 100_000,
+        "[" * 100_000,
+        "[a](" * 25_000,
+        "[" + " " * 100_000,
+        "|a|b|\n|-|-|\n" + "+-+-+\n" * 20_000,
+    ],
+    ids=["empty lines", "brackets", "links", "spaces", "rules"],
+)
+def test_hostile_texts_are_recognised_in_linear_time(text: str) -> None:
+    assert guess_format(text, is_whole=True) == ""
+    assert find_pipe_table(text) is None
 
 
 def test_a_heading_ends_where_a_table_begins() -> None:

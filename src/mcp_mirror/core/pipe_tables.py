@@ -29,7 +29,7 @@ def find_pipe_table(text: str) -> PipeTable | None:
         more cells than the header, so that no cell is lost.
     """
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    rules = [at for at, line in enumerate(lines) if _count_columns(line)]
+    rules = dict.fromkeys(at for at, line in enumerate(lines) if _count_columns(line))
     below_header = [at for at in rules if at and at - 1 not in rules and "|" in lines[at - 1]]
     if not below_header:
         return None

@@ -14,14 +14,15 @@ import msgspec
 _SINGLE: Final = r"'(?:[^'\\\n]|\\.)*'"
 _STRING: Final = rf'{_SINGLE}|"(?:[^"\\\n]|\\.)*"'
 _START: Final = re.compile(
-    rf"\s*(?:[\[({{]\s*[\[{{]?\s*{_SINGLE}\s*[:,\])]|\[\s*\(\s*(?:{_SINGLE}|-?\d[\d.]*|None|True|False)\s*,)"
+    rf"\s*+(?:[\[({{]\s*+(?:[\[{{]\s*+)?{_SINGLE}\s*+[:,\])]"
+    rf"|\[\s*+\(\s*+(?:{_SINGLE}|-?\d[\d.]*|None|True|False)\s*+,)"
 )
 """The beginning of dictionaries or lists with a text in single quotes, or of a list of tuples."""
 _TIME: Final = r"datetime\((?P<time>\d+(?:, \d+){4,6})(?P<utc>, tzinfo=datetime\.timezone\.utc)?\)"
 _TOKEN: Final = re.compile(
-    rf"(?P<text>{_STRING})|\b(?P<word>None|True|False)\b|(?P<open>\()|(?P<close>,?\s*\))"
+    rf"(?P<text>{_STRING})|\b(?P<word>None|True|False)\b|(?P<open>\()|(?P<close>,\s*+\)|\))"
     rf"|\bDecimal\('(?P<number>-?\d+(?:\.\d+)?)'\)|\bUUID\((?P<uuid>{_SINGLE})\)"
-    rf"|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME})"
+    rf"|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME})|(?P<quote>['\"])"
 )
 _WORDS: Final = {"None": "null", "True": "true", "False": "false"}
 
@@ -61,6 +62,8 @@ def _translate(token: re.Match[str]) -> str:
             return "["
         case "close":
             return "]"
+        case "quote":
+            raise ValueError("a string without an end")
     numbers = [int(number) for number in (token["date"] or token["time"]).split(", ")]
     zone = UTC if token["utc"] else None
     at = date(*numbers) if token["date"] else datetime(*numbers, tzinfo=zone)  # type: ignore[misc, arg-type]  # 5 to 7

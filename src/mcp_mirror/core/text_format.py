@@ -31,8 +31,8 @@ _LOG: Final = re.compile(
 _MARKDOWN: Final = (
     re.compile(r"^#{1,6} \S", re.MULTILINE),
     re.compile(r"^(?:```|~~~)", re.MULTILINE),
-    re.compile(r"^\s*(?:[-*+]|\d+\.) \S", re.MULTILINE),
-    re.compile(r"\[[^\]\n]+\]\([^)\s]+\)|\*\*[^*\n]+\*\*"),
+    re.compile(r"^[ \t]*+(?:[-*+]|\d+\.) \S", re.MULTILINE),
+    re.compile(r"\[[^\[\]\n]+\]\([^)\s]{1,500}\)|\*\*[^*\n]+\*\*"),
     re.compile(r"^\|.*\|\s*\n\|[-: |]+\|\s*$", re.MULTILINE),
 )
 _CODE: Final = re.compile(
