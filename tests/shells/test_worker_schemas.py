@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +18,7 @@ from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.workers import schemas
 from mcp_mirror.workers.schemas import SchemaWorkers
 
 if TYPE_CHECKING:
@@ -58,6 +61,29 @@ async def test_tools_are_examined_in_the_order_of_the_listing(workers: SchemaWor
 async def test_a_known_definition_is_not_examined_again(workers: SchemaWorkers) -> None:
     first, second = await examined(workers, PLAIN), await examined(workers, PLAIN)
     assert first[0] is second[0]
+
+
+async def test_a_tool_is_examined_once_another_configuration_admits_it(workers: SchemaWorkers) -> None:
+    denied = tool("denied", {"properties": {"n": {"type": "integer"}}})
+    assert [one.name for one in await examined(workers, denied)] == ["denied"]
+    (found,) = await workers.examine(replace(POLICY, deny=()), [json.dumps(denied).encode()])
+    assert found.twin_schema["properties"].keys() == {"n"}
+
+
+async def test_a_tool_is_served_once_its_listing_is_within_the_limit(workers: SchemaWorkers) -> None:
+    many = [tool(f"t{n}", {"x": [[]] * 29_000}) for n in range(18)]
+    assert "the listing has more than" in str((await examined(workers, *many, PLAIN))[-1].rejection)
+    assert (await examined(workers, PLAIN))[0].rejection is None
+
+
+async def test_a_large_tool_is_examined_again_if_no_process_was_free(
+    workers: SchemaWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = tool("large", {"description": "x" * 50_000})
+    with monkeypatch.context() as patched:
+        patched.setattr(schemas, "_Listing", partial(schemas._Listing, seconds_left=0.0))  # noqa: SLF001  # uses up its time
+        assert "its examination takes more than" in str((await examined(workers, large))[0].rejection)
+    assert (await examined(workers, large))[0].rejection is None
 
 
 async def test_a_large_schema_is_examined_in_a_worker(workers: SchemaWorkers) -> None:

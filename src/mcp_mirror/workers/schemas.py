@@ -104,42 +104,55 @@ class SchemaWorkers:
             await listing.pause()
             if listing.served > policy.bounds.max_tools:
                 break
-            one = self._known.get(key := listing.build_key(item)) or listing.look_at(item)
-            if one is None:
-                one = await self._examine_in_worker(listing, item)
-            self._remember(key, one, len(item))
+            key = listing.build_key(item)
+            one = self._recall(key) or listing.reject_unexamined(item) or await self._examine(listing, item, key)
             listing.served += not one.rejection
             found.append(one)
         return tuple(found)
 
-    async def _examine_in_worker(self, listing: "_Listing", item: Buffer) -> InspectedTool:
-        began = monotonic()
+    async def _examine(self, listing: "_Listing", item: Buffer, key: bytes) -> InspectedTool:
+        """Examine a tool, and remember the result unless it depends on other work of the processes."""
+        bounds = listing.policy.bounds
+        one = compile_if_cheap(inspect_definition(read_tool(bytes(item)), bounds)) if len(item) <= _SMALL else None
+        is_lasting = True
+        if one is None:
+            one, is_lasting = await self._examine_in_worker(listing, item)
+        if is_lasting:
+            self._remember(key, one, len(item))
+        return one
+
+    async def _examine_in_worker(self, listing: "_Listing", item: Buffer) -> tuple[InspectedTool, bool]:
+        """Examine a tool in a worker process. Returns the result, and whether another attempt would return the same."""
+        began, is_begun = monotonic(), False
         found = listing.without_examination(item)
         try:
             if listing.seconds_left <= 0:
-                raise DeadlineError  # handled below
+                raise BusyPoolError  # handled below
             async with self._pool.reserve(f"upstream {listing.policy.name}", listing.seconds_left) as run:
                 await run(prepare_examination, listing.seconds_left)
+                is_begun = True
                 found = await run(Examination(bytes(item), listing.policy.bounds), _EXAMINATION)
                 if (checked := compile_if_cheap(found)) is not None:
-                    return checked
+                    return checked, True
                 wrong = await run(TrialCompilation(bytes(item)), _COMPILATION)
-                return reject_schema(found, wrong) if wrong else found
-        except PoolError:
+                return (reject_schema(found, wrong) if wrong else found), True
+        except PoolError as error:
+            is_lasting = is_begun and not isinstance(error, PreemptedError)
             if found.rejection:
-                return found
-            return found.without_validation(
-                f"its schema takes more than {_COMPILATION:g} s or too much memory to compile"
-            )
+                return found, is_lasting
+            why = f"its schema takes more than {_COMPILATION:g} s or too much memory to compile"
+            return found.without_validation(why), is_lasting
         finally:
             listing.seconds_left -= monotonic() - began
 
-    def _remember(self, key: bytes, one: InspectedTool, size: int) -> None:
-        if key in self._known:
+    def _recall(self, key: bytes) -> InspectedTool | None:
+        if (known := self._known.get(key)) is not None:
             self._known.move_to_end(key)
-            return
+        return known
+
+    def _remember(self, key: bytes, one: InspectedTool, size: int) -> None:
+        self._size += size - self._sizes.get(key, 0)
         self._known[key], self._sizes[key] = one, size
-        self._size += size
         while self._size > _KNOWN_BYTES:
             oldest, _ = self._known.popitem(last=False)
             self._size -= self._sizes.pop(oldest)
@@ -198,11 +211,14 @@ class _Listing:
     def build_key(self, item: Buffer) -> bytes:
         """The cache key of a definition."""
         bounds = self.policy.bounds
-        limits = f"{bounds.max_tool_bytes} {bounds.max_name_bytes} {bounds.max_schema_depth} {self.policy.name}"
+        limits = f"{bounds.max_tool_bytes} {bounds.max_name_bytes} {bounds.max_schema_depth}"
         return hashlib.sha256(item).digest() + limits.encode()
 
-    def look_at(self, item: Buffer) -> InspectedTool | None:
-        """Examine a small tool; None for a tool that a worker process must examine."""
+    def reject_unexamined(self, item: Buffer) -> InspectedTool | None:
+        """A tool that is over a limit or that the policy does not admit, with only its name; None for any other tool.
+
+        The result depends on the other tools of the listing and on the policy, so it is not remembered.
+        """
         bounds = self.policy.bounds
         if len(item) > bounds.max_tool_bytes:
             size = f"its definition has {len(item):,} bytes; `limits.max_tool_bytes` is {bounds.max_tool_bytes:,}"
@@ -220,9 +236,7 @@ class _Listing:
                 rejection=f"the listing has more than {limit} objects and arrays before it",
             )
         named = self.without_examination(item)
-        if not named.name or not self.policy.admits(named.name):
-            return replace(named, rejection=None)
-        return compile_if_cheap(inspect_definition(read_tool(text), bounds)) if len(text) <= _SMALL else None
+        return None if named.name and self.policy.admits(named.name) else replace(named, rejection=None)
 
     def without_examination(self, item: Buffer) -> InspectedTool:
         """A tool that takes too long to examine, with only its name."""
