@@ -559,8 +559,10 @@ async def test_connections_that_have_gone_dead_are_given_up_together(
         await asyncio.gather(*(store.read("me", "t-1") for _ in range(100)))
         network.fall_silent()
         started = time.monotonic()
-        _, seconds = await refused(store.read("me", "t-1"))
-        assert seconds < LIMIT * slowness()
+        # The removal of expired values, in the background, may notice the silence first: then this read succeeds.
+        (read,) = await asyncio.gather(store.read("me", "t-1"), return_exceptions=True)
+        assert read == b'"x"' or isinstance(read, StoreError)
+        assert time.monotonic() - started < LIMIT * slowness()
         assert await asyncio.gather(*(store.read("me", "t-1") for _ in range(50))) == [b'"x"'] * 50
         await put(store, "t-2")
         assert time.monotonic() - started < RETURN * slowness()
