@@ -7,6 +7,7 @@ This module must not know transports or where payloads are kept.
 
 import codecs
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -41,7 +42,8 @@ _BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 _STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 
 _AS_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
-_NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_NO_MARK: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+_QUOTED: Final = re.compile(rb'"[^"]*"')
 
 _CHECK_STEP: Final = 1 << 20
 """Bytes per step of the UTF-8 check."""
@@ -52,6 +54,12 @@ _RESERVE: Final = 150
 
 _SHALLOW: Final = 400
 """Opening brackets with which a message can be parsed from any stack depth."""
+_EXACT_BYTES: Final = 1 << 20 if sys.version_info >= (3, 12) else 0
+"""Bytes up to which the depth is counted for the largest limit too.
+
+In larger messages, counting costs too much, and the parser refuses deep ones: in Python 3.11 at the recursion limit,
+for which `MAX_DEPTH` is chosen, and in later versions at about ten thousand levels.
+"""
 
 _HINTS: Final = (
     (re.compile(rb"\A\xef\xbb\xbf"), "It begins with a byte order mark"),
@@ -121,11 +129,11 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
     """
     try:
         check_encoding(frame)
-        if max_depth < MAX_DEPTH:
-            _check_depth(frame, max_depth)
         text = bytes(frame) if len(frame) <= _SMALL else b""
-        if text and text.count(b"[") + text.count(b"{") < _SHALLOW:  # not nested deep, as most messages
+        if text and text.count(b"[") + text.count(b"{") <= min(_SHALLOW, max_depth):  # as most messages
             return _DECODER.decode(frame)
+        if max_depth < MAX_DEPTH or len(frame) <= _EXACT_BYTES:
+            _check_depth(frame, max_depth)
         return _decode(frame, _RESERVE)
     except RecursionError:
         at = _find_excess_depth(frame, max_depth)
@@ -214,15 +222,17 @@ def is_deeper(text: Buffer, most: int) -> bool:
 
 def _strip_strings(text: Buffer) -> Iterator[bytes]:
     """The brackets of JSON text outside its strings, all as square brackets."""
-    carried, inside = b"", False
+    carried, is_inside = b"", False
     for at in range(0, len(text), _CHECK_STEP):
         piece = carried + bytes(text[at : at + _CHECK_STEP])
         loose = (len(piece) - len(piece.rstrip(b"\\"))) % 2
         kept, carried = piece[: len(piece) - loose], piece[len(piece) - loose :]
-        parts = kept.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        for part in parts[inside::2]:
-            yield part.translate(_AS_ONE_KIND, _NO_BRACKET)
-        inside = inside == (len(parts) % 2 == 1)
+        unescaped = kept.replace(b"\\\\", b"").replace(b'\\"', b"")
+        marks = (b'"' if is_inside else b"") + unescaped.translate(_AS_ONE_KIND, _NO_MARK)
+        # Most strings have no brackets, and this removes them ten times faster than the expression.
+        outside, quote, _ = _QUOTED.sub(b"", marks.replace(b'""', b"")).partition(b'"')
+        is_inside = bool(quote)
+        yield outside
 
 
 def _check_depth(frame: Buffer, most: int) -> None:
