@@ -1,6 +1,8 @@
 """What a script gets before it runs: its tools by name, their types, the mistakes that are reported; and its policy."""
 
 import json
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -48,17 +50,19 @@ def test_an_input_is_loaded_if_the_script_may_use_it(code: str, is_mentioned: bo
 @pytest.mark.parametrize(
     ("schema", "parameters"),
     [
-        ({}, "self, **arguments: Any"),
-        ({"properties": {"a": {"type": "string"}}, "required": ["a"]}, "self, *, a: str"),
-        ({"properties": {"a": {"type": "integer"}}}, "self, *, a: int = ..."),
-        ({"properties": {"a": {"type": ["number", "null"]}}}, "self, *, a: float | None = ..."),
-        ({"properties": {"a": {"enum": ["x", "y'"]}}}, "self, *, a: Literal['x', \"y'\"] = ..."),
-        ({"properties": {"a": {"enum": [1]}}}, "self, *, a: Any = ..."),
-        ({"properties": {"a": {"enum": []}}}, "self, *, a: Any = ..."),
-        ({"properties": {"a": {"$ref": "#"}, "b": True}}, "self, *, a: Any = ..., b: Any = ..."),
-        ({"properties": {"a-b": {"type": "string"}}}, "self, **arguments: Any"),
+        ({}, "_tools, **arguments: Any"),
+        ({"properties": {"a": {"type": "string"}}, "required": ["a"]}, "_tools, *, a: str"),
+        ({"properties": {"a": {"type": "integer"}}}, "_tools, *, a: int = ..."),
+        ({"properties": {"a": {"type": ["number", "null"]}}}, "_tools, *, a: float | None = ..."),
+        ({"properties": {"a": {"enum": ["x", "y'"]}}}, "_tools, *, a: Literal['x', \"y'\"] = ..."),
+        ({"properties": {"a": {"enum": [1]}}}, "_tools, *, a: Any = ..."),
+        ({"properties": {"a": {"enum": []}}}, "_tools, *, a: Any = ..."),
+        ({"properties": {"a": {"$ref": "#"}, "b": True}}, "_tools, *, a: Any = ..., b: Any = ..."),
+        ({"properties": {"a-b": {"type": "string"}}}, "_tools, **arguments: Any"),
+        ({"properties": {"self": {"type": "string"}}, "required": None}, "_tools, *, self: str = ..."),
+        ({"properties": {"_tools": {"type": "string"}, "a": True}}, "_tools, *, a: Any = ..., **arguments: Any"),
         ({"properties": {"a": {"type": "array"}}, "additionalProperties": True},
-         "self, *, a: list[Any] | tuple[Any, ...] = ..., **arguments: Any"),
+         "_tools, *, a: list[Any] | tuple[Any, ...] = ..., **arguments: Any"),
     ],
 )  # fmt: skip
 def test_the_types_of_a_tool_are_those_of_its_schema(schema: dict[str, Any], parameters: str) -> None:
@@ -111,6 +115,15 @@ def test_the_policy_admits_tools(policy: CodePolicy, is_read_only: bool, is_admi
     assert policy.admits("read_rows", is_read_only=is_read_only) is is_admitted
 
 
+@pytest.fixture
+def limited_digits() -> Iterator[None]:
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(4300)
+    yield
+    sys.set_int_max_str_digits(before)
+
+
+@pytest.mark.usefixtures("limited_digits")
 def test_an_integer_that_python_does_not_write_is_a_mistake_of_the_script() -> None:
     huge = 10**5000
     for value in (huge, [{"a": -huge}], {huge: 1}, {(huge, 1): 1}):

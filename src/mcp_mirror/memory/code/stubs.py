@@ -19,6 +19,8 @@ _TYPES: Final = {
     "object": "dict[Any, Any]",
     "null": "None",
 }
+_RECEIVER: Final = "_tools"
+"""The first parameter of the methods: an argument of a tool may have the name `self`."""
 _MAX_LITERALS: Final = 30
 """Values of an enumeration that a stub names."""
 
@@ -55,7 +57,7 @@ def write_prelude(tools: Iterable[str], parsed: Iterable[str], *, has_tools: boo
     if has_tools:
         lines += ["class _Tools:", "    pass"]
         for name in tools:
-            lines.append(f"    async def {name}(self, **arguments):")
+            lines.append(f"    async def {name}({_RECEIVER}, **arguments):")
             lines.append(f"        return json.loads(await {CALL}({json.dumps(name)}, json.dumps(arguments)))")
         lines.append("tools = _Tools()")
     lines += [f"{name} = json.loads({name})" for name in parsed]
@@ -73,12 +75,12 @@ def write_stubs(tools: Mapping[str, ScriptTool], inputs: Iterable[str]) -> str:
 def _write_parameters(schema: Mapping[str, Any]) -> str:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
-        return "self, **arguments: Any"
-    required = schema.get("required", ())
-    named = [name for name in properties if _is_name(name)]
+        return f"{_RECEIVER}, **arguments: Any"
+    required = schema["required"] if isinstance(schema.get("required"), list) else ()
+    named = [name for name in properties if _is_name(name) and name != _RECEIVER]
     each = [f"{name}: {_write_type(properties[name])}{'' if name in required else ' = ...'}" for name in named]
     is_open = len(named) < len(properties) or bool(schema.get("additionalProperties"))
-    return ", ".join(["self", *(["*", *each] if each else []), *(["**arguments: Any"] if is_open else [])])
+    return ", ".join([_RECEIVER, *(["*", *each] if each else []), *(["**arguments: Any"] if is_open else [])])
 
 
 def _write_type(schema: object) -> str:
