@@ -1,6 +1,7 @@
 """Spans of a JSON text agree with a JSON parser."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from mcp_mirror.payload.json_spans import (
     kind_at,
     locate,
     members,
+    strings_at,
     text_pieces,
     text_start,
     trim,
@@ -203,6 +205,46 @@ def test_nesting_of_any_depth_is_measured_without_recursion(depth: int, opening:
         assert list(items(blob, span)) == [inner]
     else:
         assert members(blob, span) == (Member("a", inner),)
+
+
+def wrap(inner: Any, levels: Sequence[str]) -> Any:
+    """The value below containers, each with another large member or item; an empty level is an array."""
+    for key in reversed(levels):
+        inner = [["x" * 5000], inner, 1] if not key else {"large": ["x" * 5000], key: inner, "after": [[[1]]]}
+    return inner
+
+
+@given(VALUES, st.lists(st.sampled_from(["", "a", "b~/"]), min_size=12, max_size=24))
+def test_deep_values_are_found(inner: bytes, levels: list[str]) -> None:
+    text = json.dumps(wrap(["marked", None], levels)).encode().replace(b"null", inner, 1)
+    way = tuple(key or "1" for key in levels)
+    found = locate(text, (*way, "1"))
+    assert isinstance(found, Span)
+    assert text[found.start : found.stop] == inner
+    assert locate(text, (*way, "2")) == Miss(len(way), "array", length=2)
+    assert locate(text, (*way, "0", "x")) == Miss(len(way) + 1, "text")
+    ((span, at),) = strings_at(text, [text.index(b'"marked"')])
+    assert (text[span.start : span.stop], at) == (b'"marked"', (*(key or 1 for key in levels), 0))
+
+
+def test_a_repeated_deep_key_has_its_last_value() -> None:
+    text = b"[" * 20 + b'{"a":["first"],"a":["last"]}' + b"]" * 20
+    assert [
+        text[span.start : span.stop] for span, _ in strings_at(text, [text.index(b"first"), text.index(b"last")])
+    ] == [b'"last"']
+    found = locate(text, (*["0"] * 20, "a", "0"))
+    assert isinstance(found, Span)
+    assert text[found.start : found.stop] == b'"last"'
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(("opening", "closing", "token"), [(b"[", b"]", "0"), (b'{"a":', b"}", "a")])
+def test_deep_text_is_searched_in_linear_time(opening: bytes, closing: bytes, token: str) -> None:
+    inner = json.dumps({"path": "here", "rows": [[["x"]]] * 150_000}).encode()
+    text = opening * 690 + inner + closing * 690
+    ((span, at),) = strings_at(text, [text.index(b"here")])
+    assert (text[span.start : span.stop], len(at)) == (b'"here"', 691)
+    assert locate(text, (*[token] * 690, "path")) == span
 
 
 def test_a_repeated_key_of_a_large_object_has_its_last_value() -> None:

@@ -120,6 +120,8 @@ def types_at(schema: Schema) -> Callable[[Location], frozenset[str]]:
         place = root
         for token in location:
             place = place.below(token)
+            if not place.parts:  # no schema applies there and below
+                return frozenset()
         return place.types
 
     return find

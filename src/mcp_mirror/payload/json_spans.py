@@ -7,9 +7,11 @@ the keys on the way are decoded.
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -68,6 +70,14 @@ _FAST: Final = 1 << 16
 
 _LISTED: Final = 1 << 26
 """Bytes up to which `count_items` builds a list of all items of an array."""
+_DEEP: Final = 16
+"""Levels of nesting below which all large containers are measured once. To measure them again at each level takes
+seconds for hostile text of a megabyte."""
+_MIN_MEASURED: Final = 1 << 12
+"""Bytes of the smallest container that is measured once."""
+_MAX_MEASURED: Final = 1 << 12
+"""Containers of one level that are measured once; in larger texts, only larger ones are."""
+_UNMEASURED: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 FindItem = Callable[[Buffer, Span, int], Span | int]
@@ -119,6 +129,26 @@ def value_stop(blob: Buffer, start: int, stop: int) -> int:
         depth += 1 if match.lastindex else -1
         position = match.end()
     return position
+
+
+def _measure_containers(blob: Buffer, span: Span) -> Mapping[int, int]:
+    """The offsets after the large containers in the container at `span`, by their first offsets; in one linear scan."""
+    stops: dict[int, int] = {}
+    least = max(_MIN_MEASURED, span.length // _MAX_MEASURED)
+    opened, position = [span.start], span.start + 1
+    while opened:
+        match = _match(_TO_BRACKET, blob, position, span.stop)
+        position = match.end()
+        if match.lastindex:
+            opened.append(position - 1)
+        elif position - (start := opened.pop()) >= least:
+            stops[start] = position
+    return stops
+
+
+def _find_stop(blob: Buffer, start: int, stop: int, stops: Mapping[int, int]) -> int:
+    """As `value_stop`, with the containers that are measured already."""
+    return stops.get(start) or value_stop(blob, start, stop)
 
 
 def text_start(blob: Buffer, span: Span, limit: int) -> str:
@@ -197,7 +227,11 @@ def members(blob: Buffer, span: Span) -> tuple[Member, ...]:
         with suppress(RecursionError):
             if (measured := _measure_members(blob, span)) is not None:
                 return measured
-    found = dict(_each_member(blob, span))
+    return _scan_members(blob, span, _UNMEASURED)
+
+
+def _scan_members(blob: Buffer, span: Span, stops: Mapping[int, int]) -> tuple[Member, ...]:
+    found = dict(member for _, member in members_with_offsets(blob, span, stops))
     return tuple(Member(key, value) for key, value in found.items())
 
 
@@ -212,20 +246,23 @@ def items(blob: Buffer, span: Span) -> Iterator[Span]:
             position = skip_space(blob, position + 1)
 
 
-def items_at(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple[int, Span]]:
+def items_at(
+    blob: Buffer, span: Span, offsets: Sequence[int], stops: Mapping[int, int] = _UNMEASURED
+) -> Iterator[tuple[int, Span]]:
     """The items of the array at `span` that contain these offsets, with their indices.
 
     Args:
         blob: The text.
         span: The array.
         offsets: In ascending order, each inside an item. Items between them are skipped.
+        stops: The offsets after containers that are measured already, by their first offsets.
     """
     position, index = span.start + 1, 0
     for offset in offsets:
         while position <= offset:
             position, left = _skip_run(blob, position, offset, _ALL)
             start = skip_space(blob, position)
-            stop = value_stop(blob, start, span.stop)
+            stop = _find_stop(blob, start, span.stop, stops)
             index += _ALL - left
             if stop > offset:
                 yield index, Span(start, stop - start)
@@ -240,26 +277,31 @@ def strings_at(blob: Buffer, offsets: Sequence[int]) -> Iterator[tuple[Span, Loc
         offsets: In ascending order. Containers without any of them are skipped.
     """
     pending: list[tuple[Span, Location]] = [(trim(blob), ())] if offsets else []
+    stops = _UNMEASURED
     while pending:
         span, at = pending.pop()
         if kind_at(blob, span.start) == "text":
             yield span, at
             continue
+        if len(at) <= _DEEP:
+            stops = _measure_containers(blob, span) if len(at) == _DEEP else _UNMEASURED
         inside = offsets[bisect_left(offsets, span.start) : bisect_left(offsets, span.stop)]
-        pending += [(below, (*at, token)) for token, below in _find_children(blob, span, inside)]
+        pending += [(below, (*at, token)) for token, below in _find_children(blob, span, inside, stops)]
 
 
-def _find_children(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple[JsonToken, Span]]:
+def _find_children(
+    blob: Buffer, span: Span, offsets: Sequence[int], stops: Mapping[int, int]
+) -> Iterator[tuple[JsonToken, Span]]:
     if kind_at(blob, span.start) == "array":
-        yield from items_at(blob, span, offsets)
+        yield from items_at(blob, span, offsets, stops)
         return
-    for key, below in members(blob, span):
+    for key, below in _scan_members(blob, span, stops) if stops else members(blob, span):
         first = bisect_left(offsets, below.start)
         if first < len(offsets) and offsets[first] < below.stop:
             yield key, below
 
 
-def item(blob: Buffer, span: Span, index: int) -> Span | int:
+def item(blob: Buffer, span: Span, index: int, stops: Mapping[int, int] = _UNMEASURED) -> Span | int:
     """The item at `index` of the array at `span`; the number of items if the index is too large."""
     position, left = skip_space(blob, span.start + 1), index
     if blob[position] == ord("]"):
@@ -267,7 +309,7 @@ def item(blob: Buffer, span: Span, index: int) -> Span | int:
     while True:
         position, left = _skip_run(blob, position, span.stop, left)
         position = skip_space(blob, position)
-        stop = value_stop(blob, position, span.stop)
+        stop = _find_stop(blob, position, span.stop, stops)
         if left == 0:
             return Span(position, stop - position)
         position = skip_space(blob, stop)
@@ -304,19 +346,24 @@ def locate(blob: Buffer, tokens: Location, span: Span | None = None, find_item: 
         span: The value; None: the whole text.
         find_item: Finds an item of an array; None: `item`.
     """
-    here = trim(blob, span)
+    here, stops, find_item = trim(blob, span), _UNMEASURED, find_item or item
     for depth, token in enumerate(tokens):
-        kind = kind_at(blob, here.start)
-        found = _locate_child(blob, here, kind, token, find_item or item)
+        if depth == _DEEP and kind_at(blob, here.start) in ("object", "array"):
+            stops = _measure_containers(blob, here)
+            find_item = partial(item, stops=stops)
+        found = _locate_child(blob, here, token, find_item, stops)
         if isinstance(found, Miss):
             return Miss(depth, found.kind, found.keys, found.length)
         here = found
     return here
 
 
-def _locate_child(blob: Buffer, span: Span, kind: Kind, token: JsonToken, find_item: FindItem) -> Span | Miss:
+def _locate_child(
+    blob: Buffer, span: Span, token: JsonToken, find_item: FindItem, stops: Mapping[int, int]
+) -> Span | Miss:
+    kind = kind_at(blob, span.start)
     if kind == "object":
-        known = members(blob, span)
+        known = _scan_members(blob, span, stops) if stops else members(blob, span)
         found = next(
             (one.span for at, one in enumerate(known) if token == (at if _is_number(token) else one.key)), None
         )
@@ -331,17 +378,21 @@ def _is_number(token: JsonToken) -> bool:
     return isinstance(token, int)
 
 
-def _each_member(blob: Buffer, span: Span) -> Iterator[Member]:
-    return (member for _, member in members_with_offsets(blob, span))
+def members_with_offsets(
+    blob: Buffer, span: Span, stops: Mapping[int, int] = _UNMEASURED
+) -> Iterator[tuple[int, Member]]:
+    """Every member of the object at `span`, repeated keys included, with the offset of its key.
 
-
-def members_with_offsets(blob: Buffer, span: Span) -> Iterator[tuple[int, Member]]:
-    """Every member of the object at `span`, repeated keys included, with the offset of its key."""
+    Args:
+        blob: The text.
+        span: The object.
+        stops: The offsets after containers that are measured already, by their first offsets.
+    """
     position = skip_space(blob, span.start + 1)
     while blob[position] != ord("}"):
         match = _match(_KEY, blob, position, span.stop)
         start = match.end()
-        stop = value_stop(blob, start, span.stop)
+        stop = _find_stop(blob, start, span.stop, stops)
         yield match.start(1), Member(msgspec.json.decode(match[1], type=str), Span(start, stop - start))
         position = skip_space(blob, stop)
         if blob[position] == ord(","):
@@ -349,7 +400,7 @@ def members_with_offsets(blob: Buffer, span: Span) -> Iterator[tuple[int, Member
 
 
 def _measure_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
-    """As `_each_member`, with the values measured by msgspec (2 GB/s); None if a key is repeated.
+    """As `_scan_members`, with the values measured by msgspec (2 GB/s); None if a key is repeated.
 
     Of a repeated key, msgspec returns only the last value, so the members do not cover the object's text.
 
