@@ -109,6 +109,8 @@ WRONG: list[tuple[str, str]] = [
     (f"auth: {{issuers: [{ISSUER[:-1]}, algorithms: [HS256]}}]}}", "expected one of RS256"),
     (f"auth: {{issuers: [{ISSUER[:-1]}, algorithms: [none]}}]}}", "expected one of RS256"),
     ("server: {allowed_hosts: ['https://x']}", "expected a host such as"),
+    ("server: {allowed_hosts: ['x:65536']}", "expected a host such as"),
+    ("server: {metrics: '127.0.0.1:99999'}", "expected an address such as 127.0.0.1:9464"),
     ("server: {allowed_origins: [app.example.com]}", "expected an origin such as"),
     (UPSTREAM.format("client_secret: s"), "upstreams.a.auth: expected 'client_id' and 'issuer' too"),
     (

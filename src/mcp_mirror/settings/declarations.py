@@ -140,7 +140,9 @@ _SIZES: Final = (
 _DURATIONS: Final = (("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400))
 _AMOUNT: Final = r"(?=.*[1-9])(\d{1,16}(?:\.\d{1,6})?)\s*"
 """A number above 0."""
-_HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?:\d{1,5}|\*))?"
+_NAME_OR_ADDRESS: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_PORT: Final = r"(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_HOST: Final = rf"{_NAME_OR_ADDRESS}(?::(?:{_PORT}|\*))?"
 _LITERAL: Final = 'text, a number or true/false (write "" for empty text)'
 UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -160,7 +162,7 @@ Address = Annotated[
 ]
 Host = Annotated[str, Text("a host such as tools.example.com, optionally with a port or :*", _HOST)]
 Origin = Annotated[str, Text("an origin such as https://app.example.com", rf"https?://{_HOST}")]
-Listener = Annotated[str, Text("an address such as 127.0.0.1:9464", r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")]
+Listener = Annotated[str, Text("an address such as 127.0.0.1:9464", rf"{_NAME_OR_ADDRESS}:{_PORT}")]
 Secret = Annotated[str, Text("a secret of 32 characters or more", r"[\s\S]{32,}")]
 TokenHash = Annotated[
     str,
