@@ -405,6 +405,7 @@ def test_blocks_are_stored_as_a_text_or_an_array_of_texts(content: Any, blob: st
         [{**IMAGE, "source": (LONG,)}],
         [{**IMAGE, "source": {1: LONG}}],
         [{**IMAGE, "source": object()}],
+        [{"type": {}, "text": LONG}],
         [{"type": "text", "text": NOTICE}],
     ],
 )
@@ -567,6 +568,7 @@ def test_an_unknown_format_and_a_wrong_message_are_refused() -> None:
 def test_the_default_estimate_accepts_values_that_are_not_json() -> None:
     messages = [user("x"), {"role": "user", "content": [{"type": "image", "image": object()}]}]
     assert prune_messages(messages, 1 << 20, "vercel").fits
+    assert prune_messages([{**user("x"), "type": {}, "more": {"type": ["string"]}}], 1 << 20, "vercel").fits
 
 
 def test_the_example_of_the_guide_prints_its_comments(capsys: pytest.CaptureFixture[str]) -> None:

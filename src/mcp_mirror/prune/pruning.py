@@ -114,7 +114,7 @@ def prune_messages(
 ) -> Pruned:
     """Replace parts of a conversation by stubs until it has at most `budget` tokens.
 
-    The module `phases` defines the order. A part is pruned only if its stub is smaller; in the end, parts that still
+    `order_slots` defines the order. A part is pruned only if its stub is smaller; in the end, parts that still
     fit are restored, the last pruned first. System messages, reasoning, ids, names and error marks remain unchanged.
     The original messages are not modified. A part always gets the same stub, so a harness can keep the whole
     conversation and prune it for each request.

@@ -185,9 +185,10 @@ class Blocks:
         return [{"type": self.text, "text": block} if isinstance(block, str) else block for block in blocks]
 
     def _is_known(self, block: Mapping[str, Any]) -> bool:
-        if block.get("type") == self.text:
+        kind = block.get("type")
+        if kind == self.text:
             return isinstance(block.get("text"), str)
-        return block.get("type") in self.others
+        return isinstance(kind, str) and kind in self.others
 
     def _is_one_text(self, value: list[Any]) -> bool:
         one = value[0] if len(value) == 1 else None

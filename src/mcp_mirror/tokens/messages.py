@@ -91,7 +91,8 @@ def _read_parts(value: Any) -> Iterator[str | int]:
 
 
 def _read_members(value: Mapping[str, Any]) -> Iterator[str | int]:
-    kind = value.get("type")
+    named = value.get("type")
+    kind = named if isinstance(named, str) else ""
     if kind in _IMAGE_TYPES:
         yield IMAGE_TOKENS
     elif kind in _MEDIA_NAMES:
@@ -99,7 +100,7 @@ def _read_members(value: Mapping[str, Any]) -> Iterator[str | int]:
     elif kind in _JSON_OUTPUTS and "value" in value:
         yield _encode_json(value["value"])
     else:
-        if kind in _CALL_NAMES or (isinstance(kind, str) and kind.startswith("tool-")):
+        if kind in _CALL_NAMES or kind.startswith("tool-"):
             yield _CALL
         for name, member in value.items():
             yield from _read_member(name, member)
