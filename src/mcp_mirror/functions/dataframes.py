@@ -4,6 +4,7 @@ Classes are recognized by their attributes, so no such library is imported here.
 a time, so that other threads wait only briefly for the interpreter lock.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -116,9 +117,9 @@ def _read_table(value: Any, form: Form) -> _Table | None:
 
 
 def _write_table(table: _Table, kind: str, encode: Encode) -> EncodedData:
-    for at, name in enumerate(table.names):
-        if name in table.names[:at]:
-            raise MirrorError(f"Two columns of the table have the name {name!r}. Rename one of them.")
+    repeated = [name for name, times in Counter(table.names).items() if times > 1]
+    if repeated:
+        raise MirrorError(f"Two columns of the table have the name {repeated[0]!r}. Rename one of them.")
     parts = []
     for start in range(0, table.length if table.names else 0, _BATCH_ROWS):
         columns = table.columns(slice(start, start + _BATCH_ROWS))
