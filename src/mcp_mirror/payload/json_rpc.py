@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -44,6 +45,9 @@ _STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 _AS_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _NO_MARK: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 _QUOTED: Final = re.compile(rb'"[^"]*"')
+_STEP_OF_BYTE: Final = {ord("["): 1, ord("]"): -1}
+_PASSES: Final = 6
+"""Innermost levels that are removed before the rest is counted bracket by bracket."""
 
 _CHECK_STEP: Final = 1 << 20
 """Bytes per step of the UTF-8 check."""
@@ -54,7 +58,7 @@ _RESERVE: Final = 150
 
 _SHALLOW: Final = 400
 """Opening brackets with which a message can be parsed from any stack depth."""
-_EXACT_BYTES: Final = 1 << 20 if sys.version_info >= (3, 12) else 0
+_EXACT_BYTES: Final = 1 << 18 if sys.version_info >= (3, 12) else 0
 """Bytes up to which the depth is counted for the largest limit too.
 
 In larger messages, counting costs too much, and the parser refuses deep ones: in Python 3.11 at the recursion limit,
@@ -211,13 +215,10 @@ def check_encoding(frame: Buffer) -> None:
 
 def is_deeper(text: Buffer, most: int) -> bool:
     """Whether JSON text is nested deeper than `most` levels, without parsing it."""
-    left = b"".join(_strip_strings(text))
-    for _ in range(most):
-        size = len(left)
-        left = left.replace(b"[]", b"")
-        if len(left) == size:
-            break
-    return b"[]" in left
+    left, removed = b"".join(_strip_strings(text)), 0
+    while removed < _PASSES and b"[]" in left:  # fast, because most containers contain only scalars
+        left, removed = left.replace(b"[]", b""), removed + 1
+    return removed + max(accumulate(map(_STEP_OF_BYTE.__getitem__, left)), default=0) > most
 
 
 def _strip_strings(text: Buffer) -> Iterator[bytes]:
