@@ -120,6 +120,7 @@ async def test_the_lineage_of_a_value_has_what_it_was_made_of_and_what_used_it(p
     assert (await page.get("lineage", path=base_of("unknown", 1)))["nodes"] == []
 
 
+@pytest.mark.slow
 async def test_values_older_than_the_newest_ten_thousand_have_a_lineage(page: Page) -> None:
     first = await put(page.store, b"1", "first", 1, created=NOW - 9)
     second = await put(page.store, b"1", "second", 2, inputs=(f"{first}/rows",), created=NOW - 8)

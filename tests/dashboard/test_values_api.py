@@ -45,6 +45,7 @@ async def test_filters_select_values(page: Page, query: dict[str, str], tools: l
     assert [one["tool"] for one in (await page.get("values", **query))["values"]] == tools
 
 
+@pytest.mark.slow
 async def test_ten_thousand_values_come_page_by_page(page: Page) -> None:
     for at in range(10_000):
         await put(page.store, b"1", f"tool_{at % 7}", at, created=NOW - 10_000 + at)

@@ -87,6 +87,7 @@ def test_a_grid_has_its_documented_shape_with_the_molecule_centred() -> None:
     assert np.abs(centre - (POINTS - 1) / 2.0).max() < 3.0
 
 
+@pytest.mark.slow
 def test_one_description_gives_one_grid() -> None:
     first, second = (density_grid(build_structure("CC(C)Cc1ccc(cc1)C(C)C(=O)O")) for _ in range(2))
     assert np.array_equal(first, second)

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import numpy as np
+import pytest
 from gateway_processes import forked_upstream
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent, Tool
@@ -31,6 +32,7 @@ def text_of(result: CallToolResult) -> str:
     return block.text
 
 
+@pytest.mark.slow
 async def test_a_grid_of_caffeine_comes_once_and_ranks_caffeine_first() -> None:
     async with client_of("molecules") as client:
         result = await client.call_tool("generate_molecule_grid", {"molecule_description": "Caffeine"})

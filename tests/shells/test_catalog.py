@@ -210,6 +210,7 @@ def test_the_catalog_knows_the_path_labels_of_its_tools() -> None:
     assert build((policy("up"), [tool("get it"), tool("x")])).labels == {"get_it", "x"}
 
 
+@pytest.mark.slow
 def test_ten_thousand_tools_with_equal_names_are_cataloged_quickly() -> None:
     same = [tool(f"a{'.' * index}b") for index in range(60)]
     many = [tool(f"tool_{index}") for index in range(10_000)]

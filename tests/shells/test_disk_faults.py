@@ -268,7 +268,7 @@ async def test_on_a_full_disk_nothing_is_lost_and_what_is_stored_is_read(small_d
     for pages in range(60):
         async with opened(folder) as store:
             await store.read("me", "kept")
-            fill(small_disk, pages * 4096)
+            fill(small_disk, pages * 8192)
             for base, blob in ((f"l-{pages}", blob_of(f"l-{pages}")), (f"s-{pages}", small_of(f"s-{pages}"))):
                 try:
                     await put(store, base, blob)
@@ -288,7 +288,7 @@ async def test_on_a_full_disk_nothing_is_lost_and_what_is_stored_is_read(small_d
 async def test_a_store_that_starts_on_a_full_disk_fails_and_recovers_later(small_disk: Path, audit: Audit) -> None:
     folder, refused = small_disk / "store", list[str]()
     for pages in range(60):
-        fill(small_disk, pages * 4096)
+        fill(small_disk, pages * 8192)
         try:
             async with opened(folder):
                 pass
