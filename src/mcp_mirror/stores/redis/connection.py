@@ -163,17 +163,26 @@ class RedisConnection:
                 except exceptions.WatchError:
                     raise
                 except (exceptions.RedisError, OSError) as error:
-                    raise await self._record_error(error) from None
+                    raise await self._record_error(error, outages) from None
         self.is_up = True
         if self._reported:
             self._reported = ""
             _logger.warning("The store's Redis server is used again.")
 
-    async def _record_error(self, error: Exception) -> StoreError:
-        """Log an error unless it repeats the last one, and return it as a `StoreError`."""
+    async def _record_error(self, error: Exception, outages: int) -> StoreError:
+        """Log an error unless it repeats the last one, and return it as a `StoreError`.
+
+        Args:
+            error: What an exchange raised.
+            outages: The number of outages when the exchange began. If there has been one since, the exchange used a
+                connection of that time, and its error says nothing about the present connections.
+        """
         message = _describe_error(error)
         failure = (WriteRefusedError if message in _WRITE_REFUSALS else StoreError)(message)
-        self.is_up = not isinstance(error, _OUTAGES)
+        is_outage = isinstance(error, _OUTAGES)
+        if is_outage and self._outages != outages:
+            return failure
+        self.is_up = not is_outage
         if not self.is_up:
             self._outages += 1
             self._last_error = failure
