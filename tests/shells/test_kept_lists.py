@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from mcp_mirror.callers import Caller, NullChannel
+from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.gateway import relay as relay_module
 from mcp_mirror.gateway.relay import Relay
@@ -25,6 +25,8 @@ class Upstream:
 
     policy: Policy
     size: int = 100
+    readers: frozenset[str] | None = None
+    """The namespaces to which the resource `x://shared` is listed, instead of one of its own to all."""
     is_down: bool = field(default=False, init=False)
 
     def offers(self, _capability: str, _detail: str = "") -> bool:
@@ -33,10 +35,13 @@ class Upstream:
     def listing_connection(self, _channel: object) -> "Upstream":
         return self
 
-    async def list_all(self, _method: str, _member: str, _channel: object) -> Page:
+    async def list_all(self, _method: str, _member: str, channel: ClientChannel) -> Page:
         if self.is_down:
             raise UpstreamError("down")
-        item = json.dumps({"uri": f"x://{self.policy.name}", "text": "x" * self.size}).encode()
+        if self.readers is not None and channel.caller.namespace not in self.readers:
+            return Page([], [(None, None)], size=0)
+        name = self.policy.name if self.readers is None else "shared"
+        item = json.dumps({"uri": f"x://{name}", "text": "x" * self.size}).encode()
         return Page([item], [(None, None)], size=len(item))
 
 
@@ -70,3 +75,32 @@ async def test_the_lists_of_the_latest_callers_are_kept(
     assert await list_uris(relay, "caller 99") == ["x://failing", "x://other"]
     assert await list_uris(relay, "caller 98") == ["x://failing", "x://other"]
     assert await list_uris(relay, "caller 0") == ["x://other"]
+
+
+async def find_upstream(relay: Relay, namespace: str) -> str:
+    return (await relay.find_resource("x://shared", NullChannel(Caller(namespace)))).upstream
+
+
+async def test_a_uri_goes_to_the_upstream_that_lists_it_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_module, "_MAX_KEPT_LISTS", 8)
+    of_callers = [
+        Upstream(Policy(f"of {parity}"), readers=frozenset(f"caller {number}" for number in range(parity, 20, 2)))
+        for parity in (0, 1)
+    ]
+    relay = Relay(cast("Any", Upstreams(*of_callers)), cast("Any", None))
+    for _ in range(2):
+        for number in range(20):
+            assert await find_upstream(relay, f"caller {number}") == f"of {number % 2}"
+    await list_uris(relay, "caller 0")
+    assert await find_upstream(relay, "caller 19") == "of 1"
+
+
+async def test_a_merged_list_over_the_limit_is_kept_for_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_module, "_MAX_KEPT_NAMES", 0)
+    relay = Relay(
+        cast("Any", Upstreams(Upstream(Policy("a"), readers=frozenset()), Upstream(Policy("shared")))),
+        cast("Any", None),
+    )
+    for namespace in ("me", "you", "me"):
+        await list_uris(relay, namespace)
+        assert await find_upstream(relay, namespace) == "shared"

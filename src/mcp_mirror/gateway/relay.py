@@ -41,13 +41,16 @@ _NOT_FOUND: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, -32
 _MAX_KEPT_PAGES: Final = 1_000
 _MAX_KEPT_BYTES: Final = 64 << 20
 """Last lists of upstreams, of all callers together. Above these limits the oldest are dropped."""
+_MAX_KEPT_LISTS: Final = 10_000
+_MAX_KEPT_NAMES: Final = 200_000
+"""Last merged lists, and the names in them, of all callers together. Above these limits the oldest are dropped."""
 
 _logger = logging.getLogger(__name__)
 
 Members = Mapping[str, Buffer | Segments]
 """A result, its members JSON text."""
-UpstreamNames = tuple[str, ...]
-"""The names of all upstreams that a caller may see, in the order of the configuration."""
+View = tuple[str, tuple[str, ...]]
+"""What determines a caller's lists: its namespace, and the names of all upstreams that it may see, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,8 @@ class Relay:
     """Maximum nesting depth of a result."""
     is_reserved: IsReserved = lambda _uri: False
     """Returns whether a URI or a URI template is the gateway's own."""
-    _origins: dict[tuple[Kind, UpstreamNames], Mapping[str, ResourceOrigin]] = field(default_factory=dict)
-    """The last list of each kind as names and origins. Callers that may see the same upstreams share it."""
+    _origins: dict[tuple[Kind, View], Mapping[str, ResourceOrigin]] = field(default_factory=dict)
+    """The last merged lists, the newest last, as names and origins."""
     _last_pages: dict[tuple[Kind, str, str], Page] = field(default_factory=dict)
     """The last list by kind, upstream and namespace: an upstream may list other items to other principals."""
 
@@ -147,7 +150,7 @@ class Relay:
             ((name, page.items) for name, page in listed if page),
             self.is_reserved if kind != "prompts" else lambda _name: False,
         )
-        self._origins[kind, self._list_visible_names(channel.caller)] = merged.origins
+        self._keep_origins((kind, self._get_view(channel.caller)), merged.origins)
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
         return ClientList(merged.items, 0 if failures else ttl_ms, scope)
 
@@ -158,6 +161,14 @@ class Relay:
         while len(kept) > _MAX_KEPT_PAGES or size > _MAX_KEPT_BYTES:
             size -= kept.pop(next(iter(kept))).size
         self._last_pages = kept
+
+    def _keep_origins(self, key: tuple[Kind, View], origins: Mapping[str, ResourceOrigin]) -> None:
+        """Keep a merged list, which names the upstreams of later requests."""
+        self._origins.pop(key, None)
+        size = sum(map(len, self._origins.values())) + len(origins)
+        while self._origins and (size > _MAX_KEPT_NAMES or len(self._origins) >= _MAX_KEPT_LISTS):
+            size -= len(self._origins.pop(next(iter(self._origins))))
+        self._origins[key] = origins
 
     async def read_resource(self, uri: str, request: RelayRequest) -> RelayedResult:
         """Return the contents of a resource, as its upstream sent them.
@@ -224,12 +235,12 @@ class Relay:
         """Return the URI that a client uses for a resource."""
         return assign_name("resources", origin, self._get_last_list("resources", caller), self.is_reserved)
 
-    def _list_visible_names(self, caller: Caller) -> UpstreamNames:
-        return tuple(upstream.policy.name for upstream in self.upstreams.visible_to(caller))
+    def _get_view(self, caller: Caller) -> View:
+        return caller.namespace, tuple(upstream.policy.name for upstream in self.upstreams.visible_to(caller))
 
     def _get_last_list(self, kind: Kind, caller: Caller) -> Mapping[str, ResourceOrigin]:
-        """The last list for callers that may see the same upstreams; empty before the first."""
-        return self._origins.get((kind, self._list_visible_names(caller)), {})
+        """The last list of a caller; empty before the first."""
+        return self._origins.get((kind, self._get_view(caller)), {})
 
     def _select_upstreams(self, capability: str, caller: Caller) -> Sequence[Upstream]:
         return [upstream for upstream in self.upstreams.visible_to(caller) if upstream.offers(capability)]
@@ -250,10 +261,7 @@ class Relay:
         caller = channel.caller
         offering = [upstream.policy.name for upstream in self._select_upstreams("resources", caller)]
         for kind in _RESOURCE_KINDS if len(offering) > 1 else ():
-            if (
-                self._find_listed_origin(uri, caller) is None
-                and (kind, self._list_visible_names(caller)) not in self._origins
-            ):
+            if self._find_listed_origin(uri, caller) is None and (kind, self._get_view(caller)) not in self._origins:
                 await self.list_all(kind, channel)
         if listed := self._find_listed_origin(uri, caller):
             return (listed,)

@@ -173,7 +173,7 @@ class RedisConnection:
         """Log an error unless it repeats the last one, and return it as a `StoreError`.
 
         Args:
-            error: What an exchange raised.
+            error: The exception of an exchange.
             outages: The number of outages when the exchange began. If there has been one since, the exchange used a
                 connection of that time, and its error says nothing about the present connections.
         """
