@@ -93,8 +93,8 @@ async def open_resources(config: Config, signals: Signals, *, awaits_client: boo
     with ChildWatchdog() as child_watchdog, _open_audit(config) as audit:
         async with (
             open_store(config, awaits_client=awaits_client, observe=observe) as (store, store_policy, spool),
-            aclosing(FrameScanner(child_watchdog)) as scanner,
-            aclosing(QueryRunner(child_watchdog)) as queries,
+            aclosing(FrameScanner(child_watchdog, spool)) as scanner,
+            aclosing(QueryRunner(child_watchdog, spool)) as queries,
             aclosing(SqlWorkers(child_watchdog)) as sql_workers,
             aclosing(SchemaWorkers(child_watchdog)) as schema_workers,
             aclosing(Sandbox(config.limits.traffic)) as sandbox,

@@ -16,8 +16,9 @@ from tests.walk.conftest import configured, raw, run
 from mcp_mirror.dashboard.api import DashboardApi
 from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer
 from mcp_mirror.observability.audit import Audit, AuditRecord
+from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
-from mcp_mirror.settings.policies import DashboardPolicy, MirrorPolicy
+from mcp_mirror.settings.policies import DashboardPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -93,11 +94,12 @@ async def page(tmp_path: Path) -> AsyncIterator[Page]:
     sink = Recorded()
     async with AsyncExitStack() as stack:
         watchdog = stack.enter_context(ChildWatchdog())
+        spool = stack.enter_context(Spool(WirePolicy(), tmp_path / "spool"))
         store = await stack.enter_async_context(open_disk(tmp_path / "store", lambda: NOW))
         services = DashboardServices(
             store=store,
-            scanner=await stack.enter_async_context(aclosing(FrameScanner(watchdog))),
-            queries=await stack.enter_async_context(aclosing(QueryRunner(watchdog))),
+            scanner=await stack.enter_async_context(aclosing(FrameScanner(watchdog, spool))),
+            queries=await stack.enter_async_context(aclosing(QueryRunner(watchdog, spool))),
             policy=DashboardPolicy(),
             limits=StorePolicy(),
             mirror=MirrorPolicy(),

@@ -10,6 +10,8 @@ from tests.load import slowness
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.edit import Select
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.queries import QueryRunner
 
@@ -18,22 +20,27 @@ BOMB = Select(" | ".join(["reverse(sort(@))"] * 200), 1 << 20)
 """Sorts 400,000 numbers 200 times: more than 20 s."""
 
 
+async def query(queries: QueryRunner, blob: bytes, select: Select, principal: str) -> bytes:
+    async with queries.run_in_worker(blob, None, select, 20, principal) as found:
+        return bytes(found)
+
+
 async def explode(queries: QueryRunner, principal: str) -> None:
     with suppress(ToolError):
-        await queries.run_in_worker(NUMBERS, None, BOMB, 20, principal)
+        await query(queries, NUMBERS, BOMB, principal)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bombs", [6, 20])
 async def test_query_bombs_leave_others_their_answers(bombs: int) -> None:
-    with ChildWatchdog() as child_watchdog:
-        async with aclosing(QueryRunner(child_watchdog)) as queries, anyio.create_task_group() as tasks:
-            await queries.run_in_worker(b"[1]", None, Select("@[0]", 99), 20, "alice")
+    with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
+        async with aclosing(QueryRunner(child_watchdog, spool)) as queries, anyio.create_task_group() as tasks:
+            await query(queries, b"[1]", Select("@[0]", 99), "alice")
             for number in range(bombs):
                 tasks.start_soon(explode, queries, f"mallory-{number % 2}")
             await anyio.wait_all_tasks_blocked()
             for _ in range(3):
                 began = anyio.current_time()
-                assert await queries.run_in_worker(b"[1,2]", None, Select("@[1]", 99), 20, "alice") == b"2"
+                assert await query(queries, b"[1,2]", Select("@[1]", 99), "alice") == b"2"
                 assert anyio.current_time() - began < 5 * slowness()
             tasks.cancel_scope.cancel()

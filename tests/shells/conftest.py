@@ -32,7 +32,10 @@ async def memory_over(tmp_path: Path) -> AsyncIterator[MemoryOver]:
     """Puts a memory together: over a store, with the policies that are given."""
     limits = WirePolicy()
     with ChildWatchdog() as child_watchdog, Spool(limits, tmp_path) as spool:
-        async with aclosing(FrameScanner(child_watchdog)) as scanner, aclosing(QueryRunner(child_watchdog)) as queries:
+        async with (
+            aclosing(FrameScanner(child_watchdog, spool)) as scanner,
+            aclosing(QueryRunner(child_watchdog, spool)) as queries,
+        ):
 
             def memory(store: Store, mirror: MirrorPolicy | None = None, **tools: Any) -> Memory:
                 return Memory(

@@ -17,6 +17,8 @@ from mcp_mirror.memory.value_lookup import find_nearest, look_up, sort_by_simila
 from mcp_mirror.paths import MemoryPath, new_base
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.payload.scans import scan_array
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -147,8 +149,8 @@ async def test_a_value_deleted_during_its_search_is_searched_to_the_end(
     file = FileSpan(str(frame), Span(0, len(blob))) if place == "in a file" else None
     store = kind(StorePolicy(), lambda: 1e9, lambda: tmp_path)
     await store.put("me", replace(descriptor(GRID), size=len(blob)), (blob,), file)
-    with ChildWatchdog() as child_watchdog:
-        async with aclosing(FrameScanner(child_watchdog)) as scanner:
+    with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
+        async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
             found = await look_up(store, scanner, "me", MemoryPath(GRID, ("rows", "5000000", "last")))
     assert found is not None
     assert bytes(found.blob) == b"7"
@@ -208,8 +210,8 @@ async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(token
     plain, _ = await recording_store("rows")
     await plain.put("me", replace(descriptor(GRID), size=len(blob), members=members(blob, trim(blob))), (blob,))
     errors = []
-    with ChildWatchdog() as child_watchdog:
-        async with aclosing(FrameScanner(child_watchdog)) as scanner:
+    with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
+        async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
             for one in (store, plain):
                 with pytest.raises(ToolError, match=reason) as caught:
                     await look_up(one, scanner, "me", MemoryPath(GRID, tokens))

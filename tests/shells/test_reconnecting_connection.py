@@ -109,7 +109,7 @@ def connect(tmp_path: Path) -> Connect:
         policy = UpstreamPolicy("up", endpoint)
         info = types.Implementation(name="us", version="0")
         with Spool(WirePolicy()) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
-            scanner = FrameScanner(child_watchdog)
+            scanner = FrameScanner(child_watchdog, spool)
             redactor, limiter = Redactor(StdioEndpoint("x")), UpstreamLimiter(policy.name, policy.bounds)
             settings = ConnectionSettings(
                 policy, spool, child_watchdog, info, redactor, examined, scanner.open_list, limiter

@@ -54,7 +54,7 @@ async def running(slots: ConnectionSlots) -> AsyncIterator[UpstreamRegistry]:
             child_watchdog,
             types.Implementation(name="us", version="0"),
             examined,
-            FrameScanner(child_watchdog).open_list,
+            FrameScanner(child_watchdog, spool).open_list,
             ChangeListeners(lambda *_: None, lambda *_: None),
             DedicatedConnectionPolicy(slots, NoSessions(), 60.0),
             60.0,

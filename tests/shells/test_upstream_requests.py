@@ -125,7 +125,7 @@ async def connected(transport: str, version: str, folder: Path, **policy: Any) -
     with Spool(WirePolicy(), folder) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
         async with endpoint_of(transport, version, log) as endpoint, anyio.create_task_group() as tasks:
             settings = UpstreamPolicy("up", endpoint, **policy)
-            scanner, redactor = FrameScanner(child_watchdog), Redactor(endpoint)
+            scanner, redactor = FrameScanner(child_watchdog, spool), Redactor(endpoint)
             limiter = UpstreamLimiter("up", settings.bounds)
             owner = ConnectionOwner(lambda _: None, lambda *_: None, capabilities=CAPABILITIES)
             connection = ReconnectingConnection(

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import Miss
-from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.payload.spool import Spool, SpooledFrame
+from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.files import map_file
 from mcp_mirror.types import FileSpan, Span
 from mcp_mirror.workers.frames import FrameScanner, OpenedList
@@ -39,10 +41,11 @@ def child_watchdog() -> Iterator[RecordingWatchdog]:
 
 
 @pytest.fixture
-async def scanner(child_watchdog: RecordingWatchdog) -> AsyncIterator[FrameScanner]:
-    scanner = FrameScanner(child_watchdog)
-    yield scanner
-    await scanner.aclose()
+async def scanner(child_watchdog: RecordingWatchdog, tmp_path: Path) -> AsyncIterator[FrameScanner]:
+    with Spool(WirePolicy(), tmp_path / "spool") as spool:
+        async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
+            yield scanner
+        assert list(spool.directory.iterdir()) == []
 
 
 def frame_of(folder: Path, message: object) -> SpooledFrame:
@@ -196,6 +199,14 @@ async def test_a_list_that_cannot_be_read_is_an_error(scanner: FrameScanner, tmp
     assert isinstance(page, OpenedList)
     assert page.cut is not None
     assert page.cut.startswith("100,000 items")
+
+
+@pytest.mark.parametrize("size", [10, 70_000, 200_000])
+async def test_the_pointers_in_large_arguments_are_found(scanner: FrameScanner, size: int) -> None:
+    path = "grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
+    arguments = b'{"a":"%b","b":"%b"}' % (b"x" * size, path.encode())
+    (found,) = await scanner.find(arguments, frozenset({"grid"}), 9)
+    assert bytes(arguments[found.span.start : found.span.stop]).strip(b'"').decode() == path
 
 
 @pytest.mark.parametrize("size", [10, 5 << 20])

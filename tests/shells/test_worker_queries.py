@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -13,8 +14,11 @@ import pytest
 from recording_watchdog import RecordingWatchdog
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.tools.edit import Select
+from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.windows import Budget
+from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
 from mcp_mirror.tokens import estimate_tokens
@@ -23,7 +27,6 @@ from mcp_mirror.workers.queries import QueryRunner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 SECONDS = 20.0
 LARGE = b'"' + b"line\n".replace(b"\n", b"\\n") * 2_000_000 + b'the needle"'
@@ -37,9 +40,16 @@ def child_watchdog() -> Iterator[RecordingWatchdog]:
 
 
 @pytest.fixture
-async def queries(child_watchdog: RecordingWatchdog) -> AsyncIterator[QueryRunner]:
-    async with aclosing(QueryRunner(child_watchdog)) as opened:
-        yield opened
+async def queries(child_watchdog: RecordingWatchdog, tmp_path: Path) -> AsyncIterator[QueryRunner]:
+    with Spool(WirePolicy(), tmp_path / "spool") as spool:
+        async with aclosing(QueryRunner(child_watchdog, spool)) as opened:
+            yield opened
+        assert list(spool.directory.iterdir()) == []
+
+
+async def select(queries: QueryRunner, blob: bytes, file: FileSpan | None, expression: str) -> bytes:
+    async with queries.run_in_worker(blob, file, Select(expression, 1 << 30), SECONDS, "alice") as found:
+        return bytes(found)
 
 
 def filed(tmp_path: Path, blob: bytes) -> FileSpan:
@@ -52,16 +62,34 @@ async def test_the_result_is_the_same_wherever_a_query_runs(queries: QueryRunner
     line = "2000000: the needle"
     assert await queries.run(LARGE, None, NEEDLE, SECONDS, "alice") == line
     assert await queries.run(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == line
-    assert await queries.run_in_worker(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == line
-    small = b'"the needle"'
-    assert await queries.run(small, None, NEEDLE, SECONDS, "alice") == "0: the needle"
-    assert await queries.run_in_worker(small, None, NEEDLE, SECONDS, "alice") == "0: the needle"
+    assert await queries.run(b'"the needle"', None, NEEDLE, SECONDS, "alice") == "0: the needle"
+
+
+@pytest.mark.parametrize("size", [10, 70_000, 1_000_000])
+@pytest.mark.parametrize("place", ["in a file", "in memory", "in a file that was removed"])
+async def test_an_expression_selects_from_values_of_any_size_and_place(
+    queries: QueryRunner, tmp_path: Path, size: int, place: str
+) -> None:
+    blob = b'{"a":"%b","b":1}' % (b"x" * size)
+    file = None if place == "in memory" else filed(tmp_path, blob)
+    if file and "removed" in place:
+        Path(file.path).unlink()
+    assert await select(queries, blob, file, "b") == b"1"
+    assert await select(queries, blob, file, "a") == blob[5:-7]
+
+
+async def test_an_expression_is_evaluated_if_the_disk_cannot_be_used(child_watchdog: RecordingWatchdog) -> None:
+    blob = b'{"a":"%b","b":1}' % (b"x" * 1_000_000)
+    with Spool(WirePolicy()) as spool:
+        spool.directory.rmdir()
+        async with aclosing(QueryRunner(child_watchdog, spool)) as queries:
+            assert await select(queries, blob, None, "b") == b"1"
+            assert await select(queries, blob, None, "a") == blob[5:-7]
 
 
 async def test_a_query_succeeds_after_its_file_was_removed(queries: QueryRunner, tmp_path: Path) -> None:
     nowhere = FileSpan(str(tmp_path / "gone"), Span(0, len(LARGE)))
     assert await queries.run(LARGE, nowhere, NEEDLE, SECONDS, "alice") == "2000000: the needle"
-    assert await queries.run_in_worker(LARGE, nowhere, NEEDLE, SECONDS, "alice") == "2000000: the needle"
 
 
 async def test_errors_are_the_same_wherever_a_query_runs(queries: QueryRunner, tmp_path: Path) -> None:
@@ -100,10 +128,34 @@ def test_queries_do_not_block_the_event_loop(tmp_path: Path) -> None:
 
     async def ask() -> None:
         measure_stalls()
-        with ChildWatchdog() as child_watchdog:
-            async with aclosing(QueryRunner(child_watchdog)) as queries:
+        with ChildWatchdog() as child_watchdog, Spool(WirePolicy(), tmp_path / "spool") as spool:
+            async with aclosing(QueryRunner(child_watchdog, spool)) as queries:
                 for file in (None, filed(tmp_path, LARGE)):
                     await queries.run(LARGE, file, NEEDLE, SECONDS, "alice")
+
+    try:
+        loop.run_until_complete(ask())
+    finally:
+        loop.close()
+    assert loop.stalls.longest < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
+def test_an_expression_on_200_mb_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    blob = b'{"a":"%b","b":1}' % (b"x" * (200 << 20))
+    loop = MeasuredLoop()
+
+    async def ask() -> None:
+        with ChildWatchdog() as child_watchdog, Spool(WirePolicy(), tmp_path / "spool") as spool:
+            async with aclosing(QueryRunner(child_watchdog, spool)) as queries:
+                await select(queries, b"1", None, "@")
+                measure_stalls()
+                for expression, size in (("b", 1), ("a", (200 << 20) + 2)):
+                    async with queries.run_in_worker(
+                        blob, None, Select(expression, 1 << 30), 5 * SECONDS, "alice"
+                    ) as found:
+                        assert len(found) == size
 
     try:
         loop.run_until_complete(ask())

@@ -24,6 +24,7 @@ from mcp_mirror.dashboard.services import DashboardServices
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.observability.logging import create_path_hasher
+from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import build_flows
 from mcp_mirror.server.dashboard import LocalDashboard
 from mcp_mirror.server.hosts import AddressCheck
@@ -94,11 +95,11 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def _open_services(config: Config) -> AsyncIterator[DashboardServices]:
     """Open the store and the objects that read it."""
-    with _open_audit(config) as audit, ChildWatchdog() as child_watchdog:
+    with _open_audit(config) as audit, ChildWatchdog() as child_watchdog, Spool(config.limits) as spool:
         async with (
             open_persistent_store(config) as store,
-            aclosing(FrameScanner(child_watchdog)) as scanner,
-            aclosing(QueryRunner(child_watchdog)) as queries,
+            aclosing(FrameScanner(child_watchdog, spool)) as scanner,
+            aclosing(QueryRunner(child_watchdog, spool)) as queries,
         ):
             limits = replace(config.store, principals=config.auth.principals)
             flows = build_flows(config, is_isolated=config.auth.is_required)

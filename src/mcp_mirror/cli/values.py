@@ -27,7 +27,9 @@ from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, find_older, read_graph, title_of
 from mcp_mirror.paths import strip_wrapping, tool_label
+from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.sanitize import sanitize_to_lines
+from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.opening import open_persistent_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -62,8 +64,8 @@ class _StoredValues:
             ToolError: The value does not exist; the message names similar paths.
         """
         path = read_path(text)
-        with ChildWatchdog() as child_watchdog:
-            async with aclosing(FrameScanner(child_watchdog)) as scanner:
+        with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
+            async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
                 found = await look_up(self.store, scanner, self.namespace, path) if path else None
         if found is None:
             raise await self._unknown_path_error(text)

@@ -60,7 +60,7 @@ class Open:
 class Find:
     """Finds the pointers in arguments, at most `most`."""
 
-    arguments: bytes
+    arguments: FileSpan | bytes
     known: frozenset[str]
     most: int
 
@@ -125,7 +125,7 @@ def run_job(job: Job) -> object:
             case OpenList():
                 result = _open_list(job)
             case Find():
-                result = find(job.arguments, job.known, job.most)
+                result = find(_read(job.arguments), job.known, job.most)
             case Locate():
                 result = _locate(job)
     except (WireError, ToolError) as error:
@@ -138,13 +138,17 @@ def run_job(job: Job) -> object:
 def _locate(job: Locate) -> Span | Miss | None:
     if isinstance(job.value, bytes):
         return locate(job.value, job.tokens, find_item=find_item)
-    span = job.value.span
     try:
-        whole = map_file(job.value.path)
+        blob = _read(job.value)
     except FileNotFoundError:
         return None
     with keep_indexes(job.value):
-        return locate(whole[span.start : span.stop], job.tokens, find_item=find_item)
+        return locate(blob, job.tokens, find_item=find_item)
+
+
+def _read(value: FileSpan | bytes) -> Buffer:
+    """The bytes of a value."""
+    return value if isinstance(value, bytes) else map_file(value.path)[value.span.start : value.span.stop]
 
 
 def _open(job: Open) -> Mapping[str, FileSpan] | RejectedFrame:

@@ -21,11 +21,12 @@ from mcp_mirror.core.result_processing import (
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.json_spans import Miss, locate
-from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import map_file
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
+from mcp_mirror.workers.exchange import ExchangeFiles
 from mcp_mirror.workers.frame_jobs import Find, Job, Locate, Open, OpenList, Scan, Scanned, find, run_job
 from mcp_mirror.workers.pool import PoolSize, WorkerDiedError, WorkerPool
 
@@ -35,8 +36,6 @@ _AT_ONCE: Final = 1 << 17
 """Bytes of arguments that are searched inline, in the event loop."""
 _LOCATED: Final = 1 << 22
 """Bytes of a value that a thread searches. The search locks the interpreter for 40 ms at most."""
-_SENT: Final = 64 << 20
-"""Bytes of arguments or of a value up to which they are sent to a worker process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,9 @@ class OpenedList:
 class FrameScanner:
     """Scans frames in worker processes, which start when they are first needed and restart after they died."""
 
-    def __init__(self, child_watchdog: ChildWatchdog) -> None:
+    def __init__(self, child_watchdog: ChildWatchdog, spool: Spool) -> None:
         self._pool = WorkerPool(child_watchdog, _SIZE)
+        self._spool = spool
 
     async def scan(self, frame: SpooledFrame, options: ProcessingOptions) -> ProcessedResult | RejectedFrame:
         """Process a response in a file. The bytes of the result are memory-mapped from the file.
@@ -105,9 +105,8 @@ class FrameScanner:
         """
         if len(arguments) <= _AT_ONCE or not has_candidates(arguments):
             return find(arguments, known, most)
-        if len(arguments) > _SENT:
-            return await anyio.to_thread.run_sync(find, arguments, known, most)
-        found: tuple[Pointer | EscapedPath, ...] = await self._run(Find(bytes(arguments), known, most))
+        with ExchangeFiles(self._spool) as files:
+            found: tuple[Pointer | EscapedPath, ...] = await self._run(Find(await files.place(arguments), known, most))
         return found
 
     async def locate(self, file: FileSpan, tokens: Location) -> Span | Miss | None:
@@ -122,14 +121,15 @@ class FrameScanner:
         return found
 
     async def locate_sent(self, blob: Buffer, tokens: Location) -> Span | Miss:
-        """Follow JSON Pointer tokens from a value that is not in a file. A large value is sent to a worker process.
+        """Follow JSON Pointer tokens from a value that is not in a file. A worker process searches a large value.
 
         Raises:
             UpstreamError: The worker process died.
         """
-        if not _LOCATED < len(blob) <= _SENT:
+        if len(blob) <= _LOCATED:
             return await anyio.to_thread.run_sync(locate, blob, tokens)
-        found: Span | Miss = await self._run(Locate(bytes(blob), tokens))
+        with ExchangeFiles(self._spool) as files:
+            found: Span | Miss = await self._run(Locate(await files.place(blob), tokens))
         return found
 
     async def aclose(self) -> None:

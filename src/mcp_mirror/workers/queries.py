@@ -4,15 +4,21 @@ A long query must neither delay other calls nor run without end. A query in a th
 process is killed. This module must not know the kinds of queries.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio.to_thread
 
 from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.payload.spool import Spool
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.files import map_file
 from mcp_mirror.types import Buffer, FileSpan
+from mcp_mirror.workers.exchange import ExchangeFiles
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
-from mcp_mirror.workers.query_jobs import Answer_co, FileRemoved, Query, QueryJob, run_query
+from mcp_mirror.workers.query_jobs import Answer_co, FileRemoved, InResultFile, Query, QueryJob, run_query
 
 _AT_ONCE: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""
@@ -27,8 +33,15 @@ _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
 class QueryRunner:
     """Runs queries inline, in threads or in worker processes."""
 
-    def __init__(self, child_watchdog: ChildWatchdog) -> None:
+    def __init__(self, child_watchdog: ChildWatchdog, spool: Spool) -> None:
+        """Create the runner.
+
+        Args:
+            child_watchdog: Kills the worker processes if the gateway dies.
+            spool: The directory for large values without a file, and for large results.
+        """
         self._pool = WorkerPool(child_watchdog, _SIZE)
+        self._spool = spool
 
     async def run(
         self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
@@ -53,14 +66,21 @@ class QueryRunner:
             return run_query(blob, query, seconds)
         return await anyio.to_thread.run_sync(run_query, blob, query, seconds)
 
+    @asynccontextmanager
     async def run_in_worker(
-        self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
-    ) -> Answer_co:
-        """As `run`, but always in a worker process: for queries that do not check their deadline."""
-        answer = await self._run_in_worker(QueryJob(file or bytes(blob), query, seconds), principal)
-        if isinstance(answer, FileRemoved):
-            answer = await self._run_in_worker(QueryJob(bytes(blob), query, seconds), principal)
-        return answer  # type: ignore[no-any-return]  # the query's result
+        self, blob: Buffer, file: FileSpan | None, query: Query[bytes], seconds: float, principal: str
+    ) -> AsyncIterator[Buffer]:
+        """As `run`, but always in a worker process: for queries that do not check their deadline. Yields the result.
+
+        The file of a large result is removed when the context ends.
+        """
+        with ExchangeFiles(self._spool) as files:
+            result_file = files.new_result_path()
+            job = QueryJob(await files.place(blob, file), query, seconds, result_file)
+            answer = await self._run_in_worker(job, principal)
+            if isinstance(answer, FileRemoved):
+                answer = await self._run_in_worker(replace(job, value=await files.place(blob)), principal)
+            yield map_file(result_file) if isinstance(answer, InResultFile) else answer
 
     async def aclose(self) -> None:
         """Stop the worker processes."""

@@ -3,9 +3,11 @@
 import gc
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.query.indexes import keep_indexes
@@ -13,6 +15,9 @@ from mcp_mirror.system.files import map_file
 from mcp_mirror.types import Buffer, FileSpan
 
 Answer_co = TypeVar("Answer_co", covariant=True)
+
+_INLINE_BYTES: Final = 1 << 18
+"""Bytes of a result above which it is written to a file."""
 
 
 class Query(Protocol[Answer_co]):
@@ -29,9 +34,19 @@ class QueryJob:
     value: FileSpan | bytes
     query: Query[Any]
     seconds: float
+    result_file: str = ""
+    """A new file for a large result; empty for queries with small results."""
 
     def __call__(self) -> object:
         """Run the query in the worker process."""
+        result = self._run()
+        if self.result_file and isinstance(result, bytes) and len(result) > _INLINE_BYTES:
+            with suppress(OSError):  # a full disk
+                Path(self.result_file).write_bytes(result)
+                return InResultFile()
+        return result
+
+    def _run(self) -> object:
         sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
         gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
         try:
@@ -53,6 +68,10 @@ class QueryJob:
 
 class FileRemoved:
     """The file no longer exists."""
+
+
+class InResultFile:
+    """The result is in the file."""
 
 
 def run_query(blob: Buffer, query: Query[Answer_co], seconds: float) -> Answer_co:

@@ -10,21 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import anyio.to_thread
-
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import FileRemoved, SqlFailure, SqlQuery, SqlResult
 from mcp_mirror.query.sql_tables import Table
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.files import map_file, unlink_large
-from mcp_mirror.types import Buffer, FileSpan, Span
+from mcp_mirror.system.files import map_file
+from mcp_mirror.types import Buffer, FileSpan
+from mcp_mirror.workers.exchange import ExchangeFiles
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
 from mcp_mirror.workers.sql_jobs import SqlJob, prepare
 
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
-_INLINE_BYTES: Final = 1 << 16
-"""Bytes up to which a value is sent to the worker process; larger ones are in files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +68,18 @@ class SqlWorkers:
         Raises:
             ToolError: No worker process became free in time, or another principal needed it.
         """
-        files: list[Path] = [spool.new_path()]
-        try:
-            answer = await self._run(call, await _place_values(call.tables, spool, files), files[0])
+        with ExchangeFiles(spool) as files:
+            result_file = files.new_path()
+            answer = await self._run(call, await _place_values(call.tables, files), result_file)
             if isinstance(answer, FileRemoved):
                 unfiled = [TableValue(one.name, one.blob, None, one.is_media) for one in call.tables]
-                answer = await self._run(call, await _place_values(unfiled, spool, files), files[0])
+                answer = await self._run(call, await _place_values(unfiled, files), result_file)
             if isinstance(answer, FileRemoved):
                 raise ToolError("A file of the gateway was removed during the query. Try again.")
             if isinstance(answer, SqlFailure):
                 yield answer
             else:
-                yield map_file(files[0]) if answer.rows is None else answer.rows
-        finally:
-            for file in files:
-                unlink_large(file)
+                yield map_file(result_file) if answer.rows is None else answer.rows
 
     async def aclose(self) -> None:
         """Stop the worker processes."""
@@ -115,18 +109,6 @@ class SqlWorkers:
             return SqlFailure(message, "WorkerDied", is_limit=True)
 
 
-async def _place_values(tables: Sequence[TableValue], spool: Spool, files: list[Path]) -> tuple[Table, ...]:
-    """Return the tables as the worker process gets them; a thread writes large values without a file to one."""
-    placed: list[Table] = []
-    for one in tables:
-        value: FileSpan | bytes
-        if len(one.blob) <= _INLINE_BYTES:
-            value = bytes(one.blob)
-        elif one.file is not None:
-            value = one.file
-        else:
-            files.append(path := spool.new_path())
-            await anyio.to_thread.run_sync(path.write_bytes, one.blob)
-            value = FileSpan(str(path), Span(0, len(one.blob)))
-        placed.append(Table(one.name, value, one.is_media))
-    return tuple(placed)
+async def _place_values(tables: Sequence[TableValue], files: ExchangeFiles) -> tuple[Table, ...]:
+    """Return the tables as the worker process gets them."""
+    return tuple([Table(one.name, await files.place(one.blob, one.file), one.is_media) for one in tables])

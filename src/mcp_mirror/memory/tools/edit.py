@@ -11,7 +11,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.read import run_query
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
-from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_text_content
+from mcp_mirror.memory.tools.tool import Arguments, Content, Memory, ToolInput, build_text_content
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.query.select import explain_text, find_embedded_json, select
 from mcp_mirror.security.sanitize import as_json_string
@@ -72,14 +72,23 @@ async def query(call: ToolInput) -> Content:
             "(`memory_tools.query_bytes`). Query a part of it (path/key), or use memory_grep or memory_read."
         )
     selection = Select(call.arguments.text("expression"), max_bytes)
-    found = await memory.queries.run_in_worker(
+    async with memory.queries.run_in_worker(
         found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace
-    )
-    if found == b"null":
-        return build_text_content("null: the expression finds nothing.")
-    if found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES and memory.estimate(found) <= memory.mirror.inline_budget:
-        return build_text_content(msgspec.json.decode(found, type=str) if found[:1] == b'"' else found.decode())
-    return await save_and_reply(call, NewValue((found,), (found_value,), preview=found_value.preview, size=len(found)))
+    ) as found:
+        if found == b"null":
+            return build_text_content("null: the expression finds nothing.")
+        if _is_short(memory, found):
+            return build_text_content(
+                msgspec.json.decode(found, type=str) if found[:1] == b'"' else str(found, "utf-8")
+            )
+        new = NewValue((found,), (found_value,), preview=found_value.preview, size=len(found))
+        return await save_and_reply(call, new)
+
+
+def _is_short(memory: Memory, found: Buffer) -> bool:
+    """Whether the model sees a result instead of its notice."""
+    is_small = found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES
+    return is_small and memory.estimate(found) <= memory.mirror.inline_budget
 
 
 async def edit(call: ToolInput) -> Content:
