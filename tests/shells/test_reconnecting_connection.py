@@ -1,5 +1,6 @@
 """Reconnecting, with backoff and a circuit breaker, to real processes."""
 
+import gc
 import json
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import mcp_types as types
 import pytest
 from tests.load import slowness
@@ -29,6 +31,9 @@ from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Backoff, CircuitBreaker, add_jitter, backoff_delay
 from mcp_mirror.upstreams.session import UpstreamRequest
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass
+from mcp_mirror.upstreams.transports.server_output import ServerOutput
+from mcp_mirror.upstreams.transports.stdio import StdioTransport
 from mcp_mirror.workers.frames import FrameScanner
 
 BOUND = 60
@@ -266,3 +271,23 @@ def test_an_open_circuit_breaker_allows_one_attempt_a_second() -> None:
     assert [breaker.allow_attempt(now) for now in (100.9, 101, 101.9, 102)] == [False, True, False, True]
     breaker.record_end(was_stable=True)
     assert breaker.allow_attempt(102)
+
+
+@pytest.mark.parametrize("steps", range(9))
+def test_a_program_whose_start_is_cancelled_leaves_nothing_open(steps: int) -> None:
+    async def cancel(scope: anyio.CancelScope) -> None:
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        scope.cancel()
+
+    async def start_and_cancel() -> None:
+        endpoint = StdioEndpoint("cat")
+        with Spool(WirePolicy()) as spool, ChildWatchdog() as child_watchdog:
+            transport = StdioTransport("up", endpoint, spool, child_watchdog, ServerOutput(Redactor(endpoint)))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cancel, tasks.cancel_scope)
+                async with transport.open(PayloadBypass()):
+                    await anyio.sleep_forever()
+
+    anyio.run(start_and_cancel)
+    gc.collect()  # reports pipes and processes that are still open

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from contextlib import aclosing
@@ -9,7 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 import pytest
+from recording_watchdog import RecordingWatchdog
 
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
@@ -106,3 +109,23 @@ async def test_a_cancelled_waiter_passes_its_place_on(pool: WorkerPool) -> None:
         with anyio.move_on_after(0.05):
             await pool.run("alice", ANSWER, 5)
         assert await pool.run("alice", ANSWER, 5) == 3
+
+
+@pytest.mark.parametrize("steps", range(9))
+def test_a_process_whose_start_is_cancelled_is_closed(steps: int) -> None:
+    async def cancel(scope: anyio.CancelScope) -> None:
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        scope.cancel()
+
+    async def start_and_cancel() -> None:
+        with RecordingWatchdog() as child_watchdog:
+            async with aclosing(WorkerPool(child_watchdog, PoolSize(1, 1))) as pool, anyio.create_task_group() as tasks:
+                tasks.start_soon(cancel, tasks.cancel_scope)
+                await pool.run("alice", ANSWER, 30)
+            for process in child_watchdog.added:
+                with pytest.raises(ProcessLookupError):
+                    os.kill(process, 0)
+
+    anyio.run(start_and_cancel)
+    gc.collect()  # reports pipes and processes that are still open

@@ -118,9 +118,10 @@ class StdioTransport:
         argv = [command, *self.endpoint.args]
         try:
             async with self.child_watchdog.starting:
-                process = await anyio.open_process(
-                    argv, stdin=stdin, stdout=stdout, env=environment, cwd=self.endpoint.cwd, start_new_session=True
-                )
+                with anyio.CancelScope(shield=True):  # a cancelled start would leave its pipe open
+                    process = await anyio.open_process(
+                        argv, stdin=stdin, stdout=stdout, env=environment, cwd=self.endpoint.cwd, start_new_session=True
+                    )
         except (OSError, ValueError) as error:
             if shortage := explain_shortage(error):
                 raise self._shortage_error(shortage) from None
