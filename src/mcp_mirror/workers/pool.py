@@ -56,7 +56,8 @@ class WorkerProcess:
             argv = [sys.executable, "-c", f"from {child.__name__} import main; main({self._memory})"]
             with anyio.CancelScope(shield=True):  # a cancelled start would leave its pipes open
                 # A separate session: after Ctrl-C in the terminal, it still serves the calls of the graceful shutdown.
-                self._process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+                process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+            self._process = process
             self._child_watchdog.add(self._process.pid)
             assert self._process.stdout is not None  # noqa: S101  # opened with pipes
             self._answers = BufferedByteReceiveStream(self._process.stdout)
