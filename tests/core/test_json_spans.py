@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from mcp_mirror.payload.json_spans import (
     locate,
     members,
     strings_at,
+    text_parts,
     text_pieces,
     text_start,
     trim,
@@ -300,6 +302,30 @@ def test_a_surrogate_pair_is_never_cut() -> None:
     literal = json.dumps("\U0001f600" * 50).encode()
     for size in range(12, 40):
         assert b"".join(text_pieces(literal, trim(literal), size)).decode() == "\U0001f600" * 50
+
+
+UNITS = st.sampled_from(
+    [r"\\", r"\n", r"\"", r"\/", r"\u00e9", r"\u005c", r"\ud83d\ude00", r"\uDBFF\uDFFF", "é", "😀", "u", "d", "8", "a"]
+)
+
+
+@given(st.lists(UNITS, max_size=60), st.integers(12, 40), st.integers(1, 5))
+def test_a_text_is_cut_between_the_encodings_of_characters(units: list[str], size: int, run: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("mcp_mirror.payload.json_spans._RUN", run)
+        raws = [unit.encode() for unit in units]
+        literal = b'"%b"' % b"".join(raws)
+        parts = list(text_parts(literal, trim(literal), size))
+    places = set(accumulate(map(len, raws), initial=1))
+    assert {place for part in parts for place in part} <= places
+    assert b"".join(literal[start:stop] for start, stop in parts) == literal[1:-1]
+    assert all(size - 12 < stop - start <= size for start, stop in parts[:-1])
+
+
+def test_a_long_run_of_backslashes_is_cut_between_escapes() -> None:
+    literal = json.dumps("\\" * (1 << 19)).encode()
+    parts = list(text_parts(literal, trim(literal), 1 << 10))
+    assert [stop % 2 for _, stop in parts] == [1] * len(parts)
 
 
 def test_half_a_surrogate_pair_is_an_error() -> None:

@@ -23,7 +23,7 @@ from mcp_mirror.paths import (
     unescape_token,
 )
 from mcp_mirror.payload.json_rpc import MAX_VALUES, has_more_values
-from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate
+from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
@@ -120,7 +120,7 @@ async def look_up(
             "Call the tool that returned it again."
         )
     tokens = path.tokens[1:] if member else path.tokens
-    file = await _find_file(store, namespace, path.base, member, len(blob)) if _is_costly(blob) else None
+    file = await _find_file(store, namespace, path.base, member, len(blob)) if await _is_costly(blob) else None
     span = await _locate(scanner, file, blob, tokens)
     if isinstance(span, Miss):
         if not include_content:
@@ -170,9 +170,12 @@ def _locate_below(part: Buffer, index: int, tokens: Location) -> Span | Miss:
     return locate(part, tokens, found) if isinstance(found, Span) else Miss(0, "array")
 
 
-def _is_costly(blob: Buffer) -> bool:
+async def _is_costly(blob: Buffer) -> bool:
     """Whether a worker process should search a value: it is large, or has very many members or items."""
-    return len(blob) > _WORKER_BYTES or (len(blob) > _INLINE_BYTES and has_more_values(blob, MAX_VALUES))
+    if not _INLINE_BYTES < len(blob) <= _WORKER_BYTES:
+        return len(blob) > _WORKER_BYTES
+    is_text = kind_at(blob, skip_space(blob, 0)) == "text"
+    return not is_text and await anyio.to_thread.run_sync(has_more_values, blob, MAX_VALUES)
 
 
 def _strip_wrapper_key(described: Descriptor, path: MemoryPath) -> MemoryPath:

@@ -408,6 +408,8 @@ OTHER_MEMBERS: Final = "\udc00rest"
 def has_more_values(text: Buffer | msgspec.Raw, most: int) -> bool:
     """Whether JSON text has more than `most` members and items."""
     text = memoryview(text)
+    if sum(bytes(text[at : at + _COUNT_STEP]).count(b",") for at in range(0, len(text), _COUNT_STEP)) < most:
+        return False  # counted with the commas in strings, which takes a tenth of the time
     count, inside, carried = 0, False, b""
     for at in range(0, len(text), _COUNT_STEP):
         piece = carried + bytes(text[at : at + _COUNT_STEP])

@@ -34,15 +34,15 @@ _TO_BRACKET: Final = re.compile(rb"(?:" + _FLAT + _SHALLOW + rb")*+" + _FLAT + r
 """Text up to and including the next bracket that is not of a shallow container; group 1 is an opening bracket."""
 
 _ITEM: Final = rb'(?:[^,"\[\]{}]*+(?:(?:' + _QUOTED + rb"|" + _SHALLOW + rb')[^,"\[\]{}]*+)?+,)'
-_WHOLE_UNITS: Final = re.compile(
-    rb'(?:[^"\\]++|\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
-    rb"|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*+",
-    re.DOTALL,
-)
-"""The longest part of a string's inside that ends neither in an escape nor between two escapes of one character."""
+_HIGH_SURROGATE: Final = re.compile(rb"\\u[dD][89abAB]")
+_LOW_SURROGATE: Final = re.compile(rb"\\u[dD][c-fC-F]")
+"""Two escapes that encode one character: a high surrogate, then a low one."""
 
-_LONGEST_UNIT: Final = 12
-"""Bytes of two escapes that encode one character."""
+_ESCAPE: Final = 6
+"""Bytes of the longest escape, `\\uXXXX`."""
+
+_RUN: Final = 1 << 12
+"""Bytes in which backslashes are counted at once."""
 
 _STEPS: Final = tuple((count, re.compile(_ITEM + b"{%d}" % count, re.DOTALL)) for count in (4096, 64, 1))
 """Patterns of runs of array items, which are skipped many at a time."""
@@ -196,24 +196,44 @@ def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes
 
 
 def text_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
-    """The start and stop offsets of parts of about `size` bytes into which the JSON string at `span` can be cut."""
+    """The start and stop offsets of parts of the JSON string at `span`: of `size` bytes (at least 12) or up to 11 less.
+
+    No part begins or ends within an escape, within a character, or between the two escapes of one character.
+    """
     position, stop = span.start + 1, span.stop - 1
     while position < stop:
         end = min(position + size, stop)
         if end < stop:
-            end = _find_units_end(blob, position, end)
+            end = _find_cut(blob, position, end)
         yield position, end
         position = end
 
 
-def _find_units_end(blob: Buffer, start: int, end: int) -> int:
-    """The last offset up to `end` that is neither within an escape nor within a character."""
-    whole = end
-    if b"\\" in bytes(blob[end - _LONGEST_UNIT : end]):
-        whole = _end(_WHOLE_UNITS, blob, start, end)
-    while blob[whole] & 0xC0 == 0x80:  # noqa: PLR2004  # a continuation byte of UTF-8
-        whole -= 1
-    return whole if whole > start else end  # an incomplete escape: the decoder reports it
+def _find_cut(blob: Buffer, start: int, end: int) -> int:
+    """The last offset up to `end` at which a string can be cut; `start` is one, at least 12 bytes before."""
+    cut = end
+    at = end - _ESCAPE + 1 + bytes(blob[end - _ESCAPE + 1 : end]).rfind(b"\\")
+    if at > end - _ESCAPE and _is_escape(blob, start, at):
+        length = _ESCAPE if blob[at + 1] == ord("u") else 2
+        cut = at if at + length > end else end
+    first = cut - _ESCAPE
+    is_pair = _HIGH_SURROGATE.match(blob, first, cut) and _LOW_SURROGATE.match(blob, cut)
+    if is_pair and _is_escape(blob, start, first):
+        return first
+    while blob[cut] & 0xC0 == 0x80:  # noqa: PLR2004  # a continuation byte of UTF-8
+        cut -= 1
+    return cut
+
+
+def _is_escape(blob: Buffer, start: int, at: int) -> bool:
+    """Whether the backslash at `at` begins an escape, which it does not if an odd number of backslashes precedes it."""
+    end = at
+    while end > start:
+        before = bytes(blob[max(start, end - _RUN) : end])
+        end -= len(before) - len(before.rstrip(b"\\"))
+        if before.strip(b"\\"):
+            break
+    return (at - end) % 2 == 0
 
 
 def _decode_string(inside: bytes) -> bytes:
