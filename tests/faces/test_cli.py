@@ -1,5 +1,6 @@
 """The table of commands: complete help without imports, and a gateway that imports only its own parts."""
 
+import hashlib
 import inspect
 import json
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from mcp_mirror.cli.main import COMMANDS, app, load_command
@@ -63,3 +65,11 @@ def test_a_mistyped_command_is_corrected() -> None:
     ran = CliRunner().invoke(app, ["serv"])
     assert ran.exit_code == 2
     assert "Did you mean 'serve'?" in ran.output
+
+
+@pytest.mark.parametrize("name", ["alice", "ann@example.com", "a: b", "#1", "[x]", 'say "x"', "-", "ä"])
+def test_the_lines_of_a_new_token_are_configuration(name: str) -> None:
+    ran = CliRunner().invoke(app, ["token", "--", name])
+    _, _, lines = ran.stderr.partition("hash:\n")
+    digest = hashlib.sha256(ran.stdout.strip().encode()).hexdigest()
+    assert yaml.safe_load(lines) == {"auth": {"tokens": {name: f"sha256:{digest}"}}}

@@ -238,6 +238,10 @@ LEFT: dict[str, tuple[dict[str, Any], str]] = {
     "no credentials": ({"url": "https://e.com/mcp"}, "may sign in"),
     "a command line": ({"command": "npx -y p"}, "write them in 'args'"),
     "a list": ({"command": ["x"], "args": "y"}, ""),
+    "a placeholder as host": ({"url": "http://[HOST]/mcp", "headers": {"A": "b"}}, "its address has an unknown form"),
+    "a list as environment": ({"url": "http://localhost/", "env": ["A=b"]}, "its environment has an unknown form"),
+    "no header value": ({"url": "http://localhost/", "headers": {"A": None}}, "its headers have an unknown form"),
+    "a wrong header name": ({"url": "http://localhost/", "headers": {"A=B": "c"}}, "its headers have an unknown form"),
     "the gateway": ({"command": "uvx", "args": ["mcp-mirror@latest", "serve"]}, "mcp-mirror itself (serve)"),
     "wrapped": ({"command": "python", "args": ["-m", "mcp_mirror", "wrap", "--", "x"]}, "wrapped already"),
 }
@@ -290,6 +294,107 @@ def test_yaml_with_anchors_is_left(write: Write) -> None:
     assert file.read_text() == text.replace(
         "cmd: y, args: [z]", f'cmd: {PROGRAM}, args: [wrap, "--name", d, "--", y, z]'
     )
+
+
+@pytest.mark.parametrize("name", ["123", "yes", "null", "1.5", "2024-01-01", "0x10"])
+def test_yaml_keys_are_names_whatever_yaml_reads_them_as(name: str, write: Write) -> None:
+    text = f"extensions:\n  {name}:\n    cmd: npx\n    args: [a]\n"
+    file = write(".config/goose/config.yaml", text)
+    assert f"wrapped: {name}" in run("install", "goose").stderr
+    assert f"wrapped: {name}" in run("status", "goose").stdout
+    assert run("uninstall", "goose").exit_code == 0
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (".config/goose/config.yaml", "x: &x\n  y: *x\nextensions:\n  a: {cmd: y, args: []}\n"),
+        (".cursor/mcp.json", '{"x": %s, "mcpServers": {"a": {"command": "y"}}}' % ("[" * 500 + "]" * 500)),
+    ],
+    ids=["an alias to itself", "many levels"],
+)
+def test_files_too_deep_to_compare_are_left(path: str, text: str, write: Write) -> None:
+    file = write(path, text)
+    ran = run("install", str(file))
+    assert ran.exit_code == 0, ran.output
+    assert "left: a: the text has a form that cannot be edited safely" in ran.stderr
+    assert file.read_text() == text
+
+
+REMOTE_TOML = """\
+[mcp_servers.web]
+url = "https://e.com/mcp"
+http_headers = { "X-A" = "b" }
+
+# Comment of the next server
+[mcp_servers.files]
+command = "npx"
+[mcp_servers.files.env]
+A = "b"
+
+# Comment of the projects
+[projects."/x"]
+trust_level = "trusted"
+"""
+
+
+def test_codex_file_that_changed_since_is_restored_with_comments(write: Write) -> None:
+    file = write(".codex/config.toml", REMOTE_TOML)
+    assert run("install", "codex", "--memory").exit_code == 0
+    assert re.search(r"env = .*\n\n# Comment of the next server\n\[mcp_servers.files\]", file.read_text())
+    added = '\n# Added by hand\n[projects."/y"]\ntrust_level = "trusted"\n'
+    file.write_text(file.read_text() + added)
+    ran = run("uninstall", "codex")
+    assert ran.exit_code == 0, ran.output
+    assert file.read_text() == REMOTE_TOML + added
+
+
+def test_comments_beside_the_memory_tools_stay(write: Write) -> None:
+    text = '{"mcpServers": {\n  // before\n  "a": {"command": "x"},\n}}\n'
+    file = write(".cursor/mcp.json", text)
+    assert run("install", "cursor", "--memory").exit_code == 0
+    file.write_text(file.read_text() + "// added\n")
+    assert run("uninstall", "cursor").exit_code == 0
+    assert file.read_text() == text + "// added\n"
+
+
+def test_servers_of_the_same_name_are_all_restored(write: Write) -> None:
+    text = "mcpServers:\n  - name: a\n    command: x\n  - name: a\n    command: y\n    args: [z]\n"
+    file = write(".continue/config.yaml", text)
+    assert run("install", "continue").exit_code == 0
+    for more in ("", "# added\n"):
+        file.write_text(file.read_text() + more)
+        assert run("uninstall", "continue").exit_code == 0
+        assert file.read_text() == text + more
+        assert run("install", "continue").exit_code == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--"], ["-v", "--capture", "always", "--name=q"], ["--store", "/s", "--"]])
+def test_a_server_that_was_wrapped_by_hand_is_unwrapped(options: list[str], write: Write) -> None:
+    entry = {"command": "mcp-mirror", "args": ["wrap", *options, "npx", "-y", "p"]}
+    file = write(".cursor/mcp.json", json.dumps({"mcpServers": {"a": entry}}))
+    assert run("uninstall", "cursor").exit_code == 0
+    assert parse(file)["mcpServers"]["a"] == {"command": "npx", "args": ["-y", "p"]}
+
+
+@pytest.mark.parametrize("args", [["wrap"], ["wrap", "--"], ["wrap", "--name", "a"]])
+def test_a_wrapped_entry_without_a_server_stays(args: list[str], write: Write) -> None:
+    servers = {"a": {"command": "mcp-mirror", "args": args}, "b": {"command": "x"}}
+    file = write(".cursor/mcp.json", json.dumps({"mcpServers": servers}))
+    for command in ("install", "uninstall"):
+        ran = run(command, "cursor")
+        assert ran.exit_code == 0, ran.output
+        assert parse(file)["mcpServers"]["a"] == servers["a"]
+    assert parse(file)["mcpServers"] == servers
+
+
+def test_servers_are_wrapped_where_the_memory_tools_cannot_be_added(write: Write) -> None:
+    file = write(".codex/config.toml", 'mcp_servers = { a = { command = "x", args = [] } }\n')
+    ran = run("install", "codex", "--memory")
+    assert ran.exit_code == 0, ran.output
+    assert "left: the memory tools: the text has a form" in ran.stderr
+    assert parse(file)["mcp_servers"]["a"]["command"] == PROGRAM
 
 
 def test_claude_code_servers_of_projects_are_wrapped(write: Write) -> None:
@@ -523,6 +628,20 @@ def test_any_file_is_known_by_its_path(write: Write) -> None:
     other = write("other/.vscode/mcp.json", '{"servers": {"files": {"command": "x"}}}')
     assert run("install", str(other)).exit_code == 0
     assert parse(other)["servers"]["files"]["command"] == PROGRAM
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["status"], ["install"], ["install", "cursor"], ["uninstall", "cursor"], ["uninstall", "--all"], ["doctor"]],
+)
+def test_a_removed_current_folder_is_an_error(args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    ran = run(*args)
+    assert ran.exit_code == 2
+    assert ran.stderr.endswith("The current folder was removed. Change to another folder, then try again.\n")
 
 
 def test_options_that_do_not_fit_together_are_errors(write: Write) -> None:

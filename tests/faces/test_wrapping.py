@@ -1,8 +1,14 @@
 """The name of a wrapped server that its command gives: errors, the log of calls and `usage` contain it."""
 
-import pytest
+import os
+import sys
+from pathlib import Path
 
-from mcp_mirror.cli.wrapping import Target, derive_name
+import pytest
+from typer.testing import CliRunner
+
+from mcp_mirror.cli.main import app
+from mcp_mirror.cli.wrapping import Target, build_wrap_config, derive_name
 
 
 @pytest.mark.parametrize(
@@ -38,3 +44,21 @@ def test_a_command_names_its_server(command: str, name: str) -> None:
 
 def test_an_address_names_its_server_by_its_host() -> None:
     assert derive_name(Target((), "https://api.example.com/mcp", (), None)) == "api.example.com"
+
+
+def test_an_address_that_is_no_url_is_an_error() -> None:
+    ran = CliRunner().invoke(app, ["wrap", "--url", "http://[HOST]/mcp"])
+    assert ran.exit_code == 2
+    assert "upstreams.server.url: expected an address such as https://example.com/mcp" in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the current folder of a process")
+def test_a_server_is_wrapped_although_the_current_folder_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    config = build_wrap_config("files", {"command": "npx"}, {}, tmp_path, os.environ)
+    assert config.store.path == str(tmp_path)

@@ -1,11 +1,16 @@
 """The command `mcp-mirror token`."""
 
-from typing import Annotated
+import json
+import re
+from typing import Annotated, Final
 
 import typer
 
 from mcp_mirror.cli.run import print_note
 from mcp_mirror.server.auth.principals import mint_token
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@/+-]*")
+"""Names that YAML reads as they are."""
 
 
 def token(
@@ -21,4 +26,5 @@ def token(
         raise typer.BadParameter("A principal needs a name, such as alice.")
     minted, digest = mint_token()
     print(minted)
-    print_note(f"The token is printed above and stored nowhere. Add its hash:\nauth:\n  tokens:\n    {name}: {digest}")
+    key = name if _PLAIN.fullmatch(name) else json.dumps(name)
+    print_note(f"The token is printed above and stored nowhere. Add its hash:\nauth:\n  tokens:\n    {key}: {digest}")

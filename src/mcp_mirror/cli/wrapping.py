@@ -198,7 +198,10 @@ def derive_name(target: Target) -> str:
     """Return a name for a server: the host, the package, image or script that a runner runs, or the program."""
     command = target.command
     if not command:
-        return _usable(urlsplit(target.url).hostname or "server")
+        try:
+            return _usable(urlsplit(target.url).hostname or "server")
+        except ValueError:  # the configuration reports the address
+            return "server"
     program = Path(command[0]).stem
     words = list(_find_operands(command[1:], _CONTAINER_VALUES if program in _CONTAINER_RUNNERS else _RUNNER_VALUES))
     if program.lower() not in _RUNNERS | _CONTAINER_RUNNERS or not words:

@@ -152,7 +152,15 @@ def read_config(content: Mapping[str, Any], called: str, environ: Mapping[str, s
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(f"{called}: expected only texts, numbers, booleans, lists and mappings") from None
     findings = Findings(called)
-    return _read_config(read_yaml(text, findings), findings, Path.cwd(), environ)
+    return _read_config(read_yaml(text, findings), findings, _find_current_folder(), environ)
+
+
+def _find_current_folder() -> Path:
+    """Return the current folder, or `.` if it was removed: only relative paths need it."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path()
 
 
 def _read_config(

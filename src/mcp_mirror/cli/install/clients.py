@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import Final, Literal
 
 from mcp_mirror.cli.install.entries import EntryShape
+from mcp_mirror.errors import ConfigError
 
 Base = Literal["home", "config", "xdg", "project", "claude", "codex", "opencode"]
 """The folder that a path is relative to; see `Machine.folder`."""
@@ -289,9 +290,17 @@ ANY_CLIENT: Final = Client(
 
 
 def current_machine() -> Machine:
-    """Return this machine, with the current folder as the project."""
+    """Return this machine, with the current folder as the project.
+
+    Raises:
+        ConfigError: The current folder was removed.
+    """
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  # also works without a home folder
-    return Machine(sys.platform, home, Path.cwd(), os.environ)
+    try:
+        project = Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError("The current folder was removed. Change to another folder, then try again.") from None
+    return Machine(sys.platform, home, project, os.environ)
 
 
 def each_file(machine: Machine) -> Iterator[tuple[Client, Place, Path]]:

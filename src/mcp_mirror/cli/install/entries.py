@@ -8,6 +8,7 @@ other users of the machine can read command lines.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from mcp_mirror.settings.upstreams import is_sse_address
 HEADER_VARIABLE: Final = "MCP_MIRROR_HEADER_"
 URL_VARIABLE: Final = "MCP_MIRROR_URL"
 _COMMANDS: Final = ("command", "cmd")
+_ENVIRONMENTS: Final = ("env", "envs", "environment")
 _URLS: Final = ("url", "httpUrl", "serverUrl", "uri", "baseUrl")
 _HEADERS: Final = ("headers", "http_headers", "env_http_headers", "bearer_token_env_var", "requestOptions")
 _SIGN_IN: Final = ("oauth", "auth", "authProviderType", "headersHelper", "scopes")
@@ -28,6 +30,12 @@ _PROGRAMS: Final = frozenset({"mcp-mirror", "mcp_mirror"})
 _SUBCOMMANDS: Final = frozenset({"serve", "wrap", "memory"})
 _ASKED: Final = "${input:"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_HEADER_NAME: Final = re.compile(r"[^=:\s]+")
+"""As `wrap --header-env` reads it."""
+_WORD_OPTIONS: Final = frozenset({
+    "--url", "--header", "--header-env", "--name", "--suffix", "--capture", "--inline-budget", "--store",
+})  # fmt: skip
+"""Options of `wrap` with a value in the next word."""
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -95,11 +103,23 @@ def find_subcommand(entry: Any) -> str | None:
     It recognizes any form, such as `uvx mcp-mirror@latest serve` and `python -m mcp_mirror serve`.
     """
     words = read_words(entry)
-    for place, word in enumerate(words[:-1]):
-        name = re.split(r"[@=\[]", PurePath(word.replace("\\", "/")).name)[0].removesuffix(".exe")
-        if name in _PROGRAMS and words[place + 1] in _SUBCOMMANDS:
-            return words[place + 1]
-    return None
+    place = _find_place(words)
+    return words[place] if place else None
+
+
+def read_program(entry: Any) -> list[str]:
+    """Return the command of mcp-mirror in an entry that starts it, without the subcommand."""
+    words = read_words(entry)
+    return words[: _find_place(words)]
+
+
+def _find_place(words: Sequence[str]) -> int:
+    """Return the index of the mcp-mirror command; 0 if the words start another program."""
+    for place, (program, word) in enumerate(pairwise(words), 1):
+        name = re.split(r"[@=\[]", PurePath(program.replace("\\", "/")).name)[0].removesuffix(".exe")
+        if name in _PROGRAMS and word in _SUBCOMMANDS:
+            return place
+    return 0
 
 
 def is_wrapped(entry: Any) -> bool:
@@ -150,12 +170,23 @@ def read_server(entry: Mapping[str, Any]) -> Server | str:
     url = _first(entry, _URLS)
     if not isinstance(url, str):
         return "it has neither a command nor an address"
+    if not _can_split(url):
+        return "its address has an unknown form"
+    if not isinstance(_first(entry, _ENVIRONMENTS) or {}, dict):
+        return "its environment has an unknown form"
     headers = _read_headers(entry)
     if isinstance(headers, str):
         return headers
     kind = _read_type(entry)
     is_sse = kind == _SSE or (not kind and is_sse_address(url))
     return RemoteServer(url, headers, _read_variables(entry), is_sse)
+
+
+def _can_split(url: str) -> bool:
+    try:
+        return bool(urlsplit(url))
+    except ValueError:  # such as http://[HOST]/
+        return False
 
 
 def _read_local(command: Any, args: Any) -> Server | str:
@@ -176,9 +207,14 @@ def _read_headers(entry: Mapping[str, Any]) -> dict[str, str] | str:
         return "it has request options, which mcp-mirror does not support"
     headers = options.get("headers") if isinstance(options, dict) else None
     headers = headers or entry.get("headers") or entry.get("http_headers") or {}
-    if not isinstance(headers, dict):
+    if not isinstance(headers, dict) or not all(map(_is_header, headers.items())):
         return "its headers have an unknown form"
-    return {str(name): str(value) for name, value in headers.items()}
+    return {name: str(value) for name, value in headers.items()}
+
+
+def _is_header(header: tuple[Any, Any]) -> bool:
+    name, value = header
+    return bool(_HEADER_NAME.fullmatch(name)) and isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def _read_variables(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -277,24 +313,40 @@ def _replace_keys(
 
 
 def unwrap_entry(at: Location, entry: Mapping[str, Any], shape: EntryShape) -> list[Edit]:
-    """Return the edits that unwrap a wrapped entry, as well as the entry itself shows its original."""
+    """Return the edits that unwrap a wrapped entry, as well as the entry itself shows its original.
+
+    An entry without an original, such as a bare `mcp-mirror wrap`, stays as it is.
+    """
     key = next(key for key in _COMMANDS if entry.get(key))
     command = entry[key]
     words = read_words(entry)
-    start = words.index("wrap")
-    if "--" not in words[start:]:
-        return [Put(at, _unwrap_remote(entry, words[start + 1 :], shape))]
-    end = words.index("--", start)
+    start = _find_place(words) + 1
+    own = _find_own_command(words, start)
+    if own is None:
+        restored = _unwrap_remote(entry, words[start:], shape)
+        return [Put(at, restored)] if restored else []
     if isinstance(command, list):
-        return [DropFirst((*at, key), end + 1)]
+        return [DropFirst((*at, key), own)]
     place: Location = (*at, key) if isinstance(command, dict) else at
     inner = "path" if isinstance(command, dict) else key
-    return [Put((*place, inner), words[end + 1]), DropFirst((*place, "args"), end + 1)]
+    return [Put((*place, inner), words[own]), DropFirst((*place, "args"), own)]
+
+
+def _find_own_command(words: Sequence[str], start: int) -> int | None:
+    """Return the index of the server's own command after the options of `wrap`; None without one."""
+    place = start
+    while place < len(words) and words[place].startswith("-") and words[place] != "--":
+        place += 2 if words[place] in _WORD_OPTIONS else 1
+    place += words[place : place + 1] == ["--"]
+    return place if place < len(words) else None
 
 
 def _unwrap_remote(entry: Mapping[str, Any], words: Sequence[str], shape: EntryShape) -> dict[str, Any]:
+    """Return the entry of a remote server; empty if the words name no address."""
     env = dict(entry.get(shape.env) or {})
     url, is_sse, headers, variables = _read_options(words, env)
+    if not url:
+        return {}
     has_type = "type" in entry or shape.is_type_required
     restored: dict[str, Any] = {}
     if has_type:
@@ -315,7 +367,8 @@ def _read_options(words: Sequence[str], env: dict[str, str]) -> tuple[str, bool,
     url, is_sse = "", False
     headers: dict[str, str] = {}
     variables: dict[str, str] = {}
-    for option, value in zip(words, (*words[1:], ""), strict=True):
+    words = [part for word in words for part in _split_option(word)]
+    for option, value in zip(words, (*words[1:], ""), strict=False):
         if option == "--url":
             url = env.pop(URL_VARIABLE, value) if value == f"${{{URL_VARIABLE}}}" else value
         elif option == "--sse":
@@ -327,6 +380,11 @@ def _read_options(words: Sequence[str], env: dict[str, str]) -> tuple[str, bool,
             name, _, text = value.partition(":")
             variables[name] = text.strip()
     return url, is_sse, headers, variables
+
+
+def _split_option(word: str) -> list[str]:
+    option, _, value = word.partition("=")
+    return [option, value] if option in _WORD_OPTIONS and option != word else [word]
 
 
 def _restore_variables(variables: Mapping[str, str]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ backup does not have.
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final
 
-from mcp_mirror.cli.install.entries import find_subcommand, read_words, unwrap_entry, wrap_entry
+from mcp_mirror.cli.install.entries import find_subcommand, read_program, unwrap_entry, wrap_entry
 from mcp_mirror.cli.install.files import has_file, read_bytes, write_file
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import AddFirst, Document, Location, Remove, Restore, look_up
@@ -73,7 +74,10 @@ def plan_wrapping(
         else:
             left.append((entry.label, reason))
     if with_memory and (changed or any(entry.is_wrapped for entry in entries)):
-        after = _add_memory(after, target, program)
+        try:
+            after = _add_memory(after, target, program)
+        except ConfigError as error:
+            left.append(("the memory tools", str(error)))
     return InPlacePlan(target, document.data, after.data, restored, tuple(changed), tuple(left))
 
 
@@ -210,7 +214,7 @@ def _is_wrap_of(backup: Document, old: Entry | None, entry: Entry, target: Targe
     if old is None or old.find_reason(target.client, is_chosen=True) is not None:
         return False
     try:
-        return bool(look_up(_wrap(backup, old, target, _read_program(entry)).value, old.at) == entry.value)
+        return bool(look_up(_wrap(backup, old, target, read_program(entry.value)).value, old.at) == entry.value)
     except ConfigError:
         return False
 
@@ -225,21 +229,19 @@ def _wrap_like(backup: Document, document: Document, target: Target) -> bytes | 
         for key, entry in _by_key(list_entries(backup, target.place)).items():
             like = wrapped.get(key)
             if like is not None and entry.find_reason(target.client, is_chosen=True) is None:
-                after = _wrap(after, entry, target, _read_program(like))
-        return (_add_memory(after, target, _read_program(own[0])) if own else after).data
+                after = _wrap(after, entry, target, read_program(like.value))
+        return (_add_memory(after, target, read_program(own[0].value)) if own else after).data
     except ConfigError:
         return None
 
 
-def _by_key(entries: Iterable[Entry]) -> dict[tuple[Location, str], Entry]:
-    """Return entries by their block and name: indices of a list change."""
-    return {(entry.at[:-1], entry.name): entry for entry in entries}
-
-
-def _read_program(entry: Entry) -> list[str]:
-    """Return the command of mcp-mirror in an entry."""
-    words = read_words(entry.value)
-    return words[: words.index(find_subcommand(entry.value) or "")]
+def _by_key(entries: Iterable[Entry]) -> dict[tuple[Location, str, int], Entry]:
+    """Return entries by their block, name, and number among those of the same name: indices of a list change."""
+    found: dict[tuple[Location, str, int], Entry] = {}
+    for entry in entries:
+        number = next(number for number in count() if (entry.at[:-1], entry.name, number) not in found)
+        found[entry.at[:-1], entry.name, number] = entry
+    return found
 
 
 def _read_backup(target: Target) -> Document | None:

@@ -110,9 +110,10 @@ class Document(ABC):
         edits = tuple(edits)
         try:
             after = type(self)(self._mark + self._write(edits))
-        except ValueError:
+            is_as_meant = after.value == apply_edits(self.value, edits)
+        except (ValueError, RecursionError):
             raise ConfigError(UNSAFE) from None
-        if after.value != apply_edits(self.value, edits):
+        if not is_as_meant:
             raise ConfigError(UNSAFE)
         return after
 

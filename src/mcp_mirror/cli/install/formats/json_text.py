@@ -145,8 +145,10 @@ class JsonDocument(Document):
         known = list(members_with_offsets(self._json, span))
         place = next(place for place, (_, member) in enumerate(known) if member.key == key)
         offset, member = known[place]
-        if place + 1 < len(known):
-            return offset, known[place + 1][0], b""
+        if place + 1 < len(known):  # the exact inverse of `_add_first`: comments around the member stay
+            space = self._space_before(offset)
+            stop = self._json.index(b",", member.span.stop) + 1
+            return offset - len(space), stop + (not space and self._text[stop : stop + 1] == b" "), b""
         if place:
             return known[place - 1][1].span.stop, member.span.stop, b""
         return offset, span.stop - 1, b""

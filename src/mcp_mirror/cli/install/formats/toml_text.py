@@ -1,9 +1,10 @@
 """TOML, edited with `tomlkit`, which keeps comments and layout."""
 
 import copy
+import re
 import tomllib
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, NamedTuple
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
@@ -23,6 +24,11 @@ from mcp_mirror.cli.install.formats.document import (
     Restore,
 )
 from mcp_mirror.errors import ConfigError
+
+_HEADER: Final = re.compile(r"^[ \t]*\[[^\r\n]*", re.MULTILINE)
+_EMPTY_LINE: Final = re.compile(r"(?<=\n)\r?\n\Z")
+_COMMENTS: Final = re.compile(r"^(?:[ \t]*(?:#[^\r\n]*)?(?:\r?\n|\Z))+\Z", re.MULTILINE)
+"""The comments and empty lines at the end of a table."""
 
 
 class TomlDocument(Document):
@@ -44,12 +50,22 @@ class TomlDocument(Document):
             return UNSAFE
 
     def _write(self, edits: Iterable[Edit]) -> bytes:
+        edits = tuple(edits)
+        text, comments = self._text, dict[Location, str]()
+        for edit in edits:
+            if isinstance(edit, Remove):
+                text = _remove_table(text, edit.at)
+            elif isinstance(edit, Restore) or (isinstance(edit, Put) and isinstance(edit.value, dict)):
+                text, comments[edit.at] = _cut_comments(text, edit.at)
         try:
-            root = tomlkit.parse(self._text)
+            root = tomlkit.parse(text)
             tail = "".join(_edit(root, edit) for edit in edits)
             text = tomlkit.dumps(root)
         except (TOMLKitError, KeyError, TypeError, AttributeError):
             raise ConfigError(UNSAFE) from None
+        for at, comment in comments.items():
+            place = _find_table(text, at)
+            text = f"{text[: place.end]}{comment}{text[place.end :]}" if place else text
         if tail:
             text = text.rstrip("\r\n") + "\n" + tail
         if "\r\n" in self._text and "\n" not in self._text.replace("\r\n", ""):
@@ -68,7 +84,7 @@ def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
             _put(root, at, value)
         case Restore(at, source, source_at):
             assert isinstance(source, TomlDocument)  # noqa: S101  # the same file, earlier
-            _restore(_walk(root, at), source.read_table(source_at))
+            _restore(root, at, source.read_table(source_at))
         case Add(at, key, value, after):
             _add(_walk(root, at), key, value, after)
         case AddFirst(at, name, value):
@@ -76,7 +92,8 @@ def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
                 raise ConfigError(UNSAFE)
             return "\n" + tomlkit.dumps(_nest((*at, name), value))
         case Remove(at):
-            _walk(root, at[:-1]).remove(at[-1])
+            if at[-1] in _walk(root, at[:-1]):
+                del _walk(root, at[:-1])[at[-1]]
         case Prepend(at, new):
             _put_array(root, at, _prepend(_walk(root, at).as_string(), new))
         case DropFirst(at, count):
@@ -84,6 +101,57 @@ def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
             for _ in range(count):
                 del array[0]
     return ""
+
+
+class _Place(NamedTuple):
+    """The place of a table with a header of its own, as offsets."""
+
+    start: int
+    end: int
+    """After its last key; the next line may be a comment."""
+    next: int
+    """The next header, or the end of the text."""
+
+
+def _find_table(text: str, at: Location) -> _Place | None:
+    for header in _HEADER.finditer(text):
+        if _read_header(header[0]) == at:
+            following = _HEADER.search(text, header.end())
+            stop = following.start() if following else len(text)
+            rest = _COMMENTS.search(text, header.end(), stop)
+            return _Place(header.start(), rest.start() if rest else stop, stop)
+    return None
+
+
+def _remove_table(text: str, at: Location) -> str:
+    """Return the text without a table and the empty line before it.
+
+    `tomlkit` would also remove the comments after it.
+    """
+    place = _find_table(text, at)
+    if place is None:
+        return text
+    empty = _EMPTY_LINE.search(text, 0, place.start)
+    return text[: empty.start() if empty else place.start] + text[place.end :]
+
+
+def _cut_comments(text: str, at: Location) -> tuple[str, str]:
+    """Return the text without the comments after a table, and these: `tomlkit` would add keys after them."""
+    place = _find_table(text, at)
+    return (text[: place.end] + text[place.next :], text[place.end : place.next]) if place else (text, "")
+
+
+def _read_header(line: str) -> Location:
+    """Return the keys of a table's header; empty for any other line."""
+    found: list[str] = []
+    try:
+        value: Any = tomllib.loads(line)
+    except ValueError:
+        return ()
+    while value:
+        [(key, value)] = value.items()
+        found.append(key)
+    return tuple(found)
 
 
 def _walk(value: Any, at: Location) -> Any:
@@ -98,11 +166,9 @@ def _put(root: Any, at: Location, value: Any) -> None:
         return
     table = _walk(root, at)
     for key in [key for key in table if key not in value]:
-        table.remove(key)
+        del table[key]
     for key, member in value.items():
-        if key not in table:
-            table.add(key, _inline(member))
-        elif table[key].unwrap() != member:
+        if key not in table or table[key].unwrap() != member:
             table[key] = _inline(member)
 
 
@@ -123,13 +189,15 @@ def _inline(value: Any) -> Any:
     return table
 
 
-def _restore(table: Any, source: Any) -> None:
+def _restore(root: Any, at: Location, source: Any) -> None:
+    table = _walk(root, at)
+    if isinstance(table, InlineTable):
+        _walk(root, at[:-1])[at[-1]] = copy.deepcopy(source)
+        return
     for key in [key for key in table if key not in source]:
-        table.remove(key)
+        del table[key]
     for key in source:
-        if key not in table:
-            table.add(key, copy.deepcopy(source[key]))
-        elif table[key].unwrap() != source[key].unwrap():
+        if key not in table or table[key].unwrap() != source[key].unwrap():
             table[key] = copy.deepcopy(source[key])
 
 

@@ -28,9 +28,21 @@ _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _UNPRINTABLE: Final = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 """Characters that JSON may contain in strings and YAML must not."""
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
+_MERGE: Final = "tag:yaml.org,2002:merge"
 
 Splice = tuple[int, int, str]
 """Start and stop of the replaced characters, and the new text."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads every key as its text, also `yes`, `1` and `~`, as clients do: keys are names."""
+
+    def compose_mapping_node(self, anchor: Any) -> MappingNode:
+        node = super().compose_mapping_node(anchor)
+        for key, _ in node.value:
+            if isinstance(key, ScalarNode) and key.tag != _MERGE:
+                key.tag = self.DEFAULT_SCALAR_TAG
+        return node
 
 
 class YamlDocument(Document):
@@ -43,8 +55,8 @@ class YamlDocument(Document):
         self._text = data[len(self._mark) :].decode()
         self._newline = "\r\n" if "\r\n" in self._text else "\n"
         try:
-            self._root: Any = yaml.compose(self._text, Loader=yaml.SafeLoader)
-            value = yaml.safe_load(self._text)
+            self._root: Any = yaml.compose(self._text, Loader=_Loader)
+            value = yaml.load(self._text, Loader=_Loader)  # noqa: S506  # a safe loader
         except yaml.YAMLError as error:
             raise ValueError(" ".join(str(error).split())) from None
         self.value: Any = {} if value is None else value
