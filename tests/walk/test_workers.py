@@ -286,3 +286,11 @@ async def test_settings_that_workers_cannot_have_are_refused(
     ended = await run("serve", "--config", str(configured({"raw": raw()}, store=store)), *options)
     assert ended.code == 2
     assert message in ended.err
+
+
+async def test_workers_refuse_metrics_ports_over_the_largest(configured: Configured, run: Run, raw: Any) -> None:
+    server = {"metrics": "127.0.0.1:65534"}
+    config = configured({"raw": raw()}, store={"kind": "disk"}, server=server)
+    ended = await run("serve", "--config", str(config), "--http", "127.0.0.1:0", "--workers", "3")
+    assert ended.code == 2
+    assert ended.err.strip().endswith("65534 is too high. Set a port up to 65533.")
