@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
-from mcp_mirror.core.text_format import guess_format, measure_heading
+from mcp_mirror.core.text_format import guess_format, has_false_columns, measure_heading
 
 LOG = "".join(f"{n:05} {'ERROR disk' if n % 3 else 'info ok'} request took {n} ms\n" for n in range(50))
 STAMPED = "".join(f"2026-11-21 10:00:{n:02} worker-{n} took the job\n" for n in range(30))
@@ -12,6 +12,10 @@ SCRIPT = 'const a = 1;\nlet b = a + 1;\nfunction add(x, y) {\n  return x + y;\n}
 PROSE = "It was warm, and the sun shone.\nNobody spoke, for once.\nThe end, they said, comes later.\n"
 MARKDOWN = "# Title\n\nSome **bold** words and a [link](https://example.org).\n\n- one\n- two\n\n```sh\nls\n```\n"
 DIFF = "diff --git a/x b/x\nindex 1..2 100644\n--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n-a\n+b\n"
+PARAGRAPHS = "".join(f"Paragraph {n} is about cells, and it ends here.\n\n" for n in range(9))
+PYTHON_LOG = "".join(f"2026-11-21 10:00:{n:02},{n:03} - root - INFO - took job {n}\n" for n in range(30))
+SERVER_LOG = "".join(f"2026/11/21 10:00:{n:02} [error] 7#7: open() failed, client: 192.0.2.{n}\n" for n in range(30))
+STATEMENTS = "INSERT INTO orders VALUES (1, 'a');\n" * 9
 SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n"
 
 
@@ -43,6 +47,25 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
         ("['a', 'b']", "Python literal"),
         ("[INFO] 'a', started", ""),
         (PROSE, ""),
+        (PARAGRAPHS, ""),
+        ("One said no; another yes?\nOne went; another stayed.\nOne slept; another did not.\n", ""),
+        ("The long way home led past the mill, which had stood empty for years\n" * 4, ""),
+        ("1, Buy milk.\n2, Sell it.\n3, Rest now.\n", "CSV, 2 columns"),
+        ("id, task\n1, Buy milk.\n2, Sell it.\n", "CSV, 2 columns"),
+        ("Here they are, sorted:\nBonn,3\nRome,4\n", "CSV, 2 columns"),
+        ("Lovelace, Ada\nByron, Anne\nKing, William\n", "CSV, 2 columns"),
+        ("- Buy milk, today\n- Sell it, later\n- Rest, now\n", ""),
+        ("1. Buy milk, today\n2. Sell it, later\n3. Rest, now\n", ""),
+        ("- one,1\n- two,2\n- three,3\n", "CSV, 2 columns"),
+        ("It was late in the year | It was cold in the house\n" * 3, "CSV, 2 columns"),
+        (PYTHON_LOG, "log"),
+        (SERVER_LOG, "log"),
+        ("10:00:01,500,ok\n10:00:02,501,ok\n10:00:03,502,ok\n", "CSV, 3 columns"),
+        ("2026-11-21 10:00:01, 3\n2026-11-21 10:00:02, 4\n2026-11-21 10:00:03, 5\n", "CSV, 2 columns"),
+        ("ERROR, 3\nINFO, 4\nINFO, 5\n", "CSV, 2 columns"),
+        (STATEMENTS, ""),
+        ("def f(a, b):\n    g(a, b)\n    return h(b, a)\n", "source code"),
+        ('name,"unit (m"\n1,"2)"\n3,4\n', "CSV, 2 columns"),
         (LOG, "log"),
         (STAMPED, "log"),
         ("one\ntwo\n", ""),
@@ -95,3 +118,10 @@ def test_hostile_texts_are_recognised_in_linear_time(text: str) -> None:
 def test_a_heading_ends_where_a_table_begins() -> None:
     assert measure_heading("[Reading]\nof 2\n\nid,name\n1,a\n2,b\n", is_whole=True) == len("[Reading]\nof 2\n\n")
     assert measure_heading("id,name\n1,a\n2,b\n\n3,c\n", is_whole=True) == 0
+
+
+def test_lines_with_equally_many_commas_may_have_no_columns() -> None:
+    for text in (PARAGRAPHS, PYTHON_LOG, SERVER_LOG, STATEMENTS, "[Reading]\n\n" + PARAGRAPHS, "PID: 1, Name: a\n" * 3):
+        assert has_false_columns(text, is_whole=True)
+    for text in (PROSE, "id,name\n1,a\n2,b\n", "id\n1\n2\n", "", "a,b\n1,2\n"):
+        assert not has_false_columns(text, is_whole=True)

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
@@ -17,6 +18,17 @@ _MIN_LINES, _MIN_COLUMNS = 3, 2
 _HEADING: Final = re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n")
 """A few lines before an empty one."""
 _AFTER_HEADING: Final = " after a heading"
+_PUNCTUATION: Final = (",", ";")
+"""Delimiters that are also in prose and code."""
+_MIN_WORDS: Final = 4
+"""Words of a cell, on average, from which lines are prose; cells of a log have at least half as many."""
+_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+_NUMBER: Final = re.compile(r"\s*[-+]?\d[\d.]*%?\s*")
+_SENTENCE_END: Final = re.compile(r"[.!?:;\u2026][\"')\]]*\s*$")
+_LIST_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+[.)]) \S")
+_TIME_WITH_COMMA: Final = re.compile(r"\d\d:\d\d:\d\d,\d{3}(?=[\s\]])")
+"""A time with milliseconds, as Python's logging writes it."""
+_BRACKETS: Final = ("()", "[]", "{}")
 
 _HTML: Final = re.compile(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 _TAGS: Final = re.compile(r"</?(?:div|p|span|a|table|tr|td|ul|li|h[1-6]|br)\b[^>]*>", re.IGNORECASE)
@@ -73,6 +85,19 @@ def measure_heading(head: str, *, is_whole: bool) -> int:
     return heading.end() if heading else 0
 
 
+def has_false_columns(head: str, *, is_whole: bool) -> bool:
+    """Whether lines have as many commas or semicolons each without being CSV: prose, a log, a list or code.
+
+    Args:
+        head: As for `guess_format`.
+        is_whole: As for `guess_format`.
+    """
+    heading = _HEADING.match(head)
+    starts = (0, heading.end()) if heading else (0,)
+    found = (_find_columns(_read_lines(head[start:], is_whole=is_whole)) for start in starts)
+    return any(columns is not None and columns.are_false for columns in found)
+
+
 def _read_lines(head: str, *, is_whole: bool) -> list[str]:
     """The first lines of a text, without empty ones and without a line that may be cut."""
     lines = [line for line in head.splitlines()[: _MAX_LINES + 1] if line.strip()]
@@ -103,17 +128,68 @@ def _detect_json_lines(_: str, lines: Sequence[str]) -> str:
 
 
 def _detect_csv(_: str, lines: Sequence[str]) -> str:
+    columns = _find_columns(lines)
+    return "" if columns is None or columns.are_false else f"{columns.name}, {len(columns.rows[0])} columns"
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Lines that a delimiter splits into equally many cells."""
+
+    name: str
+    """CSV or TSV."""
+    delimiter: str
+    rows: list[list[str]]
+
+    @property
+    def are_false(self) -> bool:
+        """Whether the first line and most others are prose, code, or lines of a log or list, and not a row."""
+        tests = (self._has_open_brackets, self._has_time, self._is_item, self._is_log_line, self._is_prose)
+        return _repeats_labels(self.rows) or (
+            self.delimiter in _PUNCTUATION
+            and any(test(self.rows[0]) and 2 * sum(map(test, self.rows)) > len(self.rows) for test in tests)
+        )
+
+    def _has_open_brackets(self, row: Sequence[str]) -> bool:
+        """Whether brackets open in one cell and close in another, as in a call with two arguments."""
+        return _is_balanced(self.delimiter.join(row)) and not all(map(_is_balanced, row))
+
+    def _has_time(self, row: Sequence[str]) -> bool:
+        return _TIME_WITH_COMMA.search(self.delimiter.join(row)) is not None
+
+    def _is_item(self, row: Sequence[str]) -> bool:
+        return _is_spaced(row) and _LIST_ITEM.match(row[0]) is not None
+
+    def _is_log_line(self, row: Sequence[str]) -> bool:
+        has_words = 2 * len(_WORD.findall(row[0])) >= _MIN_WORDS
+        return _is_spaced(row) and has_words and _LOG.match(row[0]) is not None
+
+    def _is_prose(self, row: Sequence[str]) -> bool:
+        is_sentence = _SENTENCE_END.search(row[-1]) or sum(len(cell.split()) for cell in row) >= _MIN_WORDS * len(row)
+        return _is_spaced(row) and bool(is_sentence) and not any(map(_NUMBER.fullmatch, row))
+
+
+def _find_columns(lines: Sequence[str]) -> _Columns | None:
     for delimiter, name in (("\t", "TSV"), (",", "CSV"), (";", "CSV"), ("|", "CSV")):
-        if not lines or delimiter not in lines[0]:
+        if len(lines) < _MIN_LINES or delimiter not in lines[0]:
             continue
         try:
             rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
         except csv.Error:
             continue
         width = len(rows[0])
-        if width >= _MIN_COLUMNS and len(lines) >= _MIN_LINES and {len(row) for row in rows} == {width}:
-            return "" if _repeats_labels(rows) else f"{name}, {width} columns"
-    return ""
+        if width >= _MIN_COLUMNS and {len(row) for row in rows} == {width}:
+            return _Columns(name, delimiter, rows)
+    return None
+
+
+def _is_spaced(row: Sequence[str]) -> bool:
+    """Whether a space follows each delimiter, as in prose."""
+    return all(cell[:1] == " " for cell in row[1:])
+
+
+def _is_balanced(text: str) -> bool:
+    return all(text.count(opening) == text.count(closing) for opening, closing in _BRACKETS)
 
 
 def _detect_python_literal(head: str, _: Sequence[str]) -> str:

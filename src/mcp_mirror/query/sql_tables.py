@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
-from mcp_mirror.core.text_format import guess_format, measure_heading
+from mcp_mirror.core.text_format import guess_format, has_false_columns, measure_heading
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.query.select import find_embedded_json
 from mcp_mirror.query.texts import decode_string
@@ -118,7 +118,9 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
 def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     """Make a table of a text: of the table that it draws with bars, or of CSV or TSV, which a heading may precede."""
     head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
-    if not guess_format(head, is_whole=is_whole).startswith("table"):
+    if has_false_columns(head, is_whole=is_whole):
+        _load_lines(database, name, data)
+    elif not guess_format(head, is_whole=is_whole).startswith("table"):
         heading = measure_heading(head, is_whole=is_whole)
         _load_csv(database, name, data[len(head[:heading].encode()) :])
     elif drawn := find_pipe_table(data.decode(errors="replace")):
