@@ -112,6 +112,8 @@ def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expe
     [
         (b'"[1, 2.50]"', b"[1, 2.50]"),
         (b'" {\\"a\\": 1e400}\\n"', b'{"a": 1e400}'),
+        (b'"\\ufeff[1, 2.50]"', b"[1, 2.50]"),
+        (b'"\\ufeff{\\"a\\": 1}\\n{\\"a\\": 2}"', None),
         (b'"7"', None),
         (b'"[1, 2"', None),
         (b'"' + b"[" * 5000 + b'"', None),

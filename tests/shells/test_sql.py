@@ -108,6 +108,9 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         "id;name\r\n1;a\r\n2;b",
         "id\tname\n1\ta\n2\tb\n",
         "\ufeffid,name\n1,a\n2,b\n",
+        '\ufeff[{"id":1,"name":"a"},{"id":2,"name":"b"}]',
+        '\ufeff{"id":1,"name":"a"}\n{"id":2,"name":"b"}',
+        "\ufeff| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",
         "[{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]",
         "Found 2 rows:\n[{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]",
         "[Reading 3 lines]\n\nid,name\n1,a\n2,b\n",
@@ -178,6 +181,32 @@ def test_a_text_has_the_columns_of_its_header_or_its_lines(
 def test_values_come_back_as_they_were_sent(value: list[dict[str, Any]], kind: tuple[str, ...]) -> None:
     assert types(value)["a"] in kind
     assert rows("FROM t", t=value) == value
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["F", "F"], "VARCHAR"),
+        (["t", "f"], "VARCHAR"),
+        (["yes", "no"], "VARCHAR"),
+        (["true", "yes"], "VARCHAR"),
+        (["0x1F", "0x20"], "VARCHAR"),
+        (["0xdeadbeefdeadbeefdead", "7"], "VARCHAR"),
+        (["0b101", "0b11"], "VARCHAR"),
+        (["true", "False"], "BOOLEAN"),
+        (["1", "-2"], "BIGINT"),
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["a,b,b\n{},1,0x1\n{},2,0x2\n", "| a | b | b |\n|--|--|--|\n| {} | 1 | 0x1 |\n| {} | 2 | 0x2 |\n"]
+)
+def test_texts_of_csv_are_not_rewritten_as_booleans_or_numbers(cells: list[str], kind: str, form: str) -> None:
+    text = form.format(*cells)
+    assert types(text) == {"a": kind, "b": "BIGINT", "b_1": "VARCHAR"}
+    found = rows("FROM t", t=text)
+    assert [row["b_1"] for row in found] == ["0x1", "0x2"]
+    if kind == "VARCHAR":
+        assert [row["a"] for row in found] == cells
 
 
 def test_types_are_found_in_all_rows_so_that_no_late_value_changes() -> None:

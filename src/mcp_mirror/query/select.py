@@ -75,6 +75,7 @@ def find_embedded_json(blob: Buffer) -> bytes | None:
         text = msgspec.json.decode(blob, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    text = text.removeprefix("\ufeff")  # the byte order mark of a file
     for match in islice(_CONTAINER.finditer(text, 0, _HEAD), _MAX_STARTS):
         rest = text[match.start() :]
         if (found := _read_container(rest)) is not None:

@@ -6,6 +6,7 @@ and times. Errors of DuckDB pass on to the caller.
 
 import base64
 import binascii
+import codecs
 import csv
 import io
 import os
@@ -36,6 +37,11 @@ _CSV: Final = (
 _LINES: Final = (
     "auto_detect = false, header = false, delim = E'\\x01', quote = '', escape = '', columns = {'line': 'VARCHAR'}"
 )
+_INTEGERS: Final = ("BIGINT", "HUGEINT")
+_PREFIXED: Final = re.compile(rb"0[xXbB]")
+"""The prefix of hexadecimal and binary integers."""
+_PLAIN: Final = r"\s*(?i:true|false|[+-]?\d+)\s*"
+"""Booleans and integers that have only one meaning."""
 _NORMALIZED: Final = re.compile(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP)(?=[,)\[]|$)')
 """Names in quotes, and types whose values would not be written as they were sent."""
 _RENAMED: Final = re.compile(r"(.+)_\d+")
@@ -80,7 +86,7 @@ def load_table(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> No
     elif head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
         _load_bytes(database, table.name, decoded)
     elif head.startswith(b'"'):
-        data = decode_string(blob).encode()
+        data = decode_string(blob).encode().removeprefix(codecs.BOM_UTF8)
         start = data[:_HEAD]
         is_embedded = _HEADED.match(start) or is_python_literal(start.decode(errors="ignore"))
         inner = find_embedded_json(blob) if is_embedded else None
@@ -98,7 +104,8 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     """Make a table of the bytes of a file: Parquet, JSON, JSON lines, CSV or TSV; of any other text, a row per line."""
     import duckdb  # noqa: PLC0415  # an extra
 
-    start = data[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
+    data = data.removeprefix(codecs.BOM_UTF8)
+    start = data[:_HEAD].lstrip()
     if data.startswith(_PARQUET):
         with _open_as_file(data) as path:
             _create(database, name, f"read_parquet({path})")
@@ -126,10 +133,9 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     elif drawn := find_pipe_table(data.decode(errors="replace")):
         rows = io.StringIO()
         csv.writer(rows, lineterminator="\n").writerows((drawn.header, *drawn.rows))
-        with _open_as_file(rows.getvalue().encode()) as path:
-            _create(
-                database, name, f"read_csv({path}, header = true, delim = ',', quote = '\"', escape = '\"', {_CSV})"
-            )
+        data = rows.getvalue().encode()
+        with _open_as_file(data) as path:
+            _read_csv(database, name, data, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
     else:
         _load_lines(database, name, data)
 
@@ -139,11 +145,9 @@ def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
 
     with _open_as_file(data) as path:
         # The dialect of the first rows saves two thirds of the time. If it does not fit all rows, all rows decide.
-        for find_dialect in (_sniff_dialect, lambda *_: ""):
+        for sample in ("", ", sample_size = -1"):
             try:
-                dialect = find_dialect(database, path)
-                _create(database, name, f"read_csv({path}, compression = 'none', {dialect}{_CSV})")
-                columns = _describe(database, _quote_name(name))
+                columns = _read_csv(database, name, data, f"{path}{_sniff_dialect(database, path, sample)}")
             except duckdb.OutOfMemoryException:
                 raise
             except duckdb.Error:
@@ -158,13 +162,43 @@ def _load_lines(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         _create(database, name, f"read_csv({path}, compression = 'none', {_LINES})")
 
 
-def _sniff_dialect(database: "DuckDBPyConnection", path: str) -> str:
-    """Return the options for the delimiter and the quotes of the first rows; quotes may follow in later rows."""
-    sniffed = f"sniff_csv({path}, compression = 'none', skip = 0, comment = '')"
-    [(delimiter, quote, escape)] = database.execute(f"SELECT Delimiter, Quote, Escape FROM {sniffed}").fetchall()  # noqa: S608  # a path of this module
+def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: str) -> dict[str, str]:
+    """Make a table of a CSV file, and return the types of its columns.
+
+    Columns with texts that DuckDB would write differently are text: `F` and `yes`, which it takes for booleans, and
+    numbers such as `0x1F`.
+
+    Args:
+        database: The database.
+        name: The name of the table.
+        data: The bytes of the file.
+        source: Its path and dialect, as arguments of `read_csv`.
+    """
+    source = f"{source}, compression = 'none'"
+    _create(database, name, f"read_csv({source}, {_CSV})")
+    columns = _describe(database, _quote_name(name))
+    has_prefixes = _PREFIXED.search(data) is not None
+    doubtful = [one for one, kind in columns.items() if kind == "BOOLEAN" or (has_prefixes and kind in _INTEGERS)]
+    if not doubtful:
+        return columns
+    checks = ", ".join(f"bool_and(regexp_full_match({_quote_name(one)}, '{_PLAIN}'))" for one in doubtful)
+    found = database.execute(f"SELECT {checks} FROM read_csv({source}, {_CSV}, all_varchar = true)").fetchone()  # noqa: S608  # quoted names
+    texts = [one for one, is_plain in zip(doubtful, found or (), strict=True) if is_plain is False]
+    if texts:
+        types = ", ".join(f"{_quote_text(one)}: 'VARCHAR'" for one in texts)
+        _create(database, name, f"read_csv({source}, {_CSV}, types = {{{types}}})")
+    return columns | dict.fromkeys(texts, "VARCHAR")
+
+
+def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> str:
+    """Return the options for the delimiter, the quotes and the header of a sample; quotes may follow in later rows."""
+    sniffed = f"sniff_csv({path}, compression = 'none', skip = 0, comment = ''{sample})"
+    columns = "Delimiter, Quote, Escape, HasHeader"
+    [(delimiter, quote, escape, has_header)] = database.execute(f"SELECT {columns} FROM {sniffed}").fetchall()  # noqa: S608  # a path of this module
     quote = quote if len(quote) == 1 else '"'
     options = {"delim": delimiter, "quote": quote, "escape": escape if len(escape) == 1 else quote}
-    return "".join(f"{name} = {_quote_text(value)}, " for name, value in options.items())
+    dialect = "".join(f", {name} = {_quote_text(value)}" for name, value in options.items())
+    return f"{dialect}, header = {has_header}"
 
 
 def _load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: FileSpan | bytes = b"") -> None:
