@@ -108,6 +108,7 @@ def members(value: object) -> dict[str, Any]:
         ({"a": array("B", b"\xff\xfe\xfb")}, {"a": "//77"}),
         ({"a": array("i", [1, 2])}, {"a": [1, 2]}),
         (timedelta(days=1), "P1D"),
+        ({True: 1, False: {None: 2}, 1.5: 3}, {"true": 1, "false": {"null": 2}, "1.5": 3}),
         ({1: Unit.CELSIUS, "at": date(2026, 1, 2)}, {"1": "C", "at": "2026-01-02"}),
         ([UUID(int=0), Decimal("1.10")], ["00000000-0000-0000-0000-000000000000", "1.10"]),
         (Path("/a"), "/a"),
@@ -276,9 +277,21 @@ def test_the_error_for_a_value_without_json_names_its_type(value: object) -> Non
         convert_result(value)
 
 
+@pytest.mark.parametrize("key", [(1, 2), frozenset({1}), Size(1, 2)])
+def test_the_error_for_a_key_that_json_lacks_names_its_type(key: object) -> None:
+    with pytest.raises(MirrorError, match=r"a key is a (tuple|frozenset|list), and JSON's keys are texts"):
+        convert_result({"counts": {key: 1}})
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        return self.args[5]  # type: ignore[no-any-return]  # the mistake
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
+        (UnreadableError(), "load failed: UnreadableError: (its message cannot be read: IndexError)"),
         (ValueError("no such city"), "load failed: ValueError: no such city"),
         (KeyError(), "load failed: KeyError"),
         (ToolError("Take another city."), "load failed: Take another city."),

@@ -293,6 +293,8 @@ def test_options_are_a_policy() -> None:
         ({"capture": "sometimes"}, "`capture` of a tool must be one of auto, large, always, never, not 'sometimes'."),
         ({"timeout": 0}, "`timeout` of a tool must be a number of seconds above 0"),
         ({"timeout": float("nan")}, "`timeout` of a tool must be a number of seconds above 0"),
+        ({"timeout": "5"}, "`timeout` of a tool must be a number of seconds above 0"),
+        ({"inline_budget": "5"}, "`inline_budget` of a tool must be a number of tokens, 0 or more."),
         ({"inline_budget": -1}, "`inline_budget` of a tool must be a number of tokens, 0 or more."),
         (
             {"cature": "never"},

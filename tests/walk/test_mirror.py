@@ -183,6 +183,8 @@ async def test_a_tool_function_is_unchanged_and_gets_values_of_its_types() -> No
         ),
         ("average_mirrored", '{"values": ', "The arguments are not a JSON object: "),
         ("average_mirrored", "[1]", "The arguments are not a JSON object: "),
+        ("average_mirrored", [1], "The arguments are not a JSON object: Expected `object`, got `array`"),
+        ("average_mirrored", 5, "The arguments are not a JSON object: Expected `object`, got `int`"),
         ("average_mirrored", {"values": object()}, "A value of type dict cannot be encoded as JSON: "),
         ("averag", {}, "Unknown tool 'averag'. Nearest are average_mirrored."),
         ("within_mirrored", {"values": ["x" * 300_000], "bounds": {"least": 1}}, "values.0: Input should be a valid n"),
@@ -196,6 +198,25 @@ async def test_errors_of_calls_are_replies(name: str, arguments: Any, message: s
         assert "Traceback" not in reply.text
         assert __file__ not in reply.text
         assert not (await mirror.call("load_table_mirrored", {"city": "Bonn"})).is_error
+
+
+async def test_a_task_that_a_function_awaits_may_be_cancelled() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    async def wait() -> None:
+        waiting = asyncio.create_task(asyncio.sleep(BOUND))
+        waiting.cancel()
+        await waiting
+
+    @mirror.tool
+    def drop() -> None:
+        raise asyncio.CancelledError
+
+    async with mirror:
+        for name in ("wait", "drop"):
+            reply = await mirror.call(f"{name}_mirrored")
+            assert (reply.is_error, reply.text) == (True, f"{name} failed: CancelledError")
 
 
 async def test_a_call_names_the_conversation_that_its_reply_goes_into() -> None:

@@ -38,6 +38,7 @@ _MAX_REPEATED_BYTES: Final = 1 << 20
 _MAX_SMALL_ITEMS: Final = 64
 """Maximum items of a small list of scalars."""
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+_ENCODED_VALUES: Final = frozenset({dict, list, tuple, set, frozenset})
 
 Result = Mapping[str, Buffer]
 """The members of a tool's result, JSON text."""
@@ -87,7 +88,7 @@ def convert_failure(tool: str, error: BaseException) -> Result:
     """
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    kind, message = type(error).__name__, str(error)
+    kind, message = type(error).__name__, _read_message(error)
     if not isinstance(error, MirrorError):
         message = f"{kind}: {message}" if message else kind
     text = f"{tool} failed: {message}"
@@ -96,6 +97,13 @@ def convert_failure(tool: str, error: BaseException) -> Result:
         "content": _encode([{"type": "text", "text": text.encode("utf-8", "replace").decode()}]),
         "isError": b"true",
     }
+
+
+def _read_message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001  # the exception's own code failed
+        return f"(its message cannot be read: {type(failure).__name__})"
 
 
 def write_json(value: object) -> bytes:
@@ -276,8 +284,16 @@ def _convert_named_tuples(value: Any) -> Any:
     return value
 
 
+_KEYS: Final[Mapping[object, str]] = {None: "null", True: "true", False: "false"}
+"""The keys for which `json` writes these texts, and the encoder asks."""
+
+
 def _convert_unknown(value: object) -> object:
-    """Convert a value of an unknown type to types that the encoder knows."""
+    """Convert a value or a key of an unknown type to types that the encoder knows."""
+    if value is None or isinstance(value, bool):
+        return _KEYS[value]
+    if type(value) in _ENCODED_VALUES:  # the encoder asks for these only as keys
+        raise TypeError(f"a key is a {type(value).__name__}, and JSON's keys are texts")
     if isinstance(value, BaseModel):
         return _with_named_tuples(value.model_dump(by_alias=True))
     if is_scalar(type(value)):

@@ -98,7 +98,7 @@ def read_function(
     """
     if not callable(function):
         raise MirrorError("Only a function can be a tool: write @mirror.tool, or @mirror.tool(name=...) with options.")
-    named = name if name is not None else str(getattr(function, "__name__", ""))
+    named = str(name if name is not None else getattr(function, "__name__", ""))
     if not _NAME.fullmatch(named):
         raise MirrorError(
             f"{named!r} is not a valid tool name: a name has 1 to 128 of A-Z, a-z, 0-9, _, - and dots. "
@@ -194,8 +194,10 @@ def read_policy(options: ToolOptions) -> ToolPolicy:
         raise MirrorError(
             f"`capture` of a tool must be one of {', '.join(get_args(CaptureMode))}, not {policy.capture!r}."
         )
-    if policy.inline_budget is not None and policy.inline_budget < 0:
+    budget: Any = policy.inline_budget
+    timeout: Any = policy.timeout
+    if budget is not None and not (isinstance(budget, int) and budget >= 0):
         raise MirrorError("`inline_budget` of a tool must be a number of tokens, 0 or more.")
-    if policy.timeout is not None and not policy.timeout > 0:
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
         raise MirrorError("`timeout` of a tool must be a number of seconds above 0.")
     return policy

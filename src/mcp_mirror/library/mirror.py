@@ -474,7 +474,10 @@ async def _run_script(
 def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> bytes:
     if isinstance(arguments, Mapping):
         return write_json(arguments)
-    raw = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments or b""
+    raw: Any = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments
+    if not isinstance(raw, bytes | bytearray | None):  # the error names its JSON type
+        raw = write_json(raw)
+    raw = raw or b""
     try:
         msgspec.json.decode(raw.strip() or b"{}", type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

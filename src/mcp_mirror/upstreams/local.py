@@ -3,6 +3,7 @@
 The arguments of a call are decoded once, for the function; its result is encoded once, for the memory.
 """
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
@@ -199,6 +200,11 @@ class LocalUpstream:
             )
         except ToolError:
             raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return convert_failure(function.name, error)  # of a task that the function awaits
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the model gets every error of a function
             return convert_failure(function.name, error)
 
@@ -221,7 +227,7 @@ def _call_now(function: Function, arguments: bytes) -> Any:
         return returned if is_pending else _Done(convert_result(returned))
     except ToolError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # as above
+    except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  # as above
         return _Done(convert_failure(function.name, error))
 
 
