@@ -46,6 +46,8 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
         ("[('a', 1), ('b', 2)]", "Python literal"),
         ("['a', 'b']", "Python literal"),
         ("[INFO] 'a', started", ""),
+        ("['a', 'b']\nare the first paragraphs.\n", ""),
+        ("# Rows\n\n- **one**\n\n['a', 'b']\n", "Markdown"),
         (PROSE, ""),
         (PARAGRAPHS, ""),
         ("One said no; another yes?\nOne went; another stayed.\nOne slept; another did not.\n", ""),
@@ -96,6 +98,13 @@ def test_a_line_that_is_cut_does_not_count() -> None:
     assert guess_format("a,b\n1,2\n3,4\n5,6\n7", is_whole=True) == ""
     assert guess_format("only one line that is cut", is_whole=False) == ""
     assert guess_format("a,b\n" * 100 + "x", is_whole=True) == "CSV, 2 columns"
+
+
+def test_a_python_literal_ends_with_its_bracket() -> None:
+    head = "[{'id': 1, 'name': 'a'}, {'id': 2, 'na"
+    assert guess_format(head, is_whole=False) == "Python literal"
+    assert guess_format(head, is_whole=False, end="me': 'b'}]\n") == "Python literal"
+    assert guess_format(head, is_whole=False, end="me': 'b'}]\n\nThe last paragraph.") == ""
 
 
 @pytest.mark.timeout(20)

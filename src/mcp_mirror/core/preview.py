@@ -175,7 +175,7 @@ def _preview_text(blob: Buffer, span: Span, room: _TokenBudget) -> Preview:
     end = head if is_whole else text_end(blob, span, _EDGE_BYTES)
     count = breaks + (not end.endswith("\n")) if breaks else 0
     parts += [f"{count:,} lines"] if count > 1 else []
-    parts += [kind] if (kind := guess_format(head, is_whole=is_whole)) else []
+    parts += [kind] if (kind := guess_format(head, is_whole=is_whole, end=end)) else []
     summary = ", ".join(parts)
     room.take(summary)
     if not breaks:

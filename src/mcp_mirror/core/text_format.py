@@ -20,6 +20,8 @@ _HEADING: Final = re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n")
 _AFTER_HEADING: Final = " after a heading"
 _PUNCTUATION: Final = (",", ";")
 """Delimiters that are also in prose and code."""
+_PYTHON_LITERAL: Final = "Python literal"
+_CLOSING: Final = {"[": "]", "{": "}", "(": ")"}
 _MIN_WORDS: Final = 4
 """Words of a cell, on average, from which lines are prose; cells of a log have at least half as many."""
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
@@ -57,17 +59,20 @@ _CODE: Final = re.compile(
 _CODE_SHARE: Final = 0.45
 
 
-def guess_format(head: str, *, is_whole: bool) -> str:
+def guess_format(head: str, *, is_whole: bool, end: str = "") -> str:
     """Guess the format of a text: `CSV, 4 columns`, `log`, `Markdown`, ...; empty if unknown.
 
     Args:
         head: The first few thousand characters.
         is_whole: The head is the whole text; otherwise its last line may be cut.
+        end: The last characters of a longer text; empty: unknown.
     """
     lines = _read_lines(head, is_whole=is_whole)
     if not lines:
         return ""
-    if form := next((form for guess in _GUESSES if (form := guess(head, lines))), ""):
+    is_closed = _is_closed(head, head if is_whole else end)
+    guesses = (guess(head, lines) for guess in _GUESSES)
+    if form := next((form for form in guesses if form and (is_closed or form != _PYTHON_LITERAL)), ""):
         return form
     heading = _HEADING.match(head)
     form = _detect_csv(head, _read_lines(head[heading.end() :], is_whole=is_whole)) if heading else ""
@@ -193,7 +198,12 @@ def _is_balanced(text: str) -> bool:
 
 
 def _detect_python_literal(head: str, _: Sequence[str]) -> str:
-    return "Python literal" if is_python_literal(head) else ""
+    return _PYTHON_LITERAL if is_python_literal(head) else ""
+
+
+def _is_closed(head: str, end: str) -> bool:
+    """Whether a text may end with the bracket that closes the one at its beginning."""
+    return end.rstrip()[-1:] in ("", _CLOSING.get(head.lstrip()[:1]))
 
 
 def _detect_pipe_table(_: str, lines: Sequence[str]) -> str:
