@@ -133,6 +133,13 @@ def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expe
         (b"\"[{'id': 1, 'name': None}]\"", b'[{"id": 1, "name": null}]'),
         (b"\"Rows:\\n[('a', 1.50)]\\n\"", b'[["a", 1.50]]'),
         (b"\"['a'] and more\"", None),
+        (b'"Returned:\\n```json\\n[{\\"id\\": 1.50}, {\\"id\\": 2}]\\n```\\n"', b'[{"id": 1.50}, {"id": 2}]'),
+        (b'"## Result\\n[\\n  {\\n  },\\n  {\\n  }\\n]\\n## Code\\n"', b"[\n  {\n  },\n  {\n  }\n]"),
+        (b'"Rows\\r\\n {\\r\\n  \\"a\\": []\\r\\n }\\r\\nend"', b'{\r\n  "a": []\r\n }'),
+        (b"\"[{'id': 1, 'name': 'a'}]\\n\\n1 row\"", b'[{"id": 1, "name": "a"}]'),
+        (b'"[1, 2, 3, 4, 5]\\nand\\n[6]"', None),
+        (b'"[\\n1\\n]\\nmore words follow\\n"', None),
+        (b'"[\\n1,\\n]\\nend"', None),
     ],
 )
 def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | None) -> None:

@@ -67,9 +67,10 @@ _MAX_STARTS: Final = 4
 
 
 def find_embedded_json(blob: Buffer) -> bytes | None:
-    """The object or array in a JSON string: its whole text, or all that follows a heading; None for any other value.
+    """The object or array in a JSON string: its whole text, or most of it after a heading; None for any other value.
 
-    A list or dictionary as Python prints it counts as an array or object.
+    Lines may follow that contain no further object or array, such as the end of a code block. A list or dictionary as
+    Python prints it counts as an array or object.
     """
     try:
         text = msgspec.json.decode(blob, type=str)
@@ -80,9 +81,23 @@ def find_embedded_json(blob: Buffer) -> bytes | None:
         rest = text[match.start() :]
         if (found := _read_container(rest)) is not None:
             return found
-        if _read_container(rest.partition("\n")[0]) is not None:  # JSON lines, or several values
-            return None
+        found, below = _split_container(rest)
+        if found is not None:
+            is_most = 2 * (len(rest) - len(below)) >= len(text)
+            is_only = _CONTAINER.search(below) is None  # otherwise JSON lines, or several values
+            return found if is_most and is_only else None
     return None
+
+
+def _split_container(text: str) -> tuple[bytes | None, str]:
+    """The object or array in the first line, or in the lines up to its closing bracket, and the text below it."""
+    line, _, below = text.partition("\n")
+    if (found := _read_container(line)) is not None:
+        return found, below
+    indent = line[: len(line) - len(line.lstrip(" \t"))]
+    if (last := re.search(rf"^{indent}[\]}}][ \t\r]*$", text, re.MULTILINE)) is None:
+        return None, ""
+    return _read_container(text[: last.end()]), text[last.end() :]
 
 
 def _read_container(text: str) -> bytes | None:
@@ -102,7 +117,7 @@ def explain_text(blob: Buffer) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     head = text[:_HEAD]
-    form = guess_format(head, is_whole=len(head) == len(text))
+    form = guess_format(head, is_whole=len(head) == len(text), end=text[-_HEAD:])
     kind = f"text ({form})" if form else "text"
     return f"The value is {kind}, not JSON: JMESPath has no keys or items to select. Use memory_grep or memory_read."
 

@@ -49,6 +49,10 @@ _RECORDS: Final = re.compile(rb"\s*(?:\[\s*)?\{")
 """The beginning of objects."""
 _HEADED: Final = re.compile(rb"\s*[^\s\[{].*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
 """A heading, and a line that may begin JSON."""
+_FOLLOWED: Final = re.compile(rb"\s*[\[{].*[^\s\]}]\s*", re.DOTALL)
+"""The beginning of JSON, and an end that is not that of JSON."""
+_SIGN: Final = 64
+"""Bytes of a text that show how it begins and ends."""
 _SURROGATES: Final = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
@@ -88,7 +92,8 @@ def load_table(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> No
     elif head.startswith(b'"'):
         data = decode_string(blob).encode().removeprefix(codecs.BOM_UTF8)
         start = data[:_HEAD]
-        is_embedded = _HEADED.match(start) or is_python_literal(start.decode(errors="ignore"))
+        has_text = _HEADED.match(start) or _FOLLOWED.fullmatch(start[:_SIGN] + data[-_SIGN:])
+        is_embedded = has_text or is_python_literal(start.decode(errors="ignore"))
         inner = find_embedded_json(blob) if is_embedded else None
         if inner is None:
             _load_bytes(database, table.name, data)
