@@ -193,7 +193,8 @@ def _lines_before(line: Line, context: int) -> list[bytes]:
 def _lines_after(line: Line, context: int) -> list[bytes]:
     if not context or line.stop + 1 >= len(line.data):
         return []
-    return line.data[line.stop + 1 : line.stop + _NEAR].split(b"\n", context)[:context]
+    after = line.data[line.stop + 1 : line.stop + _NEAR].removesuffix(b"\n")
+    return after.split(b"\n", context)[:context]
 
 
 def _search_lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[tuple[int, Line]]:

@@ -89,6 +89,8 @@ class Matcher:
         if self._is_global:
             return begin
         match = self._lines.search(data, begin)
+        if match and match.start() == len(data) == end and not data.endswith(b"\n"):
+            return match.start() - 1  # the end of the last line, where `$` matches
         return match.start() if match and match.start() < end else None
 
     def may_match(self, data: bytes) -> bool:
