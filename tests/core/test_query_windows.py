@@ -59,6 +59,12 @@ LINES = "one\ntwo\nthree\nfour"
         (LINES, {"by": "lines", "offset": -2, "limit": 1}, "three\n... next: by=lines, offset=3"),
         ("a\r\nb\r\nc", {"by": "lines", "limit": 2}, "a\r\nb\r\n... next: by=lines, offset=2; last: offset=-1"),
         ("a\n\nb\n", {"by": "lines"}, "a\n\nb"),
+        (
+            "a\x0cb\x0b\u2028c\nd",
+            {"by": "lines", "offset": -2, "limit": 1},
+            "a\x0cb\x0b\u2028c\n... next: by=lines, offset=1",
+        ),
+        ("a\nb\x85\u2029c", {"by": "lines", "offset": 1}, "b\x85\u2029c"),
         ("", {"by": "lines"}, "(nothing more)"),
         ("a\n", {"by": "lines", "offset": 1}, "(nothing more)"),
         ("a\nb", {"by": "lines", "offset": 2}, "(nothing more)"),

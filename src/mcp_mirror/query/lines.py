@@ -88,10 +88,12 @@ class Matcher:
         """An offset at or before the next match; None if no line before `end` matches."""
         if self._is_global:
             return begin
-        match = self._lines.search(data, begin)
-        if match and match.start() == len(data) == end and not data.endswith(b"\n"):
-            return match.start() - 1  # the end of the last line, where `$` matches
-        return match.start() if match and match.start() < end else None
+        if (match := self._lines.search(data, begin)) is None:
+            return None
+        first = int(match.start())
+        if first == len(data) == end and not data.endswith(b"\n"):
+            return first - 1  # the end of the last line, where `$` matches
+        return first if first < end else None
 
     def may_match(self, data: bytes) -> bool:
         """Whether a line may match. False positives are possible, false negatives are not."""

@@ -31,6 +31,7 @@ _WIDE: Final = 4
 """Bytes of the longest character in UTF-8."""
 _LABEL: Final = 400
 _LINE_BREAK: Final = re.compile(rb"\n")
+_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def _skip_lines(data: bytes, count: int) -> bytes:
 
 
 def _complete_lines(window: Window, offset: int, characters: int, fitting: str, *, is_all: bool) -> str:
-    lines = fitting.splitlines(keepends=True) if "\r" not in fitting else re.findall(r"[^\n]*\n|[^\n]+", fitting)
+    lines: list[str] = _LINE.findall(fitting)
     if not is_all and not lines[-1].endswith("\n"):
         if len(lines) == 1:
             return fitting + f"\n... the line continues; next: by=chars, offset={characters + len(fitting)}"
