@@ -4,6 +4,7 @@ The variable HYPOTHESIS_PROFILE chooses how many: `quick` (the default) 25 for e
 that differ each time. And what tests of several folders need.
 """
 
+import gc
 import json
 import os
 import shlex
@@ -38,6 +39,18 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from searching the thousands of collected tests again and again."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let objects be freed at the end of the process: some extension modules report those that are not."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -19,6 +19,8 @@ from tests.hostile.conftest import FULL
 from tests.hostile.servers.many import COUNT, PAYLOADS, members
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.hostile.conftest import Budget
     from tests.walk.conftest import Configured, Serve
 
@@ -68,12 +70,12 @@ async def test_a_result_of_very_many_parts_delays_no_other_client(
 
 
 PATH = b'"emit-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11/a"'
-REQUESTS: dict[str, tuple[bytes, bytes]] = {
-    "members": (b'"arguments":{' + members() + b"},", b" characters"),
-    "items": (b'"arguments":{"items":[' + b",".join([b"1"] * COUNT) + b"]},", b" characters"),
-    "paths": (b'"arguments":{"items":[' + b",".join([PATH] * (COUNT // 4)) + b"]},", b"look like memory paths"),
-    "meta": (b'"_meta":{' + members() + b"},", b"`arguments`"),
-    "params": (members() + b",", b"`arguments`"),
+REQUESTS: dict[str, tuple[Callable[[], bytes], bytes]] = {
+    "members": (lambda: b'"arguments":{' + members() + b"},", b" characters"),
+    "items": (lambda: b'"arguments":{"items":[' + b",".join([b"1"] * COUNT) + b"]},", b" characters"),
+    "paths": (lambda: b'"arguments":{"items":[' + b",".join([PATH] * (COUNT // 4)) + b"]},", b"look like memory paths"),
+    "meta": (lambda: b'"_meta":{' + members() + b"},", b"`arguments`"),
+    "params": (lambda: members() + b",", b"`arguments`"),
 }
 """Parameters of a call, and what its answer says."""
 
@@ -82,7 +84,8 @@ REQUESTS: dict[str, tuple[bytes, bytes]] = {
 async def test_a_request_of_very_many_parts_delays_no_other_client(
     config: Path, serve: Serve, budget: Budget, kind: str
 ) -> None:
-    params, expected = REQUESTS[kind]
+    build, expected = REQUESTS[kind]
+    params = build()
     async with serve(config, "-v") as served, budget(served, f"request: {kind}", f"{COUNT:,}") as row:
 
         def run() -> tuple[bytes, Waits]:
