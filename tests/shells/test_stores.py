@@ -204,6 +204,17 @@ async def test_clock_jumps_neither_expire_a_value_early_nor_keep_it_forever(stor
     assert isinstance(await store.describe("me", "t-1"), Tombstone)
 
 
+async def test_all_unexpired_values_are_listed_after_clock_jumps(store: Store, clock: Clock) -> None:
+    for base, jump in (("t-1", 5 * TTL), ("t-2", -5 * TTL), ("t-3", 1.5 * TTL)):
+        await put(store, clock, base)
+        clock.now += jump
+    assert [found.base for found in await store.list("me")] == ["t-2"]
+    assert await store.bases_near("me", "t-", 9) == ("t-2",)
+    assert (await store.stats("me")).values == 1
+    assert "me" in await store.namespaces()
+    assert isinstance(await store.describe("me", "t-2"), Descriptor)
+
+
 async def test_listing_does_not_extend_the_expiry(store: Store, clock: Clock) -> None:
     await put(store, clock, "t-1")
     clock.now += TTL - 1

@@ -68,7 +68,11 @@ class _Share:
     """The values of one namespace."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
-    """In the order of last use, which is the order of expiry."""
+    """In the order of last use, which is the order of expiry unless the clock was set back."""
+    latest: float = -inf
+    """The latest expiry of a value."""
+    unordered_until: float = -inf
+    """Until then a value may expire later than one that was used after it."""
     size: int = 0
     bases: SortedItems[str] = field(default_factory=SortedItems)
     by_creation: dict[str, SortedItems[tuple[float, str]]] = field(default_factory=dict)
@@ -78,9 +82,18 @@ class _Share:
     def usage(self) -> SpaceUsage:
         return SpaceUsage(len(self.keys), self.size)
 
-    def add(self, key: Key, created: float, size: int) -> None:
-        base = key[1]
+    def use(self, key: Key, expires: float) -> None:
+        """Make a value the most recently used one."""
         self.keys[key] = None
+        self.keys.move_to_end(key)
+        if expires < self.latest:
+            self.unordered_until = self.latest
+        else:
+            self.latest = expires
+
+    def add(self, key: Key, created: float, expires: float, size: int) -> None:
+        base = key[1]
+        self.use(key, expires)
         self.size += size
         self.bases.add(base)
         for label in {"", label_of(base)}:
@@ -147,7 +160,7 @@ class MemoryStore:
             self._remove(key)
         self._forget_tombstone(key)
         self._entries[key] = entry
-        self._shares.setdefault(namespace, _Share()).add(key, descriptor.created, size)
+        self._shares.setdefault(namespace, _Share()).add(key, descriptor.created, descriptor.expires, size)
         self._bytes += size
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
@@ -234,9 +247,7 @@ class MemoryStore:
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with stored values or counted tokens."""
         now = self._clock()
-        unexpired = (
-            name for name, share in self._shares.items() if not self._is_expired(next(reversed(share.keys)), now)
-        )
+        unexpired = (name for name, share in self._shares.items() if self._has_unexpired(share, now))
         return frozenset((*unexpired, *self._traffic))
 
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
@@ -255,7 +266,7 @@ class MemoryStore:
         expires = self._clock() + self._policy.lifetime
         entry.expires = max(entry.expires, expires)  # a clock that was set back does not shorten a lifetime
         self._entries.move_to_end(key)
-        self._shares[key[0]].keys.move_to_end(key)
+        self._shares[key[0]].use(key, entry.expires)
         return entry
 
     def _make_room(self, key: Key, size: int) -> None:
@@ -317,9 +328,17 @@ class MemoryStore:
     def _is_expired(self, key: Key, now: float) -> bool:
         return self._entries[key].expires <= now
 
+    def _has_unexpired(self, share: _Share, now: float) -> bool:
+        if share.unordered_until > now:
+            return self._sum_unexpired(share, now).values > 0
+        return not self._is_expired(next(reversed(share.keys)), now)
+
     def _sum_unexpired(self, share: _Share, now: float) -> SpaceUsage:
         """The values and bytes without expired values, counted from the end with fewer values."""
         entries, expired, kept = self._entries, 0, 0
+        if share.unordered_until > now:
+            sizes = [len(entries[key].blob) for key in share.keys if entries[key].expires > now]
+            return SpaceUsage(len(sizes), sum(sizes))
         for count, keys in enumerate(zip(share.keys, reversed(share.keys), strict=True)):
             oldest, newest = entries[keys[0]], entries[keys[1]]
             if oldest.expires > now:
@@ -338,7 +357,7 @@ class MemoryStore:
         share, now = self._shares.get(namespace), self._clock()
         if share is None:
             return ()
-        if not self._is_expired(next(iter(share.keys)), now):
+        if share.unordered_until > now or not self._is_expired(next(iter(share.keys)), now):
             return None
         found = deque[str]()
         for key in reversed(share.keys):
