@@ -82,7 +82,9 @@ def check_limits(config: Config, root: Table, findings: Findings) -> None:
 def check_code(code: Node | None, findings: Findings) -> None:
     """Report settings of scripts without the package that runs them."""
     if code is not None and find_spec("pydantic_monty") is None:
-        findings.report(code.location, "scripts need an extra: pip install 'mcp-mirror[code]'; or remove this section")
+        findings.report(
+            code.location, "scripts need an extra: pip install '.[code]' in the checkout; or remove this section"
+        )
 
 
 def check_access(config: Config, root: Table, findings: Findings) -> None:

@@ -197,7 +197,7 @@ class Mirror:
             MirrorError: The mirror is not open, or the extra is not installed.
         """
         if find_spec(PACKAGE) is None:
-            raise MirrorError("Scripts need an extra: pip install 'mcp-mirror[code]'.")
+            raise MirrorError("Scripts need an extra: pip install '.[code]' in the checkout.")
         arguments = {"code": code, "inputs": inputs or {}}
         meta = {CONVERSATION: conversation}
         return await self._run(lambda application: _run_script(application, RUN, arguments, namespace, meta))
@@ -225,7 +225,7 @@ class Mirror:
             MirrorError: The mirror is not open, or the extra is not installed.
         """
         if find_spec(SQL_PACKAGE) is None:
-            raise MirrorError("SQL needs an extra: pip install 'mcp-mirror[sql]'.")
+            raise MirrorError("SQL needs an extra: pip install '.[sql]' in the checkout.")
         arguments = {"sql": query, "inputs": inputs or {}}
         meta = {CONVERSATION: conversation}
         return await self._run(lambda application: _run_script(application, QUERY, arguments, namespace, meta))

@@ -68,7 +68,9 @@ def _open_exports(config: Config, version: str, environ: Mapping[str, str]) -> S
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise
-        _logger.warning("The environment asks for OpenTelemetry, which needs an extra: pip install 'mcp-mirror[otel]'.")
+        _logger.warning(
+            "The environment asks for OpenTelemetry, which needs an extra: pip install '.[otel]' in the checkout."
+        )
         return NO_SIGNALS
     return open_exports(wanted, config, version, environ)
 

@@ -162,7 +162,7 @@ class MemoryToolsPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CodePolicy:
-    """Scripts that `memory_run` runs in a sandbox. Needs the extra `code`: pip install 'mcp-mirror[code]'."""
+    """Scripts that `memory_run` runs in a sandbox. Needs the extra `code`: pip install '.[code]' in the checkout."""
 
     tools: ScriptAccess = "read_only"
     """The tools that scripts call without a question. read_only: tools that their servers annotate as read-only, and

@@ -101,7 +101,7 @@ def _open_redis(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
     except ModuleNotFoundError as error:
         if error.name != "redis":
             raise
-        raise MirrorError("`store.kind: redis` needs an extra: pip install 'mcp-mirror[redis]'.") from None
+        raise MirrorError("`store.kind: redis` needs an extra: pip install '.[redis]' in the checkout.") from None
     return RedisStore(policy, time.time, folder, _connect_bucket(policy.blobs) if policy.blobs else None)
 
 
@@ -111,7 +111,7 @@ def _connect_bucket(url: str) -> "S3Blobs":
     except ModuleNotFoundError as error:
         if error.name != "obstore":
             raise
-        raise MirrorError("`store.blobs` needs an extra: pip install 'mcp-mirror[redis,s3]'.") from None
+        raise MirrorError("`store.blobs` needs an extra: pip install '.[redis,s3]' in the checkout.") from None
     return S3Blobs(url)
 
 

@@ -182,7 +182,9 @@ def _open_pool() -> "Monty":
     try:
         return pool.__enter__()
     except (MontyError, OSError) as error:
-        raise MirrorError(f"The sandbox cannot start: {error}. Install the extra again: mcp-mirror[code].") from None
+        raise MirrorError(
+            f"The sandbox cannot start: {error}. Install the extra again: pip install '.[code]' in the checkout."
+        ) from None
 
 
 class _StoppedError(Exception):

@@ -159,7 +159,7 @@ def explain_unserved(name: str, policy: MemoryToolsPolicy) -> str | None:
     if name not in (*TOOLS, "memory_run"):
         return None
     if name == "memory_run" and policy.admits(name):
-        reason = "It needs the extra `code`: pip install 'mcp-mirror[code]'."
+        reason = "It needs the extra `code`: pip install '.[code]' in the checkout."
     elif name in _NEED_ROOTS and policy.admits(name):
         reason = "It needs folders in `memory_tools.roots` of the gateway's configuration."
     elif replace(policy, deny=()).admits(name) and not policy.admits(name):
