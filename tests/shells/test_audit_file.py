@@ -106,6 +106,24 @@ async def test_a_truncated_line_ends_before_the_next(
     assert "is written again; 1 records are lost" in caplog.text
 
 
+@pytest.mark.parametrize("how", ["at the start", "after a rotation signal"])
+@pytest.mark.parametrize("before", [b'{"tool":"say"}\n{"tool":', b'{"tool":', b'{"tool":"say"}\n', b""])
+async def test_a_line_that_an_ended_process_truncated_spoils_no_record(how: str, before: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    if how == "at the start":
+        path.write_bytes(before)
+    with writing(path) as file:
+        if how == "after a rotation signal":
+            path.write_bytes(before)
+            file.reopen()
+        assert await file.write(AuditRecord("call", "local", "then", "ok"))
+        assert await file.write(AuditRecord("call", "local", "later", "ok"))
+    assert path.read_bytes().startswith(before)
+    rest = path.read_bytes()[len(before) :]
+    assert [json.loads(line)["tool"] for line in rest.splitlines() if line] == ["then", "later"]
+    assert rest.startswith(b"\n") is (before[-1:] not in (b"", b"\n"))
+
+
 def test_records_over_the_queue_limit_are_lost_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, write = threading.Event(), os.write
 

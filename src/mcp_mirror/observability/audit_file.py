@@ -7,6 +7,7 @@ by rename, send SIGHUP to the gateway. A rotation that copies and truncates the 
 import logging
 import os
 import queue
+import stat
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -41,6 +42,18 @@ _REOPEN: Final = _Item(b"")
 _END: Final = _Item(b"")
 
 
+def _has_truncated_line(path: str) -> bool:
+    """Whether the last line of a file has no end."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # reading from a pipe would take its data
+            return False
+        with open(path, "rb") as file:  # noqa: PTH123  # as `open_log`
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:  # the file is empty, or this user may only append to it
+        return False
+
+
 class AuditFile:
     """An `AuditSink` that writes to a file until `close`."""
 
@@ -57,7 +70,7 @@ class AuditFile:
         """
         self._path, self._path_hasher, self._clock = path, path_hasher, clock
         self._queue: queue.Queue[_Item] = queue.Queue(_QUEUE_SIZE)
-        self._is_truncated = self._is_failing = False
+        self._is_failing = False
         self._dropped = self._failed = 0
         self.written: int = 0
         """Lines in the file."""
@@ -70,6 +83,7 @@ class AuditFile:
             raise MirrorError(
                 f"The audit log {path!r} cannot be opened: {reason}. Correct or remove 'audit.path'."
             ) from None
+        self._is_truncated = _has_truncated_line(path)
         self._thread = threading.Thread(target=self._write_all, name="audit", daemon=True)
         self._thread.start()
 
@@ -140,10 +154,10 @@ class AuditFile:
             _logger.error("The audit log cannot be reopened and continues in the old file: %s", reason)  # noqa: TRY400  # a traceback adds nothing
             return
         os.close(self._file)
-        self._file, self._is_truncated = opened, False
+        self._file, self._is_truncated = opened, _has_truncated_line(self._path)
 
     def _write_line(self, line: bytes) -> bool:
-        """Append a line. If a full disk truncated the last line, end that line first."""
+        """Append a line. If a full disk or the end of a process truncated the last line, end that line first."""
         line = b"\n" + line if self._is_truncated else line
         try:
             size = os.write(self._file, line)
