@@ -7,12 +7,12 @@ by rename, send SIGHUP to the gateway. A rotation that copies and truncates the 
 import logging
 import os
 import queue
-import stat
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import anyio.to_thread
@@ -45,9 +45,9 @@ _END: Final = _Item(b"")
 def _has_truncated_line(path: str) -> bool:
     """Whether the last line of a file has no end."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # reading from a pipe would take its data
+        if not Path(path).is_file():  # reading from a pipe would take its data
             return False
-        with open(path, "rb") as file:  # noqa: PTH123  # as `open_log`
+        with Path(path).open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) != b"\n"
     except OSError:  # the file is empty, or this user may only append to it
