@@ -105,6 +105,29 @@ async def test_texts_are_texts_and_files_are_read_by_line() -> None:
         assert (await mirror.run("import json\nlen(json.load(open('/memory/rows')))", {"rows": rows})).value == 1500
 
 
+PRINTED = str([{"id": number, "name": None} for number in range(900)])
+"""Rows as Python prints them."""
+
+
+async def test_rows_that_python_printed_are_rows_in_scripts() -> None:
+    async with with_tools() as mirror:
+
+        @mirror.tool
+        def read_query(limit: int = 900) -> str:
+            return str([{"id": number, "name": None} for number in range(limit)])
+
+        path = await mirror.put(PRINTED)
+        assert (await mirror.run("[len(rows), rows[7]]", {"rows": path})).value == [900, {"id": 7, "name": None}]
+        assert (await mirror.run("len(given['rows'])", {"given": {"rows": path}})).value == 900
+        assert (await mirror.run("open('/memory/rows').read()", {"rows": path})).value == PRINTED
+        assert (await mirror.run("text", {"text": PRINTED})).value == PRINTED
+        large = "rows = await tools.read_query()\n[len(rows), rows[7]['name']]"
+        assert (await mirror.run(large)).value == [900, None]
+        assert (await mirror.run("(await tools.read_query(limit=2))[1]['id']")).value == 1
+        evaluated = await mirror.run("import ast\nlen(ast.literal_eval(rows))", {"rows": path})
+        assert "are parsed already" in evaluated.text
+
+
 async def test_a_value_that_is_only_a_file_is_not_parsed() -> None:
     async with with_tools(code={"memory": "8MiB"}) as mirror:
         path = await mirror.put([{"key": f"value {number}"} for number in range(60_000)])

@@ -2,12 +2,14 @@
 
 import keyword
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.python_literals import translate_python_literal
 from mcp_mirror.core.resolve import Pointer, Resolved, find_pointers, substitute_pointers
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
@@ -20,6 +22,8 @@ from mcp_mirror.types import Buffer, Descriptor, FileSpan
 
 _RESERVED: Final = frozenset({"tools", "json"})
 _MAX_INPUTS: Final = 100
+_INLINE_BYTES: Final = 1 << 16
+"""Bytes of values up to which texts are parsed on the event loop."""
 
 
 class ValueBudget:
@@ -54,15 +58,23 @@ class Input:
     """A file with the same bytes, for a large stored value."""
     is_media: bool = False
     """It is a content block."""
+    is_stored: bool = False
+    """It is the value of a path, not one that the model wrote."""
 
     @property
     def is_text(self) -> bool:
-        """Whether the script gets the input as a text; it gets other inputs parsed."""
+        """Whether the value is a text."""
         return bytes(self.blob[:1]) == b'"'
 
     def read_text(self) -> str:
         """Return a text itself, any other value as JSON text."""
         return decode_string(self.blob) if self.is_text else str(self.blob, "utf-8", "replace")
+
+    def read_variable(self) -> str | bytes:
+        """Return the text that a script's variable is, or the JSON text from which it is parsed."""
+        if self.is_stored and (rows := read_python_literal(self.blob)) is not None:
+            return rows
+        return self.read_text() if self.is_text else bytes(self.blob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +100,11 @@ class Inputs:
             return read
 
         return {one.name: make_reader(one) for one in self.inputs}
+
+
+def read_python_literal(blob: Buffer) -> bytes | None:
+    """Return a text that is a list or dictionary as Python prints it as JSON text; None for any other value."""
+    return translate_python_literal(decode_string(blob)) if bytes(blob[:1]) == b'"' else None
 
 
 async def read_inputs(
@@ -119,14 +136,32 @@ async def read_inputs(
         known |= {base: one for base, one in described.items() if isinstance(one, Descriptor)}
         values |= loaded
         whole = next((value for pointer, value in loaded.items() if not pointer.location), None)
-        blob = whole.blob if whole else join(substitute_pointers(bytes(text), found, loaded, lambda _: frozenset()))
+        if whole:
+            blob = whole.blob
+        else:
+            parsed = await _parse_literals(loaded)
+            blob = join(substitute_pointers(bytes(text), found, parsed, lambda _: frozenset()))
         is_media = whole is not None and whole.kind == "binary"
         start = trim(blob).start
         blob = memoryview(blob)[start:] if start else blob
-        inputs.append(Input(name, blob, whole.file if whole else None, is_media))
+        inputs.append(Input(name, blob, whole.file if whole else None, is_media, is_stored=whole is not None))
     labels = memory.flows.join(*(memory.flows.read_labels(one) for one in known.values()))
     paths = tuple(sorted({value.path for value in values.values()}))
     return Inputs(tuple(inputs), labels, all(value.preview for value in values.values()), paths)
+
+
+async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, Resolved]:
+    """Parse the texts that Python printed, for an input with several paths."""
+
+    def parse() -> dict[Pointer, Resolved]:
+        rows = {pointer: read_python_literal(value.blob) for pointer, value in values.items()}
+        return {
+            pointer: value if (parsed := rows[pointer]) is None else replace(value, blob=parsed)
+            for pointer, value in values.items()
+        }
+
+    is_large = sum(len(value.blob) for value in values.values()) > _INLINE_BYTES
+    return await anyio.to_thread.run_sync(parse) if is_large else parse()
 
 
 def check_variables(names: Collection[str]) -> None:

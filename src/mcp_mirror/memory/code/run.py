@@ -15,7 +15,13 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.code.inputs import Inputs, ValueBudget, check_variables, read_inputs
+from mcp_mirror.memory.code.inputs import (
+    Inputs,
+    ValueBudget,
+    check_variables,
+    read_inputs,
+    read_python_literal,
+)
 from mcp_mirror.memory.code.sandbox import INPUT, RESULT, TYPE_CHECK, Failure, Limits, Outcome, Script, Settled
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
@@ -38,6 +44,7 @@ _INLINE_BYTES: Final = 1 << 16
 _CHARACTERS_PER_TOKEN: Final = 3
 """Printed characters that are shown for each token of the read budget."""
 _PARSED: Final = "Inputs and results of tools are parsed values already: use them without json.loads."
+_PRINTED: Final = "Lists and dictionaries that Python printed are parsed already: use them without ast.literal_eval."
 _ONE_LINE: Final = "Write each statement on a line of its own."
 _AGAIN: Final = "Correct the script and call memory_run again."
 _NO_METHOD: Final = "A method is not a value here: use a lambda, such as key=lambda name: counts[name]."
@@ -53,6 +60,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "the JSON object must be str": _PARSED,  # json.loads(value)
     "has no attribute 'read'": _PARSED,  # json.load(value)
     "'dict' object has no attribute 'get'": _NO_METHOD,  # key=counts.get
+    "No module named 'ast'": _PRINTED,
     "No module named": _MODULES,
     "must be separated by newlines": _ONE_LINE,
     "not allowed on the same line": _ONE_LINE,
@@ -145,21 +153,23 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
     used = [one for one in inputs.inputs if mentions(one.name, code)]
     for one in used:
         progress.budget.take(len(one.blob))
+
+    def read_variables() -> dict[str, str | bytes]:
+        return {one.name: one.read_variable() for one in used}
+
+    is_large = sum(len(one.blob) for one in used) > _INLINE_BYTES
+    variables = await anyio.to_thread.run_sync(read_variables) if is_large else read_variables()
     prelude, stubs = "", None
     selected = select_tools(code, tools)
     if used or uses_tools:
-        prelude = write_prelude(selected, (one.name for one in used if not one.is_text), has_tools=uses_tools)
+        parsed = (name for name, value in variables.items() if isinstance(value, bytes))
+        prelude = write_prelude(selected, parsed, has_tools=uses_tools)
     if uses_tools or is_hidden:
         stubs = write_stubs(selected, (one.name for one in inputs.inputs))
-    is_large = sum(len(one.blob) for one in used) > _INLINE_BYTES
-
-    def read_texts() -> dict[str, str | bytes]:
-        return {one.name: one.read_text() if one.is_text else bytes(one.blob) for one in used}
-
     script = Script(
         code=code,
         prelude=prelude,
-        inputs=await anyio.to_thread.run_sync(read_texts) if is_large else read_texts(),
+        inputs=variables,
         files=inputs.files(progress.budget),
         stubs=stubs,
         limits=Limits(policy.seconds, policy.memory, policy.calls, policy.values),
@@ -209,9 +219,12 @@ async def _settle(result: ScriptToolResult, progress: _Progress) -> Settled:
             error = str(over)
     if error is not None:
         return {"exc_type": "RuntimeError", "message": error}
-    if len(value) > _INLINE_BYTES:
-        return {"return_value": await anyio.to_thread.run_sync(lambda: str(value, "utf-8", "replace"))}
-    return {"return_value": str(value, "utf-8", "replace")}
+
+    def read_result() -> str:
+        return str(read_python_literal(value) or value, "utf-8", "replace")
+
+    is_large = len(value) > _INLINE_BYTES
+    return {"return_value": await anyio.to_thread.run_sync(read_result) if is_large else read_result()}
 
 
 async def _reply(call: ToolInput, inputs: Inputs, progress: _Progress, value: bytes) -> Content:

@@ -36,12 +36,8 @@ class Select:
         Raises:
             ToolError: The expression is invalid or has no result on a text, or the result is too large.
         """
-        try:
-            found = select(blob, self.expression)
-        except ToolError as error:
-            found = self._select_inside(blob, error)
-        if found == b"null":
-            found = self._select_inside(blob, ToolError("null: the expression finds nothing."), found)
+        inner = find_embedded_json(blob)
+        found = self._select_from(blob) if inner is None else select(inner, self.expression)
         if len(found) > self.max_bytes:
             raise ToolError(
                 f"The result has {format_bytes(len(found))}, more than the limit of {format_bytes(self.max_bytes)} "
@@ -49,15 +45,16 @@ class Select:
             )
         return found
 
-    def _select_inside(self, blob: Buffer, error: ToolError, found: bytes | None = None) -> bytes:
-        """Return the result on the JSON that a text contains; for other values what was found, or raise the error."""
-        inner = find_embedded_json(blob)
-        if inner is not None:
-            return select(inner, self.expression)
-        reason = explain_text(blob)
-        if found is not None and reason is None:
-            return found
-        raise ToolError(f"{error} {reason}" if reason else str(error)) from None
+    def _select_from(self, blob: Buffer) -> bytes:
+        """Return the result on a value; if a text has none, the error says that the value is text."""
+        try:
+            found = select(blob, self.expression)
+        except ToolError as error:
+            reason = explain_text(blob)
+            raise ToolError(f"{error} {reason}" if reason else str(error)) from None
+        if found == b"null" and (reason := explain_text(blob)):
+            raise ToolError(f"null: the expression finds nothing. {reason}")
+        return found
 
 
 async def query(call: ToolInput) -> Content:
