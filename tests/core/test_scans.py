@@ -306,3 +306,15 @@ def test_a_shifted_scan_finds_the_same_items() -> None:
     scan = scan_array(b"  " + text, 2)
     assert isinstance(scan, ArrayScan)
     assert scan.shift(-2) == scan_array(text, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((text, True) for text in ("{}", " [1, [2]]\n", '{"a":{"b":[null]},"a":1}', '["\\ud83d\\ude00é"]')),
+        *((text, False) for text in ("", " ", "1", "null", '"[]"', "[1,]", '{"a":1,}', "[01]", '["\\x"]', "[] []")),
+        *((text, False) for text in ("{a:1}", "[1", "[" * 100_000 + "]" * 100_000, '{"a" 1}', "[NaN]")),
+    ],
+)
+def test_a_container_is_an_object_or_an_array(text: str, expected: bool) -> None:  # noqa: FBT001
+    assert Scans().is_container(text.encode()) is expected

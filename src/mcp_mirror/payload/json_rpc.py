@@ -118,6 +118,7 @@ _OUTLINE: Final = msgspec.json.Decoder(_Outline)
 _PARAMETERS: Final = msgspec.json.Decoder(_Parameters)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_ANY: Final = msgspec.json.Decoder(msgspec.Raw)
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 
@@ -267,6 +268,15 @@ def open_array(text: Buffer) -> list[Buffer] | None:
         return [memoryview(raw) for raw in _ARRAY.decode(text)]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def is_json(text: Buffer) -> bool:
+    """Whether UTF-8 text is JSON, without an object for each of its values."""
+    try:
+        _ANY.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
 
 
 def is_input_required(result: Mapping[str, Buffer | Segments]) -> bool:

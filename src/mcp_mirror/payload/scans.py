@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_rpc import check_encoding, open_array, open_object
-from mcp_mirror.payload.json_spans import count_items, item, items, members, skip_space, trim, value_stop
+from mcp_mirror.payload.json_rpc import check_encoding, is_json, open_array, open_object
+from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, skip_space, trim, value_stop
 from mcp_mirror.types import ArrayIndex, Buffer, Member, Span
 
 T = TypeVar("T")
@@ -330,7 +330,7 @@ class Scans:
         """Whether a text is a JSON object or array."""
         scanned = self._scan(text)
         whole = scanned.skeleton if scanned else text
-        return open_object(whole) is not None or open_array(whole) is not None
+        return is_json(whole) and kind_at(whole, skip_space(whole, 0)) in ("object", "array")
 
     def members(self, blob: Buffer, span: Span) -> tuple[Member, ...]:
         """The members of the object at `span`; see `json_spans.members`."""
