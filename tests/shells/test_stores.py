@@ -145,6 +145,18 @@ async def test_an_unknown_value_is_none(store: Store) -> None:
     assert (await store.stats("me")).values == 0
 
 
+async def test_a_namespace_without_a_name_has_its_own_quota(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(max_values=9, namespace_values=2) as store:
+        for base, namespace in (("t-1", "me"), ("t-2", "me"), ("t-3", ""), ("t-4", "")):
+            await put(store, clock, base, namespace=namespace)
+            clock.now += 1
+        for namespace in ("me", ""):
+            assert (await store.stats(namespace)).values == 2
+        await put(store, clock, "t-5", namespace="")
+        assert [found.base for found in await store.list("")] == ["t-5", "t-4"]
+        assert [found.base for found in await store.list("me")] == ["t-2", "t-1"]
+
+
 async def test_namespaces_do_not_see_each_other(store: Store, clock: Clock) -> None:
     await put(store, clock, "t-1", b'{"mine": 1}', "me")
     await put(store, clock, "t-1", b'{"yours": 1}', "you")

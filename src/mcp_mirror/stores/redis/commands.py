@@ -197,10 +197,10 @@ def _sums_of(entry: Entry) -> dict[str, int]:
     return {"bytes": entry.size, "values": 1, f"bytes{owner}": entry.size, f"values{owner}": 1}
 
 
-def sum_fields(*namespaces: str) -> Iterator[str]:
-    """The fields of the ledger with the values and bytes of namespaces, given their encoded names; of all for ``."""
+def sum_fields(*namespaces: str | None) -> Iterator[str]:
+    """The fields of the ledger with the values and bytes of namespaces, given their encoded names; of all for None."""
     for namespace in namespaces:
-        owner = namespace and f":{namespace}"
+        owner = "" if namespace is None else f":{namespace}"
         yield from (f"values{owner}", f"bytes{owner}")
 
 

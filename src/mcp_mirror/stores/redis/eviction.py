@@ -62,7 +62,7 @@ class RedisEviction:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
         ledger = self.commands.keys.of("ledger")
-        record, *sums = await read("HMGET", ledger, f"v:{entry.name}", *sum_fields("", entry.namespace))
+        record, *sums = await read("HMGET", ledger, f"v:{entry.name}", *sum_fields(None, entry.namespace))
         before, (total, own) = read_entry(entry.name, record), read_usage(sums)
         if before is not None and before.mark == entry.mark:
             return EvictionPlan(is_stored=True)
@@ -138,7 +138,7 @@ class RedisEviction:
 
     async def _read_all_usage(self, read: Read) -> dict[str, SpaceUsage]:
         names = [name.decode() for name in await read("SMEMBERS", self.commands.keys.of("namespaces"))]
-        sums = await read("HMGET", self.commands.keys.of("ledger"), *sum_fields("", *names))
+        sums = await read("HMGET", self.commands.keys.of("ledger"), *sum_fields(None, *names))
         _, *usage = read_usage(sums)
         return {name: one for name, one in zip(names, usage, strict=True) if one.values}
 

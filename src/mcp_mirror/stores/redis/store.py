@@ -380,7 +380,7 @@ class RedisStore:
 
     async def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
-        [sums] = await self._redis.run([("HMGET", self._keys.of("ledger"), *sum_fields(""))])
+        [sums] = await self._redis.run([("HMGET", self._keys.of("ledger"), *sum_fields(None))])
         [kept] = read_usage(sums)
         return StoreTotals(kept.values, kept.bytes, self._evicted)
 
