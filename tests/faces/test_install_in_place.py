@@ -581,13 +581,19 @@ def test_the_list_of_clients_asks_which_to_change(write: Write, monkeypatch: pyt
 
 def test_all_leaves_files_of_projects(write: Write) -> None:
     project = write("project/.mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
-    write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    user = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
     before = project.read_bytes()
     assert run("install", "--all", "--yes").exit_code == 0
     assert project.read_bytes() == before
     ran = run("install", ".mcp.json")
     assert "now contains a path of this machine" in ran.stderr
+    wrapped = project.read_bytes()
     assert parse(project)["mcpServers"]["files"]["command"] == PROGRAM
+    assert str(project) not in run("uninstall", "--all", "--dry-run").stdout
+    ran = run("uninstall", "--all")
+    assert ran.exit_code == 0
+    assert f"({project}) stays as it is: it is a file of a project. To restore it: " in ran.stderr
+    assert (user.read_bytes(), project.read_bytes()) == (before, wrapped)
     assert run("uninstall", ".mcp.json").exit_code == 0
     assert project.read_bytes() == before
 

@@ -33,7 +33,7 @@ _ClientArgument = Annotated[
 _DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the changes, including secrets near them, and write nothing.")
 ]
-_AllOption = Annotated[bool, typer.Option("--all", help="Every client that is found, without files of a project.")]
+_AllOption = Annotated[bool, typer.Option("--all", help="Every client that is found, except files of a project.")]
 _YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
 _MergeOption = Annotated[
     bool,
@@ -287,7 +287,14 @@ def _plan_uninstall(client: str | None, *, is_everything: bool) -> list[InPlaceP
     if not is_everything:
         names = ", ".join(target.word for target in targets)
         raise ConfigError(f"Name a client, or write --all. Installed: {names}.")
-    return [plan_unwrapping(target) for target in targets]
+    plans: list[InPlacePlan] = []
+    for target in targets:
+        if target.place.scope == "user":
+            plans.append(plan_unwrapping(target))
+        else:
+            command = describe_command("uninstall", target.word)
+            print_note(f"{target.title} stays as it is: it is a file of a project. To restore it: {command}")
+    return plans
 
 
 def is_installed(target: Target) -> bool:
