@@ -83,6 +83,34 @@ async def test_a_server_that_does_not_connect_is_reported_and_stays_installed(
     assert list(json.loads(file.read_text())["mcpServers"]) == ["mirror"]
 
 
+async def test_status_and_doctor_know_the_gateway_of_a_merged_client(
+    raw: Any, write: Callable[..., Path], run: Run, tmp_path: Path
+) -> None:
+    file = write(good=raw(), bad=raw("exits"))
+    assert (await run("install", "claude-desktop", "--merge", "--no-connect")).code == 0
+    config = tmp_path / "mcp-mirror" / "claude-desktop.yaml"
+    ended = await run("status")
+    assert ended.out.splitlines()[1:] == [f"  one gateway (mirror) with 2 servers from {config}"]
+    ended = await run("doctor")
+    assert (ended.code, ended.out) == (1, "")
+    assert "problem: claude-desktop: mirror: bad: It ended the connection before it answered." in ended.err
+    assert ended.err.splitlines()[-1] == "0 of 1 server is ready."
+    late = json.loads(file.read_text())
+    late["mcpServers"]["late"] = {"command": "x"}
+    file.write_text(json.dumps(late))
+    ended = await run("status")
+    assert "not wrapped: late (add them to the configuration of the gateway)" in ended.out
+    config.write_text(config.read_text().replace("exits", "ok"))
+    ended = await run("doctor")
+    assert ended.code == 0, ended.err
+    assert "claude-desktop: mirror: ready, 2 servers, after " in ended.out
+    config.write_text("mcpServers: {good: {comand: x}}")
+    for command, code in (("doctor", 1), ("status", 0)):
+        ended = await run(command)
+        assert ended.code == code
+        assert f"problem: claude-desktop: mirror: {config}:1: " in ended.err or f"problem: {config}:1: " in ended.out
+
+
 async def test_install_with_no_connect_starts_no_server(raw: Any, write: Callable[..., Path], run: Run) -> None:
     write(bad=raw("silent"))
     ended = await run("install", "claude-desktop", "--merge", "--no-connect")
@@ -123,6 +151,17 @@ async def test_doctor_reports_why_wrapped_servers_do_not_start(
     ended = await run("doctor", "claude-desktop")
     assert ended.code == 1
     assert ended.err.count("does not exist. Run `mcp-mirror uninstall`") == 3
+
+
+async def test_doctor_prints_each_problem_once_and_a_summary(raw: Any, write: Callable[..., Path], run: Run) -> None:
+    write(good=raw(), none={"command": "/nowhere/server"}, bad=raw("exits"))
+    assert (await run("install", "claude-desktop", "--memory")).code == 0
+    ended = await run("doctor")
+    assert ended.code == 1
+    assert "claude-desktop: mcp-mirror: ready, " in ended.out
+    assert ended.err.count("the command '/nowhere/server' does not exist") == 1
+    assert ended.err.count("It ended the connection before it answered") == 1
+    assert ended.err.splitlines()[-1] == "2 of 4 servers are ready."
 
 
 async def test_doctor_waits_for_the_server_and_not_for_its_last_listing(

@@ -4,9 +4,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from subprocess import DEVNULL
 from typing import Annotated, Any, Final
 
 import anyio
@@ -17,7 +17,14 @@ from mcp.client.stdio import stdio_client
 
 from mcp_mirror.cli.console import IS_GATEWAY, print_problems
 from mcp_mirror.cli.install.clients import current_machine
-from mcp_mirror.cli.install.entries import read_words
+from mcp_mirror.cli.install.entries import read_program, read_words
+from mcp_mirror.cli.install.starting import (
+    count_servers,
+    expand_environment,
+    expand_variables,
+    find_folder,
+    load_gateway,
+)
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
 from mcp_mirror.cli.options import AWAIT_VARIABLE, ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note, run_until_signal
@@ -25,17 +32,16 @@ from mcp_mirror.errors import MirrorError, unwrap_error_group
 from mcp_mirror.memory.tools.table import RETRIEVE
 
 _AT_ONCE: Final = 4
-_ENV_KEYS: Final = ("env", "envs", "environment")
-_VARIABLE: Final = re.compile(
-    r"\$\{(?:env:)?(?P<braced>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\{env:(?P<colon>[A-Za-z_]\w*)\}|\$(?P<bare>[A-Za-z_]\w*)",
-    re.ASCII,
-)
 _MAX_LINES: Final = 5
+_OWN_LINE: Final = re.compile(r"mcp-mirror: |\d{4}-\S+Z [a-z]+ mcp_mirror\S*: (?:upstream \S+ is down: )?")
+"""The beginning of a line that the gateway prints about its server."""
+_FINDING: Final = re.compile(r"^(?:problem|mcp-mirror): ", re.MULTILINE)
+"""The beginning of a problem that `check` prints."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """A wrapped server to start."""
+    """A server to start."""
 
     target: Target
     entry: Entry
@@ -44,6 +50,11 @@ class _Check:
     def title(self) -> str:
         return f"{self.target.client.name}: {self.entry.label}"
 
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment that the client gives the server."""
+        return {**os.environ, **expand_environment(self.entry.value, self.target)}
+
 
 def doctor(
     client: ClientArgument = None,
@@ -51,107 +62,126 @@ def doctor(
 ) -> None:
     """Start each wrapped server as its client does, through mcp-mirror, and report what is wrong.
 
-    The exit code is 0 without problems and 1 with problems.
+    It also starts the memory tools, and checks the configuration of a gateway that the client starts, as
+    `mcp-mirror check` does. The exit code is 0 without problems and 1 with problems.
 
     Example: mcp-mirror doctor
     """
     problems: list[str] = []
-    checks: list[_Check] = []
     try:
-        for target in find_chosen(client, current_machine()):
-            try:
-                entries = list_entries(target.read(), target.place)
-            except MirrorError as error:
-                problems.append(str(error))
-                continue
-            checks += [_Check(target, entry) for entry in entries if entry.is_wrapped]
+        checks = list(_find_checks(client, problems))
     except MirrorError as error:
         exit_with_error(error)
     if not checks and not problems:
         print_note("No server is wrapped. `mcp-mirror install` wraps them.")
-
-    async def run() -> None:
-        limiter = anyio.CapacityLimiter(_AT_ONCE)
-        async with anyio.create_task_group() as tasks:
-            for check in checks:
-                tasks.start_soon(_check, check, timeout, limiter, problems)
-
-    run_until_signal(run())
+    ready: list[_Check] = []
+    run_until_signal(_start_all(checks, timeout, problems, ready))
     print_problems(problems)
+    if checks:
+        print_note(f"{len(ready)} of {len(checks)} {'server is' if len(checks) == 1 else 'servers are'} ready.")
     raise typer.Exit(1 if problems else 0)
 
 
-async def _check(check: _Check, timeout: float, limiter: anyio.CapacityLimiter, problems: list[str]) -> None:  # noqa: ASYNC109
-    """Start a server, print how long it took, and add what is wrong to the problems."""
-    words, folder = expand_variables(read_words(check.entry.value), check.target), _find_folder(check)
-    if shutil.which(words[0]) is None:
-        problems.append(f"{check.title}: {words[0]} does not exist. Run `mcp-mirror uninstall`, then `install` again.")
-        return
-    if not os.path.isdir(folder):  # noqa: ASYNC240, PTH112  # of any text; nothing waits
-        problems.append(f"{check.title}: its folder {folder} does not exist.")
-        return
-    async with limiter:
-        began = anyio.current_time()
-        print_note(f"{check.title}: starting")
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-            problem = await _start(words, check, folder, timeout, errors)
-            errors.seek(0)
-            lines = [line.strip() for line in errors if line.strip()][-_MAX_LINES:]
-        seconds = anyio.current_time() - began
-        if isinstance(problem, int):
-            print(f"{check.title}: ready, {problem:,} tools, after {seconds:.1f} s", flush=True)
-        else:
-            problems.append("\n    ".join((f"{check.title}: {problem}", *lines)))
+async def _start_all(
+    checks: Sequence[_Check],
+    timeout: float,  # noqa: ASYNC109
+    problems: list[str],
+    ready: list[_Check],
+) -> None:
+    """Start servers, a few at once, and add them to those that are ready, or their problems to the problems."""
+    limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def follow(check: _Check) -> None:
+        found = _find_obstacle(check)
+        if found is None:
+            async with limiter:
+                found = await _start(check, timeout)
+        problems.extend(f"{check.title}: {problem}" for problem in found)
+        if not found:
+            ready.append(check)
+
+    async with anyio.create_task_group() as tasks:
+        for check in checks:
+            tasks.start_soon(follow, check)
 
 
-async def _start(words: list[str], check: _Check, folder: Path, timeout: float, errors: Any) -> int | str:  # noqa: ASYNC109
-    """Return the number of a server's tools, or what is wrong."""
-    env = {**os.environ, **expand_environment(check.entry.value, check.target), AWAIT_VARIABLE: "1"}
-    parameters = StdioServerParameters(command=words[0], args=words[1:], env=env, cwd=folder)
+def _find_checks(client: str | None, problems: list[str]) -> Iterator[_Check]:
+    """Yield the servers to start; files that cannot be read are problems."""
+    for target in find_chosen(client, current_machine()):
+        try:
+            entries = list_entries(target.read(), target.place)
+        except MirrorError as error:
+            problems.append(str(error))
+            continue
+        yield from (_Check(target, one) for one in entries if one.is_wrapped or one.is_memory or one.is_gateway)
+
+
+def _find_obstacle(check: _Check) -> list[str] | None:
+    """Return why the server cannot be started; None if it can."""
+    program, *_ = expand_variables(read_words(check.entry.value), check.target)
+    if shutil.which(program) is None:
+        return [f"{program} does not exist. Run `mcp-mirror uninstall`, then `install` again."]
+    folder = find_folder(check.entry)
+    return None if os.path.isdir(folder) else [f"its folder {folder} does not exist."]  # noqa: PTH112  # of any text
+
+
+async def _start(check: _Check, timeout: float) -> list[str]:  # noqa: ASYNC109
+    """Start a server, print how long it took, and return its problems."""
+    began = anyio.current_time()
+    print_note(f"{check.title}: starting")
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        try:
+            with anyio.fail_after(timeout):
+                found = await (_check_gateway(check) if check.entry.is_gateway else _list_tools(check, errors))
+        except TimeoutError:
+            found = [f"it did not list its tools within {timeout:.0f} s"]
+        errors.seek(0)
+        lines = [line.strip() for line in errors if line.strip()]
+    if isinstance(found, str):
+        print(f"{check.title}: ready, {found}, after {anyio.current_time() - began:.1f} s", flush=True)
+        return []
+    last = found.pop()
+    return [*found, "\n    ".join((last, *_find_output(lines, last)))]
+
+
+async def _check_gateway(check: _Check) -> str | list[str]:
+    """Run `check` with a gateway's configuration; return how many servers it has, or the problems."""
     try:
-        with anyio.fail_after(timeout):
-            # With `initialize`, because the SDK waits only 10 s for an answer to `server/discover`.
-            async with McpClient(stdio_client(parameters, errlog=errors), mode="legacy") as client:
-                listing = await client.list_tools()
-    except TimeoutError:
-        return f"it did not list its tools within {timeout:.0f} s"
+        path, config = load_gateway(check.entry, check.target)
+    except MirrorError as error:
+        return [str(error)]
+    program = expand_variables(read_program(check.entry.value), check.target)
+    command, environ = [*program, "check", "--config", str(path)], {**check.environ, "NO_COLOR": "1"}
+    folder = find_folder(check.entry)
+    ended = await anyio.run_process(command, check=False, stdin=DEVNULL, cwd=folder, env=environ)
+    if ended.returncode == 0:
+        return count_servers(config)
+    found = [one.rstrip() for one in _FINDING.split(ended.stderr.decode(errors="replace")) if one.strip()]
+    return found or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
+
+
+async def _list_tools(check: _Check, errors: Any) -> str | list[str]:
+    """Connect to a server, whose error output goes to a file; return how many tools it has, or the problem."""
+    words = expand_variables(read_words(check.entry.value), check.target)
+    environ = {**check.environ, AWAIT_VARIABLE: "1"}
+    folder = find_folder(check.entry)
+    parameters = StdioServerParameters(command=words[0], args=words[1:], env=environ, cwd=folder)
+    try:
+        # With `initialize`, because the SDK waits only 10 s for an answer to `server/discover`.
+        async with McpClient(stdio_client(parameters, errlog=errors), mode="legacy") as client:
+            listing = await client.list_tools()
     except Exception as error:  # noqa: BLE001  # any failure of a server is a finding
-        return str(unwrap_error_group(error)) or type(error).__name__
-    if sum(tool.name.endswith(RETRIEVE) for tool in listing.tools) > 1:
-        return IS_GATEWAY
-    return len(listing.tools) or "it lists no tools"
+        return [str(unwrap_error_group(error)) or type(error).__name__]
+    if not check.entry.is_memory and sum(tool.name.endswith(RETRIEVE) for tool in listing.tools) > 1:
+        return [IS_GATEWAY]
+    return f"{len(listing.tools):,} tools" if listing.tools else ["it lists no tools"]
 
 
-def _find_folder(check: _Check) -> Path:
-    """Return the folder in which the client starts the server: its own, or the project, where the entry is of one."""
-    cwd = check.entry.value.get("cwd")
-    if isinstance(cwd, str):
-        return Path(os.path.expanduser(cwd))  # noqa: PTH111  # of any text
-    at = check.entry.at
-    if at[0] == "projects" and Path(str(at[1])).is_dir():
-        return Path(str(at[1]))
-    return Path.cwd()
-
-
-def expand_environment(entry: Mapping[str, Any], target: Target) -> dict[str, str]:
-    """Return the variables of an entry, with references to other variables replaced as the client does."""
-    env: Mapping[str, Any] = next((entry[key] for key in _ENV_KEYS if isinstance(entry.get(key), dict)), {})
-    values = expand_variables([str(value) for value in env.values()], target)
-    return dict(zip(map(str, env), values, strict=True))
-
-
-def expand_variables(words: list[str], target: Target) -> list[str]:
-    """Return texts with `${VAR}` and the other forms of clients replaced, where the client does so.
-
-    A variable that is not set stays as it is: the client may know it.
-    """
-    if not target.client.expands_variables:
-        return words
-
-    def replace(match: re.Match[str]) -> str:
-        if match["bare"] and not target.client.expands_bare_variables:
-            return match[0]
-        name = match["braced"] or match["colon"] or match["bare"]
-        return os.environ.get(name, match[0] if match["default"] is None else match["default"])
-
-    return [_VARIABLE.sub(replace, word) for word in words]
+def _find_output(lines: Sequence[str], problem: str) -> list[str]:
+    """Return the last lines that a server printed, each once, without those that repeat the problem."""
+    kept: list[str] = []
+    for line in dict.fromkeys(lines):
+        own = _OWN_LINE.match(line)
+        if own is None or line[own.end() :] not in problem:
+            kept.append(line)
+    return [] if all(line in problem for line in kept) else kept[-_MAX_LINES:]

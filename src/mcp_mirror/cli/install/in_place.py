@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from mcp_mirror.cli.install.entries import find_subcommand, read_program, unwrap_entry, wrap_entry
+from mcp_mirror.cli.install.entries import read_program, unwrap_entry, wrap_entry
 from mcp_mirror.cli.install.files import has_file, read_bytes, write_file
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import AddFirst, Document, Location, Remove, Restore, look_up
@@ -90,7 +90,7 @@ def _check_choice(target: Target, entries: Sequence[Entry], chosen: Collection[s
 
 def is_merged(target: Target, entries: Iterable[Entry]) -> bool:
     """Return whether `install --merge` made the file: its backup is of another kind."""
-    has_gateway = any(find_subcommand(entry.value) == "serve" for entry in entries)
+    has_gateway = any(entry.is_gateway for entry in entries)
     return has_gateway and has_file(target.backup) and not any(entry.is_wrapped for entry in entries)
 
 
@@ -103,7 +103,7 @@ def plan_unwrapping(target: Target) -> InPlacePlan:
     document = target.read()
     entries = list_entries(document, target.place)
     wrapped = [entry.label for entry in entries if entry.is_wrapped]
-    if not wrapped and not any(_is_memory(entry) for entry in entries):
+    if not wrapped and not any(entry.is_memory for entry in entries):
         raise ConfigError(f"There is nothing to uninstall: no server in {target.file} is wrapped.")
     restored = _restore(target, document).data
     return InPlacePlan(target, document.data, restored, restored, tuple(wrapped))
@@ -167,7 +167,7 @@ def _add_memory(document: Document, target: Target, program: Sequence[str]) -> D
     entries = list_entries(document, target.place)
     blocks = dict.fromkeys(entry.at[:-1] for entry in entries if entry.is_wrapped)
     blocks = {at: None for at in blocks if at[0] != "projects"} or blocks
-    present = {entry.at[:-1] for entry in entries if _is_memory(entry)}
+    present = {entry.at[:-1] for entry in entries if entry.is_memory}
     shape = target.client.shape
     for block in blocks:
         words = [*program, "memory"]
@@ -180,21 +180,17 @@ def _add_memory(document: Document, target: Target, program: Sequence[str]) -> D
     return document
 
 
-def _is_memory(entry: Entry) -> bool:
-    return find_subcommand(entry.value) == "memory"
-
-
 def _restore(target: Target, document: Document) -> Document:
     """Return the document without mcp-mirror."""
     entries = list_entries(document, target.place)
-    if not any(entry.is_wrapped or _is_memory(entry) for entry in entries):
+    if not any(entry.is_wrapped or entry.is_memory for entry in entries):
         return document
     backup = _read_backup(target)
     if backup is not None and _wrap_like(backup, document, target) == document.data:
         return backup
     old = _by_key(list_entries(backup, target.place)) if backup else {}
     for entry in reversed(entries):
-        if _is_memory(entry):
+        if entry.is_memory:
             document = document.edit([Remove(entry.at)])
     for key, entry in _by_key(list_entries(document, target.place)).items():
         if entry.is_wrapped:
@@ -223,7 +219,7 @@ def _wrap_like(backup: Document, document: Document, target: Target) -> bytes | 
     """Return the backup with the same servers wrapped as in the document; None if they cannot be."""
     entries = list_entries(document, target.place)
     wrapped = {key: entry for key, entry in _by_key(entries).items() if entry.is_wrapped}
-    own = [entry for entry in entries if _is_memory(entry)]
+    own = [entry for entry in entries if entry.is_memory]
     try:
         after = backup
         for key, entry in _by_key(list_entries(backup, target.place)).items():

@@ -4,7 +4,8 @@ import shutil
 
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_words
-from mcp_mirror.cli.install.in_place import find_changed
+from mcp_mirror.cli.install.in_place import find_changed, is_merged
+from mcp_mirror.cli.install.starting import count_servers, load_gateway
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
 from mcp_mirror.cli.options import ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note
@@ -41,24 +42,44 @@ def describe_target(target: Target) -> list[str]:
     """
     entries = list_entries(target.read(), target.place)
     wrapped = [entry for entry in entries if entry.is_wrapped]
-    own = [entry for entry in entries if entry.is_own]
-    lines = [f"wrapped: {_join(wrapped)}" if wrapped else "not installed"]
+    gateways = [entry for entry in entries if entry.is_gateway]
+    memory = [entry for entry in entries if entry.is_memory]
+    lines = [f"wrapped: {_join(wrapped)}"] if wrapped else []
+    lines += [_describe_gateway(entry, target) for entry in gateways]
+    lines = lines or ["not installed"]
+    lines += _describe_rest(entries, target)
+    lines += [f"memory tools: {_join(memory)}"] if memory else []
+    if wrapped and (changed := find_changed(target)):
+        lines.append(f"changed since the installation: {', '.join(changed)}")
+    for program in dict.fromkeys(read_words(entry.value)[0] for entry in (*wrapped, *gateways, *memory)):
+        if shutil.which(program) is None:
+            lines.append(f"problem: {program} does not exist; run `mcp-mirror uninstall` and `install` again")
+    return lines
+
+
+def _describe_rest(entries: list[Entry], target: Target) -> list[str]:
+    """Return the lines about servers that are neither wrapped nor mcp-mirror."""
+    lines: list[str] = []
     new: list[Entry] = []
     for entry in entries:
         reason = entry.find_reason(target.client)
         if reason is None:
             new.append(entry)
-        elif entry not in (*wrapped, *own):
+        elif not (entry.is_wrapped or entry.is_gateway or entry.is_memory):
             lines.append(f"left: {entry.label}: {reason}")
-    if new:
+    if new and is_merged(target, entries):
+        lines.append(f"not wrapped: {_join(new)} (add them to the configuration of the gateway)")
+    elif new:
         lines.append(f"not wrapped: {_join(new)} (`mcp-mirror install {target.word}` wraps them)")
-    lines += [f"mcp-mirror itself: {_join(own)}"] if own else []
-    if wrapped and (changed := find_changed(target)):
-        lines.append(f"changed since the installation: {', '.join(changed)}")
-    for program in dict.fromkeys(read_words(entry.value)[0] for entry in (*wrapped, *own)):
-        if shutil.which(program) is None:
-            lines.append(f"problem: {program} does not exist; run `mcp-mirror uninstall` and `install` again")
     return lines
+
+
+def _describe_gateway(entry: Entry, target: Target) -> str:
+    try:
+        path, config = load_gateway(entry, target)
+    except MirrorError as error:
+        return f"one gateway ({entry.label}), problem: {error}"
+    return f"one gateway ({entry.label}) with {count_servers(config)} from {path}"
 
 
 def _join(entries: list[Entry]) -> str:

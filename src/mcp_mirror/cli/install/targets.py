@@ -75,9 +75,14 @@ class Entry:
         return is_wrapped(self.value)
 
     @property
-    def is_own(self) -> bool:
-        """Whether the entry is mcp-mirror, not a wrapped server."""
-        return find_subcommand(self.value) in ("serve", "memory")
+    def is_gateway(self) -> bool:
+        """Whether the entry is a gateway with a configuration."""
+        return find_subcommand(self.value) == "serve"
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether the entry serves the memory tools."""
+        return find_subcommand(self.value) == "memory"
 
     def find_reason(self, client: Client, *, is_chosen: bool = False) -> str | None:
         """Return why the entry is left as it is; None if it can be wrapped."""

@@ -1,0 +1,79 @@
+"""What a client makes of an entry when it starts the server: its variables, folder, and a gateway's configuration."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mcp_mirror.cli.install.entries import read_words
+from mcp_mirror.cli.install.targets import Entry, Target
+from mcp_mirror.config import Config, find_config, load_config
+
+_ENV_KEYS: Final = ("env", "envs", "environment")
+_VARIABLE: Final = re.compile(
+    r"\$\{(?:env:)?(?P<braced>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\{env:(?P<colon>[A-Za-z_]\w*)\}|\$(?P<bare>[A-Za-z_]\w*)",
+    re.ASCII,
+)
+_CONFIG_OPTIONS: Final = ("--config", "-c")
+
+
+def find_folder(entry: Entry) -> Path:
+    """Return the folder in which the client starts the server: its own, or the project, where the entry is of one."""
+    cwd = entry.value.get("cwd")
+    if isinstance(cwd, str):
+        return Path(os.path.expanduser(cwd))  # noqa: PTH111  # of any text
+    if entry.at[0] == "projects" and Path(str(entry.at[1])).is_dir():
+        return Path(str(entry.at[1]))
+    return Path.cwd()
+
+
+def expand_environment(entry: Mapping[str, Any], target: Target) -> dict[str, str]:
+    """Return the variables of an entry, with references to other variables replaced as the client does."""
+    env: Mapping[str, Any] = next((entry[key] for key in _ENV_KEYS if isinstance(entry.get(key), dict)), {})
+    values = expand_variables([str(value) for value in env.values()], target)
+    return dict(zip(map(str, env), values, strict=True))
+
+
+def expand_variables(words: list[str], target: Target) -> list[str]:
+    """Return texts with `${VAR}` and the other forms of clients replaced, where the client does so.
+
+    A variable that is not set stays as it is: the client may know it.
+    """
+    if not target.client.expands_variables:
+        return words
+
+    def replace(match: re.Match[str]) -> str:
+        if match["bare"] and not target.client.expands_bare_variables:
+            return match[0]
+        name = match["braced"] or match["colon"] or match["bare"]
+        return os.environ.get(name, match[0] if match["default"] is None else match["default"])
+
+    return [_VARIABLE.sub(replace, word) for word in words]
+
+
+def load_gateway(entry: Entry, target: Target) -> tuple[Path, Config]:
+    """Return the file of the configuration that an entry with `mcp-mirror serve` reads, and its content.
+
+    Raises:
+        ConfigError: The configuration was not found, or is unusable.
+    """
+    environ = {**os.environ, **expand_environment(entry.value, target)}
+    words = expand_variables(read_words(entry.value), target)
+    path = find_folder(entry) / find_config(_read_config_option(words), environ).path
+    return path, load_config(path, environ)
+
+
+def _read_config_option(words: list[str]) -> Path | None:
+    """Return the file that the words `--config FILE`, `--config=FILE` or `-c FILE` name."""
+    for index, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option in _CONFIG_OPTIONS and (equals or index + 1 < len(words)):
+            return Path(value if equals else words[index + 1])
+    return None
+
+
+def count_servers(config: Config) -> str:
+    """Return how many servers a configuration has, in words."""
+    count = len(config.upstreams)
+    return f"{count} {'server' if count == 1 else 'servers'}"
