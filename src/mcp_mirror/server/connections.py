@@ -44,8 +44,9 @@ _NETWORK_BITS: Final = 64
 """Bits of an IPv6 address that name the network. One client may have all addresses of its network."""
 _RETRY_AFTER: Final = 5
 """Seconds."""
-_IDLE_TIMEOUT: Final = 5.0
-"""Seconds after a response in which the next request must begin."""
+_IDLE_TIMEOUT: Final = 75.0
+"""Seconds after a response in which the next request must begin: more than the 60 s for which common proxies keep
+connections, as a request on a connection that closes at that moment fails."""
 _HANDOVER_RETRY: Final = 0.005
 """Seconds between two attempts to give a connection to another worker."""
 BACKLOG: Final = 128
