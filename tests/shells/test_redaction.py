@@ -2,6 +2,7 @@
 
 import base64
 import json
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -42,6 +43,23 @@ def test_of_a_whole_environment_only_values_with_secret_names_are_redacted() -> 
     redactor = Redactor(StdioEndpoint("x", env=env, is_wrapped=True))
     text = "/home/anna en_US.UTF-8 short ghp_0123456789"
     assert redactor.clean(text) == "/home/anna en_US.UTF-8 short ***"
+
+
+@pytest.mark.parametrize(
+    ("secret", "errors"), [("pass\udce9word", "surrogateescape"), ("pass\ud800word", "surrogatepass")]
+)
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        lambda secret: StdioEndpoint("x", env={"KEY": secret}),
+        lambda secret: HttpEndpoint(f"https://me:{secret}@host.example/mcp", {"x-key": secret}),
+    ],
+)
+def test_a_variable_that_is_not_valid_unicode_is_redacted(endpoint: Any, secret: str, errors: str) -> None:
+    redactor = Redactor(endpoint(secret))
+    printed = secret.encode(errors=errors)
+    for form in (secret, printed.decode(errors="replace"), quote(printed)):
+        assert redactor.clean(f"wrong: {form}") == "wrong: ***"
 
 
 def test_each_line_of_a_key_is_a_secret() -> None:

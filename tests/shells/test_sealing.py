@@ -172,3 +172,10 @@ def test_clear_records_are_accepted_or_refused() -> None:
         assert one.open_record("me", "t-1", b"\x8cclear") == b"\x8cclear"
     with pytest.raises(StoreError, match=r"is not encrypted, and `store.encryption.clear` is refuse"):
         encryptor(clear="refuse").open_record("me", "t-1", b"\x8cclear")
+
+
+def test_a_key_may_have_bytes_that_are_not_utf8() -> None:
+    key = "pass\udce9word" * 4
+    envelope = encryptor(key).new_envelope("me", "t-1")
+    assert envelope is not None
+    assert encryptor(key).open_record("me", "t-1", envelope.seal_record(b"x")) == b"x"

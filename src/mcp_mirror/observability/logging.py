@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_mirror.errors import summarize_traceback
-from mcp_mirror.security.redaction import HIDDEN, find_secrets, list_secret_forms
+from mcp_mirror.security.redaction import HIDDEN, encode_secret, find_secrets, list_secret_forms
 from mcp_mirror.security.sanitize import PathHasher, cut, sanitize
 from mcp_mirror.settings.policies import Config, LogFormat
 from mcp_mirror.settings.upstreams import HttpEndpoint
@@ -140,7 +140,7 @@ def print_status(config: Config, line: str) -> None:
 
 def create_path_hasher(config: Config | None) -> PathHasher:
     """The path hasher of the log and the audit log, with `audit.key` or else a random key of this process."""
-    return PathHasher(config.audit.key.encode() if config and config.audit.key else _PROCESS_KEY)
+    return PathHasher(encode_secret(config.audit.key) if config and config.audit.key else _PROCESS_KEY)
 
 
 def _find_secrets(config: Config) -> Iterator[str]:

@@ -84,8 +84,18 @@ class Redactor:
 def list_secret_forms(secret: str) -> Iterator[str]:
     """The forms in which programs print a secret."""
     for part in (secret, *secret.splitlines()):
-        yield from (part, part.strip(), repr(part)[1:-1], quote(part), quote(part, safe=""), quote_plus(part))
+        data = encode_secret(part)
+        yield from (part, part.strip(), repr(part)[1:-1], data.decode(errors="replace"))
+        yield from (quote(data), quote(data, safe=""), quote_plus(data))
         yield from (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
+
+
+def encode_secret(text: str) -> bytes:
+    """The bytes of a secret, also of a variable that is not valid UTF-8 (POSIX) or UTF-16 (Windows)."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="surrogatepass")
 
 
 def find_secrets(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iterator[str]:
@@ -130,7 +140,7 @@ def _secrets_of_url(url: str) -> Iterator[str]:
     login, at, _ = parts.netloc.rpartition("@")
     if at:
         plain = unquote(login)
-        yield from (login, plain, b64encode(plain.encode()).decode(), *login.split(":", 1), *plain.split(":", 1))
+        yield from (login, plain, b64encode(encode_secret(plain)).decode(), *login.split(":", 1), *plain.split(":", 1))
     yield from (parts.query, parts.fragment, *(value for _, value in parse_qsl(parts.query)))
     yield from (part.partition("=")[2] for part in parts.query.split("&"))
     yield from (segment for segment in parts.path.split("/") if _KEY_IN_PATH.fullmatch(segment))

@@ -22,6 +22,7 @@ from mcp_mirror.payload.floods import finish, take_sliced
 from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.pins import Pins
+from mcp_mirror.security.redaction import encode_secret
 from mcp_mirror.security.sanitize import sanitize_lines
 from mcp_mirror.server.client_channel import Context, read_caller, read_meta
 from mcp_mirror.server.direct_path import DirectPath
@@ -88,7 +89,7 @@ class MirrorServer:
             get_tool_input_schema=lambda _name: None,  # the handler of `tools/call` checks the headers
         )
         handlers.register(self.sdk_server)
-        keys = policy.state_keys
+        keys = [encode_secret(key) for key in policy.state_keys]
         security = RequestStateSecurity(
             keys=keys or [secrets.token_bytes(32)],
             ttl=policy.answer_timeout,

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from mcp_mirror.errors import StoreError
+from mcp_mirror.security.redaction import encode_secret
 from mcp_mirror.settings.store import EncryptionPolicy
 from mcp_mirror.stores.base import cut
 from mcp_mirror.stores.event_log import EventLog, SumKey, Sums
@@ -261,7 +262,7 @@ def _derive_master_key(secret: str) -> bytes:
         key = base64.b64decode(secret.strip().translate(_FROM_URL), validate=True)
     except (binascii.Error, ValueError):
         key = b""
-    return key if len(key) == _KEY else _derive_key(secret.encode(), b"mcp-mirror master key", None)
+    return key if len(key) == _KEY else _derive_key(encode_secret(secret), b"mcp-mirror master key", None)
 
 
 _FROM_URL: Final = str.maketrans("-_", "+/")
