@@ -22,8 +22,8 @@ _HEAD_START: Final = 0.25
 _KEPT: Final = 20
 """Idle connections that are kept open."""
 _KEPT_SECONDS: Final = 4.0
-"""How long they are kept open: shorter than the 5 s of many servers (uvicorn, Node.js), as a request on a connection that
-closes at that moment fails."""
+"""How long they are kept open: shorter than the 5 s of many servers (uvicorn, Node.js), as a request on a connection
+that closes at that moment fails."""
 
 
 @dataclass(frozen=True, slots=True)
