@@ -183,6 +183,17 @@ async def test_only_raster_images_are_shown(page: Page) -> None:
         assert (await page.get("value", path=base_of(name, number)))["is_image"] is False
 
 
+@pytest.mark.parametrize("slash", [b"\\/", b"\\u002f", b"/\\r\\n"])
+async def test_an_image_is_shown_however_its_base64_is_written(page: Page, slash: bytes) -> None:
+    block, data = image_block(png(), "image/png").split(b'"data":"', 1)
+    assert b"/" in data.partition(b'"')[0]
+    data, rest = data.split(b'"', 1)
+    written = block + b'"data":"' + data.replace(b"/", slash) + b'"' + rest
+    path = await put(page.store, written, "png", 1, kind="binary")
+    assert (await page.get("value", path=path))["is_image"] is True
+    assert (await page.send("GET", "image", path=path)).content == png()
+
+
 @pytest.mark.parametrize(
     ("value", "more", "name", "content"),
     [

@@ -20,7 +20,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
 from mcp_mirror.query import indexes
-from mcp_mirror.query.texts import IsOver, check_time
+from mcp_mirror.query.texts import IsOver, check_time, unescape_json
 from mcp_mirror.query.windows import count_lines
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.types import Buffer, Descriptor, Span
@@ -208,7 +208,9 @@ def decode_image(block: Buffer) -> tuple[str, bytes] | None:
     if media is None or media_type is None:
         return None
     try:
-        return media_type, base64.b64decode(bytes(media.encoded), validate=True)
+        # Some programs write a slash as `\/`, or base64 in lines.
+        encoded = b"".join(unescape_json(bytes(media.encoded)).split())
+        return media_type, base64.b64decode(encoded, validate=True)
     except binascii.Error:
         return None
 
