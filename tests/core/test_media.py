@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.media import find_media, read_media
+from mcp_mirror.core.media import find_media, has_content, read_media
 from mcp_mirror.core.preview import describe_media
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1280, 720) + b"\x08\x02\x00\x00\x00"
@@ -71,6 +71,23 @@ def test_invalid_base64_has_no_pixel_size() -> None:
 )
 def test_other_blocks_are_not_media(raw: bytes) -> None:
     assert read_media(raw) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b'{"type":"resource","resource":{"uri":"u","text":"x"}}', True),
+        (b'{"type":"resource","resource":{"uri":"u","blob":"eA=="}}', True),
+        (b'{"type":"image","data":"eA=="}', True),
+        (b'{"type":"resource","resource":{"uri":"u"}}', False),
+        (b'{"type":"resource","resource":5}', False),
+        (b'{"type":"image","resource":{"uri":"u","text":"x"}}', False),
+        (b'{"kind":"resource","resource":{"uri":"u","text":"x"}}', False),
+        (b'{"text":"x"}', False),
+    ],
+)
+def test_content_is_media_or_an_embedded_text(raw: bytes, expected: bool) -> None:  # noqa: FBT001  # a parameter
+    assert has_content(raw) is expected
 
 
 def test_an_embedded_file_is_media_that_models_do_not_see() -> None:

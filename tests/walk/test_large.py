@@ -69,6 +69,24 @@ async def test_a_value_too_large_for_a_model_is_refused_with_the_next_step(
             assert "Pass the path to the tool that needs the value" in refused
 
 
+async def test_an_embedded_text_beside_a_sentence_is_passed_as_its_text(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    file = {"uri": "repo://a.py", "mimeType": "text/x-python", "text": "print('a')\n" * 2000}
+    block = {"type": "resource", "resource": file}
+    schema = {"type": "object", "properties": {"text": {"type": "string"}, "block": {"type": "object"}}}
+    tools = [{"name": "say", "inputSchema": {"type": "object"}}, {"name": "hear", "inputSchema": schema}]
+    (tmp_path / "tools").write_text(json.dumps(tools), encoding="utf-8")
+    upstream = raw("ok", "--tools", str(tmp_path / "tools"), overrides={"hear": {"capture": "never"}})
+    async with open_lines(configured({"raw": upstream})) as client:
+        await client.greet()
+        path = path_in(await client.text("say_mirrored", {"result": result(content=[*text("downloaded"), block])}))
+        received = json.loads(await client.text("hear_mirrored", {"text": f"{path}/1", "block": f"{path}/1"}))
+        assert received["params"]["arguments"] == {"text": file["text"], "block": block}
+        counted = {"inputs": {"t": f"{path}/1"}, "sql": "SELECT count(*) AS n FROM t"}
+        assert await client.text("memory_query", counted) == '[{"n":2000}]'
+
+
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 async def test_no_file_but_of_what_lasts_is_left_when_the_gateway_has_ended(
     kind: str, configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path

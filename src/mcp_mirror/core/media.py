@@ -49,10 +49,22 @@ class Media:
 
 def read_media(block: Buffer) -> Media | None:
     """The media in a content block, JSON text; None for any other block."""
+    return find_media(_open_block(block))
+
+
+def has_content(block: Buffer) -> bool:
+    """Whether an object, JSON text, is a content block with media or with an embedded text."""
+    members = _open_block(block)
+    if find_media(members):
+        return True
+    resource = open_object(members.get("resource", b"null")) or {}
+    return bytes(members.get("type", b"")) == b'"resource"' and bytes(resource.get("text", b"")[:1]) == b'"'
+
+
+def _open_block(block: Buffer) -> Mapping[str, Buffer]:
+    """The members of a content block; empty if it has neither media nor an embedded text."""
     edges = bytes(block[:_EDGE_BYTES]) + bytes(block[-_EDGE_BYTES:])
-    if not any(kind in edges for kind in _MEDIA_TYPES):
-        return None
-    return find_media(open_object(block) or {})
+    return open_object(block) or {} if any(kind in edges for kind in _MEDIA_TYPES) else {}
 
 
 def find_media(members: Mapping[str, Buffer]) -> Media | None:

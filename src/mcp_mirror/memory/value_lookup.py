@@ -9,7 +9,7 @@ from typing import Final
 
 import anyio.to_thread
 
-from mcp_mirror.core.media import read_media
+from mcp_mirror.core.media import has_content
 from mcp_mirror.core.parsed_result import find_unwrapped_key
 from mcp_mirror.core.preview import format_time
 from mcp_mirror.errors import ToolError
@@ -290,7 +290,7 @@ def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, s
     part: Buffer = memoryview(blob)[span.start : span.stop]
     if path.tokens:
         kind = kind_at(blob, span.start)
-        kind = "binary" if kind == "object" and read_media(part) else kind
+        kind = "binary" if kind == "object" and has_content(part) else kind
     elif kind in ("object", "array"):
         part = blob  # with the white space around it: a string argument gets exactly the text of the result
     return FoundValue(path, part, kind, descriptor)
