@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.watchdog_process import WatchdogProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 BOUND = 60
@@ -47,6 +48,46 @@ def test_added_groups_end_with_the_watchdog() -> None:
             assert len(children() - before) == 3
         assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
     assert children() == before
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+def test_a_group_of_another_watchdog_is_adopted(has_others: bool) -> None:  # noqa: FBT001
+    before = children()
+    with sleeper() as first, sleeper() as second:
+        watchdog = WatchdogProcess()
+        watchdog.write(f"+ {first.pid}\n")
+        with ChildWatchdog() as child_watchdog:
+            if has_others:
+                child_watchdog.add(second.pid)
+            child_watchdog.adopt(watchdog, first.pid)
+            assert first.poll() is None
+            assert len(children() - before) == 3
+        assert first.wait(BOUND) == -signal.SIGKILL
+        assert (second.poll() is None) != has_others
+    assert children() == before
+
+
+def test_an_early_program_ends_with_a_gateway_that_is_killed() -> None:
+    program = (
+        "import signal; from mcp_mirror.system import early_program as early; early.start_early(['sleep', '100']);"
+        "print(early.take_early(['sleep', '100']).process.pid, flush=True); signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as gateway:
+        assert gateway.stdout
+        started = int(gateway.stdout.readline())
+        assert is_running(started)
+        gateway.kill()
+        gateway.wait(BOUND)
+        deadline = time.monotonic() + BOUND
+        while is_running(started):
+            assert time.monotonic() < deadline
+
+
+def is_running(process: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
 
 
 def test_removed_groups_keep_running() -> None:

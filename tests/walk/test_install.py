@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,11 +16,10 @@ from mcp.client.stdio import stdio_client
 from mcp_types import ListRootsResult
 from notices import path_in
 from samples import sample
-from tests.walk.conftest import SERVERS
+from tests.walk.conftest import BOUND, SERVERS, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from tests.walk.conftest import Run
 
@@ -176,6 +178,41 @@ async def test_doctor_waits_for_the_server_and_not_for_its_last_listing(
     ended = await run("doctor", "--timeout", "5")
     assert (ended.code, ended.out) == (1, "")
     assert "problem: claude-desktop: slow: it did not list its tools within 5 s" in ended.err
+
+
+STUCK = """
+import os, pathlib, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+while True:
+    signal.pause()
+"""
+NOISY = "import sys; sys.stderr.write('\\x1b[31mno licence\\x1b[0m\\x07\\n' * 100_000); sys.exit(1)"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+async def test_doctor_ends_at_once_with_ctrl_c_and_its_servers_follow(
+    write: Callable[..., Path], run: Run, tmp_path: Path
+) -> None:
+    number = tmp_path / "number"
+    write(stuck={"command": sys.executable, "args": ["-c", STUCK, str(number)]})
+    assert (await run("install", "claude-desktop")).code == 0
+    doctor = await asyncio.create_subprocess_exec(sys.executable, "-m", "mcp_mirror", "doctor")
+    await until(lambda: number.exists() and number.read_text())
+    server = Path("/proc") / number.read_text()
+    doctor.send_signal(signal.SIGINT)
+    assert await asyncio.wait_for(doctor.wait(), BOUND) == 130
+    assert server.exists()
+    await until(lambda: not server.exists())
+
+
+async def test_doctor_prints_no_control_characters_of_a_server(write: Callable[..., Path], run: Run) -> None:
+    write(noisy={"command": sys.executable, "args": ["-c", NOISY]})
+    assert (await run("install", "claude-desktop")).code == 0
+    ended = await run("doctor")
+    assert ended.code == 1
+    assert 1 <= ended.err.count("no licence") <= 10
+    assert not {"\x1b", "\x07"} & set(ended.err)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -125,13 +126,20 @@ def print_warnings(config: Config, print_line: Callable[[str], None] = print_not
         print_line(f"mcp-mirror: {warning}")
 
 
-def run_until_signal(main: Coroutine[Any, Any, None], shutdown: anyio.Event | None = None, drain: float = 0) -> None:
+def run_until_signal(
+    main: Coroutine[Any, Any, None],
+    shutdown: anyio.Event | None = None,
+    drain: float = 0,
+    *,
+    leave: Callable[[], None] | None = None,
+) -> None:
     """Run to the end or to a signal, and close everything that was opened.
 
     Args:
         main: The work.
         shutdown: Set at the first signal: `main` accepts no new calls and ends after the calls in flight.
         drain: Seconds that the calls in flight have to end; 0: none.
+        leave: Called at a signal, after which the process ends without closing anything; None: it closes everything.
     """
     stopped: list[signal.Signals] = []
 
@@ -139,7 +147,8 @@ def run_until_signal(main: Coroutine[Any, Any, None], shutdown: anyio.Event | No
         _watch_children_without_threads()
         async with anyio.create_task_group() as tasks:
             if sys.platform != "win32":
-                tasks.start_soon(_stop_on_signal, tasks.cancel_scope, stopped, shutdown if drain else None, drain)
+                stop = partial(_stop_on_signal, shutdown=shutdown if drain else None, drain=drain, leave=leave)
+                tasks.start_soon(stop, tasks.cancel_scope, stopped)
             await main
             tasks.cancel_scope.cancel()
 
@@ -169,12 +178,19 @@ def _watch_children_without_threads() -> None:
 
 
 async def _stop_on_signal(
-    scope: anyio.CancelScope, stopped: list[signal.Signals], shutdown: anyio.Event | None, drain: float
+    scope: anyio.CancelScope,
+    stopped: list[signal.Signals],
+    shutdown: anyio.Event | None,
+    drain: float,
+    leave: Callable[[], None] | None,
 ) -> None:
     """Start a graceful shutdown at the first signal; without one, and at the second signal, cancel at once."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
             stopped.append(number)
+            if leave is not None:
+                leave()
+                os._exit(INTERRUPTED if number == signal.SIGINT else 0)
             if shutdown is None or shutdown.is_set():
                 scope.cancel()
                 return

@@ -1,16 +1,19 @@
 """Starts a program before the gateway is imported, so that both start at once. The first connection takes it.
 
-At most one program starts early in a process. Until it is taken, it reads the end of its input if the gateway ends.
+At most one program starts early in a process. Until it is taken, a watchdog of its own kills it if the gateway ends.
 """
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mcp_mirror.system.resources import open_wide_pipe
+from mcp_mirror.system.watchdog_process import WatchdogProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,14 @@ class EarlyProgram:
     process: subprocess.Popen[bytes]
     input: int
     output: int
+    watchdog: WatchdogProcess | None
 
     def kill(self) -> None:
-        """Kill the program, and close its streams."""
-        self.process.kill()
+        """Kill the program and the processes that it started, and close its streams."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.watchdog:
+            self.watchdog.release(self.process.pid)
         self.process.wait()
         os.close(self.input)
         os.close(self.output)
@@ -61,7 +68,11 @@ def start_early(command: Sequence[str]) -> None:
     finally:
         os.close(their_input)
         os.close(their_output)
-    _waiting.append(EarlyProgram((name, *arguments), process, our_output, our_input))
+    watchdog = None
+    with suppress(OSError):  # the gateway's own watchdog reports the reason
+        watchdog = WatchdogProcess()
+        watchdog.write(f"+ {process.pid}\n")
+    _waiting.append(EarlyProgram((name, *arguments), process, our_output, our_input, watchdog))
 
 
 def take_early(command: Sequence[str]) -> EarlyProgram | None:

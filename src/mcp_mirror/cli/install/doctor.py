@@ -6,18 +6,18 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from subprocess import DEVNULL
-from typing import Annotated, Any, Final
+from typing import IO, Annotated, Final
 
 import anyio
 import typer
 from mcp import Client as McpClient
-from mcp import StdioServerParameters
-from mcp.client.stdio import stdio_client
 
 from mcp_mirror.cli.console import IS_GATEWAY, print_problems
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_program, read_words
+from mcp_mirror.cli.install.started_program import end_programs, start_program
 from mcp_mirror.cli.install.starting import (
     count_servers,
     expand_environment,
@@ -30,9 +30,12 @@ from mcp_mirror.cli.options import AWAIT_VARIABLE, ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note, run_until_signal
 from mcp_mirror.errors import MirrorError, unwrap_error_group
 from mcp_mirror.memory.tools.table import RETRIEVE
+from mcp_mirror.security.sanitize import sanitize_to_lines
 
 _AT_ONCE: Final = 4
 _MAX_LINES: Final = 5
+_MAX_OUTPUT: Final = 1 << 14
+"""Bytes of a server's last standard error that are searched for lines."""
 _OWN_LINE: Final = re.compile(r"mcp-mirror: |\d{4}-\S+Z [a-z]+ mcp_mirror\S*: (?:upstream \S+ is down: )?")
 """The beginning of a line that the gateway prints about its server."""
 _FINDING: Final = re.compile(r"^(?:problem|mcp-mirror): ", re.MULTILINE)
@@ -75,7 +78,10 @@ def doctor(
     if not checks and not problems:
         print_note("No server is wrapped. `mcp-mirror install` wraps them.")
     ready: list[_Check] = []
-    run_until_signal(_start_all(checks, timeout, problems, ready))
+    running: set[int] = set()
+    # A server that starts has seconds to end, since an npx that is killed while it installs breaks its cache.
+    leave = partial(end_programs, running)
+    run_until_signal(_start_all(checks, timeout, problems, ready, running), leave=leave)
     print_problems(problems)
     if checks:
         print_note(f"{len(ready)} of {len(checks)} {'server is' if len(checks) == 1 else 'servers are'} ready.")
@@ -87,6 +93,7 @@ async def _start_all(
     timeout: float,  # noqa: ASYNC109
     problems: list[str],
     ready: list[_Check],
+    running: set[int],
 ) -> None:
     """Start servers, a few at once, and add them to those that are ready, or their problems to the problems."""
     limiter = anyio.CapacityLimiter(_AT_ONCE)
@@ -95,7 +102,7 @@ async def _start_all(
         found = _find_obstacle(check)
         if found is None:
             async with limiter:
-                found = await _start(check, timeout)
+                found = await _start(check, timeout, running)
         problems.extend(f"{check.title}: {problem}" for problem in found)
         if not found:
             ready.append(check)
@@ -125,23 +132,30 @@ def _find_obstacle(check: _Check) -> list[str] | None:
     return None if os.path.isdir(folder) else [f"its folder {folder} does not exist."]  # noqa: PTH112  # of any text
 
 
-async def _start(check: _Check, timeout: float) -> list[str]:  # noqa: ASYNC109
+async def _start(check: _Check, timeout: float, running: set[int]) -> list[str]:  # noqa: ASYNC109
     """Start a server, print how long it took, and return its problems."""
     began = anyio.current_time()
     print_note(f"{check.title}: starting")
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+    with tempfile.TemporaryFile() as errors:
         try:
             with anyio.fail_after(timeout):
-                found = await (_check_gateway(check) if check.entry.is_gateway else _list_tools(check, errors))
+                is_gateway = check.entry.is_gateway
+                found = await (_check_gateway(check) if is_gateway else _list_tools(check, errors, running))
         except TimeoutError:
             found = [f"it did not list its tools within {timeout:.0f} s"]
-        errors.seek(0)
-        lines = [line.strip() for line in errors if line.strip()]
+        lines = _read_last_lines(errors)
     if isinstance(found, str):
         print(f"{check.title}: ready, {found}, after {anyio.current_time() - began:.1f} s", flush=True)
         return []
     last = found.pop()
     return [*found, "\n    ".join((last, *_find_output(lines, last)))]
+
+
+def _read_last_lines(file: IO[bytes]) -> list[str]:
+    """Return the last lines of a server's standard error, which may have written gigabytes and control characters."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_OUTPUT))
+    lines = (sanitize_to_lines(line).strip() for line in file.read().decode(errors="replace").splitlines())
+    return [line for line in lines if line]
 
 
 async def _check_gateway(check: _Check) -> str | list[str]:
@@ -160,15 +174,14 @@ async def _check_gateway(check: _Check) -> str | list[str]:
     return found or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
 
 
-async def _list_tools(check: _Check, errors: Any) -> str | list[str]:
+async def _list_tools(check: _Check, errors: IO[bytes], running: set[int]) -> str | list[str]:
     """Connect to a server, whose error output goes to a file; return how many tools it has, or the problem."""
     words = expand_variables(read_words(check.entry.value), check.target)
     environ = {**check.environ, AWAIT_VARIABLE: "1"}
-    folder = find_folder(check.entry)
-    parameters = StdioServerParameters(command=words[0], args=words[1:], env=environ, cwd=folder)
+    program = start_program(words, environ, find_folder(check.entry), errors, running)
     try:
         # With `initialize`, because the SDK waits only 10 s for an answer to `server/discover`.
-        async with McpClient(stdio_client(parameters, errlog=errors), mode="legacy") as client:
+        async with McpClient(program, mode="legacy") as client:
             listing = await client.list_tools()
     except Exception as error:  # noqa: BLE001  # any failure of a server is a finding
         return [str(unwrap_error_group(error)) or type(error).__name__]

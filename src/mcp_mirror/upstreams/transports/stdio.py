@@ -98,6 +98,8 @@ class StdioTransport:
         """Return the running child, and the gateway's ends of its standard input and output."""
         command = (self.endpoint.command, *self.endpoint.args)
         if self.endpoint.is_wrapped and (early := take_early(command)):
+            if early.watchdog:
+                self.child_watchdog.adopt(early.watchdog, early.process.pid)
             return _EarlyProcess(early.process), early.input, early.output
         (their_input, our_output), (our_input, their_output) = self._create_pipes()
         try:
