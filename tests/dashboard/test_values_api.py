@@ -265,9 +265,11 @@ async def test_each_read_of_a_value_writes_an_audit_record(page: Page) -> None:
     for endpoint in ("value", "part", "download"):
         await page.send("GET", endpoint, path=f"{path}/a")
     await page.send("GET", "part", path=base_of("t", 2))
+    await page.send("GET", "part", path=f"{path}/b")
     assert [(one.event, one.tool, one.outcome, one.path) for one in page.sink.records] == [
         *[("read", "dashboard", "ok", f"{path}/a")] * 3,
         ("refusal", "dashboard", "unknown path", base_of("t", 2)),
+        ("refusal", "dashboard", "unknown path", f"{path}/b"),
     ]
 
 

@@ -46,6 +46,8 @@ async def test_calls_reads_and_refusals_are_recorded_without_values(
         await client.request("resources/read", json.dumps({"uri": f"memory://{stored}"}))
         await client.text("hear_mirrored", {"c4nary": UNKNOWN})
         await client.text("retrieve_final_answer_from_memory", {"memory_path": UNKNOWN})
+        await client.text("memory_read", {"memory_path": f"{stored}/no-key"})
+        await client.text("hear_mirrored", {"c4nary": f"{stored}/no-key"})
         await client.text("c4nary", {"c4nary": 1})
         await client.text("refuse_mirrored", {"c4nary": 1})
     assert read_audit(path) == [
@@ -55,7 +57,10 @@ async def test_calls_reads_and_refusals_are_recorded_without_values(
         ("read", "resources/read", "ok"),
         ("refusal", "hear_mirrored", "unknown path"),
         ("refusal", "retrieve_final_answer_from_memory", "unknown path"),
-        ("call", "retrieve_final_answer_from_memory", "error"),
+        ("refusal", "retrieve_final_answer_from_memory", "unknown path"),
+        ("refusal", "memory_read", "unknown path"),
+        ("refusal", "memory_read", "unknown path"),
+        ("refusal", "hear_mirrored", "unknown path"),
         ("refusal", "(unknown)", "unknown tool"),
         ("call", "refuse_mirrored", "error"),
     ]

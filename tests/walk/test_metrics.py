@@ -51,7 +51,7 @@ class Samples:
         return {value for one in self._all for key, value in one.labels.items() if key == name}
 
 
-async def test_scripts_and_queries_count_refused_paths(
+async def test_memory_tools_count_refused_paths(
     serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
 ) -> None:
     port = free_port()
@@ -61,8 +61,11 @@ async def test_scripts_and_queries_count_refused_paths(
         await client.call_tool("memory_run", {"inputs": {"rows": unknown}, "code": "rows"})
         await client.call_tool("memory_query", {"inputs": {"rows": unknown}, "sql": "FROM rows"})
         await client.call_tool("memory_query", {"inputs": {"rows": f"other-{unknown}"}, "sql": "FROM rows"})
+        await client.call_tool("memory_read", {"memory_path": unknown})
+        await client.call_tool("memory_forget", {"memory_path": "words"})
         samples = await export(http, port)
-    assert samples("mcp_mirror_refusals_total", reason="unknown_path") == 3
+    assert samples("mcp_mirror_refusals_total", reason="unknown_path") == 5
+    assert samples(CALLS, gen_ai_tool_name="memory_read", error_type="unknown_path") == 1
 
 
 async def export(http: httpx2.AsyncClient, port: int) -> Samples:

@@ -71,6 +71,24 @@ async def test_usage_counts_calls_while_a_gateway_runs(
     assert "total" in printed.out
 
 
+async def test_paths_that_do_not_resolve_are_refusals_without_keys_of_the_value(
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
+) -> None:
+    config = configured({"raw": raw()}, store={"kind": "disk"})
+    async with open_lines(config) as client:
+        await client.greet()
+        path = path_in(await say(client, json.dumps({"key-c4nary": LARGE})))
+        for unknown in (f"{path}/no-key", "say-11111111-1111-4111-8111-111111111111", f"{path[:-1]}/x"):
+            await client.text("memory_read", {"memory_path": unknown})
+            await client.text("hear_mirrored", {"x": unknown})
+    rows = await usage(run, config)
+    for tool in ("memory_read", "hear_mirrored"):
+        assert (rows[tool]["calls"], rows[tool]["errors"], rows[tool]["refused"]) == (3, 0, 3), tool
+    log = b"".join(part.read_bytes() for part in (tmp_path / "store").glob("events.sqlite*"))
+    assert b"has no key" in log
+    assert b"key-c4nary" not in log
+
+
 async def test_a_gateway_that_ends_writes_its_last_calls(
     configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:

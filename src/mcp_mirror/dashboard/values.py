@@ -14,7 +14,7 @@ from mcp_mirror.core.media import read_media
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.dashboard.previews import MAX_ROWS, PartQuery, decode_image, peek_raster_type, rebuild_notice
 from mcp_mirror.dashboard.services import DashboardServices, Viewer
-from mcp_mirror.errors import FlowError, MirrorError, ToolError
+from mcp_mirror.errors import FlowError, MirrorError, RefusalReason, ToolError
 from mcp_mirror.memory.flow_guard import FlowGuard
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
@@ -287,12 +287,16 @@ class Values:
             self._refuse(known)
             raise ForbiddenError(refusal)
         include_content = isinstance(known, Tombstone) or self.viewer.may_read(self.namespace)
-        found = known and await look_up(
-            services.store, services.scanner, self.namespace, path, known, include_content=include_content
-        )
-        if not found:
-            services.audit.write(self._record("refusal", "unknown path", str(path), 0))
-            raise await unknown_path_error(services.store, self.namespace, str(path))
+        try:
+            found = known and await look_up(
+                services.store, services.scanner, self.namespace, path, known, include_content=include_content
+            )
+            if not found:
+                raise await unknown_path_error(services.store, self.namespace, str(path))
+        except ToolError as error:
+            if error.reason is RefusalReason.UNKNOWN_PATH:
+                services.audit.write(self._record("refusal", RefusalReason.UNKNOWN_PATH, str(path), 0))
+            raise
         record = self._record("read", "ok", str(path), len(found.blob), found.descriptor)
         if not await services.audit.admit(record):
             raise ForbiddenError(_UNWRITTEN)

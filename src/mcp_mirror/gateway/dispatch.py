@@ -136,7 +136,7 @@ class Dispatcher:
             except RefusedError:
                 raise
             except MirrorError as error:
-                call.trace.reason = error.reason
+                call.trace.note_refusal(error)
                 reply = build_error_reply(str(error))
             return _TracedReply(call.trace, reply)
 

@@ -132,7 +132,7 @@ async def answer_errors(call: Call, call_next: Next) -> Reply:
     except RefusedError:
         raise
     except MirrorError as error:
-        call.trace.reason = error.reason or call.trace.reason
+        call.trace.note_refusal(error)
         return build_error_reply(str(error))
 
 

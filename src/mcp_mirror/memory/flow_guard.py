@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved
-from mcp_mirror.errors import FlowError, RefusalReason
+from mcp_mirror.errors import FlowError
 from mcp_mirror.memory.recent_notices import RecentNotices
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
@@ -43,7 +43,7 @@ class FlowGuard:
     """The tool's name, as clients know it."""
     audit: Audit = NO_AUDIT
     trace: CallTrace = field(default_factory=CallTrace)
-    """Receives the values that the call uses, and the reason of a refusal."""
+    """Receives the values that the call uses."""
     consent: str | None = None
     """The one flow that the user allowed for this call."""
 
@@ -173,7 +173,6 @@ class ArgumentLoader:
                 values[pointer] = Resolved(path, blob, kind, found_value.preview, found_value.file)
                 producers[path] = found_value.producer
             elif pointer.is_known:
-                self.guard.trace.reason = RefusalReason.UNKNOWN_PATH
                 raise await unknown_path_error(self.store, self.guard.namespace, pointer.text)
         for path, producer in producers.items():
             self.guard.trace.add_input(path, producer)

@@ -12,7 +12,7 @@ import anyio.to_thread
 from mcp_mirror.core.media import has_content
 from mcp_mirror.core.parsed_result import find_unwrapped_key
 from mcp_mirror.core.preview import format_time
-from mcp_mirror.errors import ToolError
+from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.paths import (
     MemoryPath,
     find_notice_bases,
@@ -108,14 +108,14 @@ async def look_up(
     if described is None:
         return None
     if isinstance(described, Tombstone):
-        raise ToolError(_explain_tombstone(path, described))
+        raise _build_refusal(_explain_tombstone(path, described))
     path = _strip_wrapper_key(described, path)
     member = _find_member(described, path)
     if (found := await _look_up_indexed(store, namespace, path, described, member)) is not None:
         return found
     blob = await store.read(namespace, path.base, member.span if member else None)
     if blob is None:
-        raise ToolError(
+        raise _build_refusal(
             f"The value of {as_json_string(str(path), _PATH_BYTES)} was deleted during this call. "
             "Call the tool that returned it again."
         )
@@ -124,9 +124,11 @@ async def look_up(
     span = await _locate(scanner, file, blob, tokens)
     if isinstance(span, Miss):
         if not include_content:
-            raise ToolError(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
+            raise _build_refusal(
+                f'"{path}" does not exist. The flow policy hides the keys of the value from the model.'
+            )
         depth = len(path.tokens) - len(tokens) + span.depth
-        raise ToolError(_explain_miss(path, depth, span, include_keys=described.preview))
+        raise _build_miss_error(path, depth, span, include_keys=described.preview)
     found = _build_found_value(path, described, blob, span)
     if file is None:
         return found
@@ -217,18 +219,23 @@ async def unknown_path_error(store: Store, namespace: str, text: str) -> ToolErr
     """Return the error for a path without a value, with the caller's nearest or newest paths."""
     if len(named := find_notice_bases(text)) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
-        return ToolError(f"This is a whole notice, which names several paths. Give only one: {paths}.")
+        return _build_refusal(f"This is a whole notice, which names several paths. Give only one: {paths}.")
     newest = await store.newest(namespace, _NEWEST_BASES)
     if is_pathless_notice(text.strip()) and newest:
         # In the form of a notice, so that a model that pastes this error as well gives the path.
-        return ToolError(
+        return _build_refusal(
             f'"{newest[0]}"\nThis path stands for the newest result. You gave the text of a notice without its path, '
             "so nothing was called. Use the path as the argument of the next tool."
         )
     base = text[:_MAX_COMPARED_CHARACTERS].partition("/")[0]
     near = await _find_neighbours(store, namespace, base) if newest else ()
     advice = await anyio.to_thread.run_sync(_advise, base.casefold(), newest, (*newest, *near))
-    return ToolError(f"No value is stored under {as_json_string(text, 160)}. {advice}")
+    return _build_refusal(f"No value is stored under {as_json_string(text, 160)}. {advice}")
+
+
+def _build_refusal(message: str) -> ToolError:
+    """The error of a path that does not resolve."""
+    return ToolError(message, RefusalReason.UNKNOWN_PATH)
 
 
 async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str, ...]:
@@ -296,8 +303,8 @@ def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, s
     return FoundValue(path, part, kind, descriptor)
 
 
-def _explain_miss(path: MemoryPath, depth: int, miss: Miss, *, include_keys: bool) -> str:
-    """The error of a key that does not exist.
+def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, *, include_keys: bool) -> ToolError:
+    """The error of a key that does not exist. Logs do not get the keys that the value has.
 
     Args:
         path: The path with the key.
@@ -313,7 +320,8 @@ def _explain_miss(path: MemoryPath, depth: int, miss: Miss, *, include_keys: boo
         content = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
     else:
         content = f"It is {miss.kind}, which has no keys: use the path itself."
-    return f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}. {content}"
+    cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."
+    return _build_refusal(f"{cause} {content}").with_log_message(cause)
 
 
 def _list_keys(miss: Miss, wanted: str) -> str:

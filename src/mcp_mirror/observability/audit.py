@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
-from mcp_mirror.errors import RefusalReason
+from mcp_mirror.errors import MirrorError, RefusalReason
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.types import Buffer
 
@@ -118,6 +118,8 @@ class CallTrace:
     """The flow labels of the result."""
     reason: RefusalReason | None = None
     """Why the call was refused; None if it was not."""
+    refusal: str = ""
+    """The message of the refusal for logs; empty: that of the reply."""
     traceparent: str = ""
     """The W3C trace context of the call; empty without traces."""
     span: Any = field(default=None, repr=False)
@@ -149,9 +151,15 @@ class CallTrace:
         if producer and producer not in self.producers:
             self.producers += (producer,)
 
+    def note_refusal(self, error: MirrorError) -> None:
+        """Note why the call was refused; nothing if something else failed."""
+        if error.reason:
+            self.reason, self.refusal = error.reason, error.log_message
+
     def take_result(self, other: "CallTrace") -> None:
         """Take over the facts about the result from the trace of the call that began the work."""
-        self.path, self.labels, self.reason, self.detail = other.path, other.labels, other.reason, other.detail
+        self.path, self.labels, self.detail = other.path, other.labels, other.detail
+        self.reason, self.refusal = other.reason, other.refusal
         self.hidden_tokens, self.envelope = other.hidden_tokens, other.envelope
         self.inputs, self.producers = other.inputs, other.producers
 

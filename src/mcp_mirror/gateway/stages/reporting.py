@@ -101,7 +101,7 @@ class EventStage:
     def _record(self, call: Call, end: CallEnd) -> None:
         trace, size, tool = call.trace, len(call.arguments), name_tool(call)
         message = str(end.error) if isinstance(end.error, MirrorError) else ""
-        refusal = (message or _read_text(end.reply)) if trace.reason else ""
+        refusal = (trace.refusal or message or _read_text(end.reply)) if trace.reason else ""
         self.recorder.add(
             FinishedCall(
                 call.namespace,

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.preview import format_bytes
-from mcp_mirror.errors import ToolError
+from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import AuditRecord, Event
@@ -90,20 +90,25 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
     if path and known and to:
         memory.guard(namespace, tool).admit({path.base: known}, to)
     labels = memory.flows.read_labels(known) if isinstance(known, Descriptor) else None
-    found_value = None
+    found_value, miss = None, None
     if path and known:
         include_content = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)
-        found_value = await look_up(
-            memory.store, memory.scanner, namespace, path, known, include_content=include_content
-        )
+        try:
+            found_value = await look_up(
+                memory.store, memory.scanner, namespace, path, known, include_content=include_content
+            )
+        except ToolError as error:
+            if error.reason is not RefusalReason.UNKNOWN_PATH:
+                raise
+            miss = error
     size = len(found_value.blob) if found_value else 0
     event: Event = "read" if found_value else "refusal"
-    outcome = "ok" if found_value else "unknown path"
+    outcome = "ok" if found_value else RefusalReason.UNKNOWN_PATH
     named_labels = {} if labels is None else format_labels(labels)
     named_path = str(path) if path else None
     memory.audit.write(AuditRecord(event, namespace, tool, outcome, named_path, named_labels, size))
     if found_value is None:
-        raise await unknown_path_error(memory.store, namespace, strip_wrapping(text))
+        raise miss or await unknown_path_error(memory.store, namespace, strip_wrapping(text))
     memory.trace.add_input(str(found_value.path), found_value.producer)
     return found_value
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.preview import format_bytes
-from mcp_mirror.errors import RefusalReason, ToolError
+from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import Inputs, read_inputs
 from mcp_mirror.memory.tools.edit import query
 from mcp_mirror.memory.tools.lookup import PATH
@@ -111,7 +111,6 @@ async def _read_tables(call: ToolInput) -> Inputs:
         if one.is_text and len(one.blob) <= _PATH_BYTES and bytes(one.blob) == bytes(given[one.name]).strip():
             text = one.read_text()
             if "\n" not in text.strip() and not text.lstrip().startswith(("{", "[")):
-                call.memory.trace.reason = RefusalReason.UNKNOWN_PATH
                 raise await unknown_path_error(call.memory.store, call.namespace, text)
     size, limit = sum(len(one.blob) for one in inputs.inputs), call.memory.tools.query_bytes
     if size > limit:
