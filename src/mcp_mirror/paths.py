@@ -21,7 +21,7 @@ _PATH = re.compile(rf"(?P<base>(?P<tool>[A-Za-z0-9_-]+)-{_UUID4})(?P<pointer>/.*
 _NEAR_MISS = re.compile(
     r"[^A-Za-z0-9_]*+(?P<tool>[A-Za-z0-9_-]+?)-"
     r"(?P<id>[0-9A-Fa-f]{6,10}(?:(?:-[0-9A-Za-z]{2,14}){3,5}|(?:-[0-9A-Fa-f]{2,14}){1,2}|(?=\.\.|\u2026)))"
-    r"(?:/.*|[^A-Za-z0-9_\s-]\S*)?",
+    r"(?:/.*|\[[^\]\n]*\]\S*|[^A-Za-z0-9_\s-]\S*)?",
     re.DOTALL,
 )
 """A path with characters added, lost or replaced."""

@@ -86,6 +86,7 @@ def test_wrapping_around_a_path_is_removed(around: str) -> None:
         *(f"make_grid-{ID[:13]}", f"make_grid-{ID[:13]}...", f"make_grid-{ID[:8]}...", f"make_grid-{ID[:8]}\u2026"),
         *(f"{BASE}.", f"{BASE}.raw_grid", f"{BASE}[0]", f"{BASE}#/a", f"{{{{{BASE}}}}}", f"<{BASE}>", f"${BASE}"),
         *(f"make_grid-{ID[:14]}9{ID[15:]}", f"make_grid-{ID[:9]}zzzz{ID[13:]}", f"make_grid-{ID[:-1]}/some key/b"),
+        *(f"{BASE}['some key'].b", f"{BASE}[?a == 'b c'].d"),
     ],
 )
 def test_a_miscopied_path_is_recognized(text: str) -> None:
@@ -111,6 +112,7 @@ def test_a_miscopied_path_is_recognized(text: str) -> None:
             "https://x.example/a-1234567",
             f"see {BASE}",
             f"{BASE} and more",
+            f"{BASE}['key'] and more",
             "2026-11-01",
             "a-b-c",
         ),
@@ -225,6 +227,7 @@ def test_only_a_memory_uri_with_a_whole_path_is_a_path(uri: str, path: str | Non
 @pytest.mark.timeout(20)
 def test_long_texts_that_resemble_paths_are_read_in_linear_time() -> None:
     assert label_of_near_miss("-" * 100_000 + "-123abc-12 and more") is None
+    assert label_of_near_miss("-123abc-12" * 10_000 + "[" * 100_000 + " and more") is None
     assert is_pathless_notice("This path stands for " + "a" * 300_000 + " next tool.")
     assert find_bases("a" * 300_000 + " " + "-" * 300_000 + BASE) == {"-" * 300_000 + BASE}
 

@@ -58,8 +58,20 @@ async def test_a_path_that_is_like_one_of_the_callers_own_is_answered_with_that(
     assert f'. Nearest are "{GRID}". Copy a path exactly.' in await answer(text, [GRID, SHEET])
 
 
-@pytest.mark.parametrize("part", ["[0].name", ".grid", ".0.name", "[*]", "#/0", "\\0", "[0]/name"])
-async def test_a_part_in_another_syntax_is_answered_with_that_of_paths(part: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "written"),
+    [
+        *(("[0].name", "/0/name"), (".grid", "/grid"), (".0.Name", "/0/Name"), ("#/0", "/0"), ("\\0", "/0")),
+        *(("['my key']", "/my key"), ('["a/b"][1]', "/a~1b/1"), ('."x y".z', "/x y/z"), ("[0]/a~1b", "/0/a~1b")),
+    ],
+)
+async def test_a_part_in_another_syntax_is_answered_with_its_path(part: str, written: str) -> None:
+    assert (await answer(GRID + part, [GRID, SHEET])).endswith(f'. Write it as "{GRID}{written}".')
+    assert (await answer(GRID.upper() + part, [GRID, SHEET])).endswith(f'. Write it as "{GRID}{written}".')
+
+
+@pytest.mark.parametrize("part", ["[*].name", "[?a == 'b']", "[1:2]", "[-1]", ".length()", ".a" * 200])
+async def test_an_expression_after_a_path_is_answered_with_the_syntax_of_paths(part: str) -> None:
     wanted = f'. A part of a value follows a slash, such as "{GRID}/0" or "{GRID}/name".'
     assert wanted in await answer(GRID + part, [GRID, SHEET])
     assert wanted not in await answer(f"{GRID}.", [GRID]) + await answer(f"[{GRID}]", [GRID])
@@ -203,6 +215,12 @@ async def test_only_a_part_of_an_indexed_array_is_read_for_an_item(key: str, ind
         (("rows", "5", "none"), "Its keys are"),
         (("rows", "5", "tags", "2"), "It is an array whose items are 0 to 1."),
         (("none",), "Its keys are"),
+        (("rows[5].tags",), r'Write it as "[^"]*/rows/5/tags"\.'),
+        (("rows", "[5].tags", "9"), r'Write it as "[^"]*/rows/5/tags/9"\.'),
+        (("rows", "5", "tags[0]"), r'Write it as "[^"]*/rows/5/tags/0"\.'),
+        (("none[0]",), "Its keys are"),
+        (("rows[*]",), "Its keys are"),
+        (("rows", "100000.id"), "It is an array whose items are 0 to 99999."),
     ],
 )
 async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(tokens: Any, reason: str) -> None:

@@ -54,8 +54,15 @@ _KEY_BYTES: Final = 80
 """Bytes of a key or a tool's name that an error quotes."""
 _PATH_BYTES: Final = 300
 """Bytes of a path that an error quotes."""
+_SUGGESTION_BYTES: Final = 4 * _PATH_BYTES
+"""Bytes of a path that an error proposes: whole, with escapes."""
 _OTHER_SYNTAX: Final = re.compile(r"[.\[\\]\S|#")
 """The beginning of a part of a value as JMESPath, JSONPath and programs write it."""
+_STEP: Final = re.compile(
+    r"\.?\[(?:(?P<index>\d+)|'(?P<single>[^'\\]*)'|\"(?P<double>[^\"\\]*)\")\]"
+    r"|\.(?P<name>\w[\w-]*|\"(?P<quoted>[^\"\\]*)\")|#?/(?P<key>[^/\[]*)|\\(?P<other>[^/\\.\[]+)"
+)
+"""One key or index in these syntaxes."""
 _REASONS: Final = {"expired": "expired", "evicted": "was evicted to make room"}
 
 
@@ -229,7 +236,7 @@ async def unknown_path_error(store: Store, namespace: str, text: str) -> ToolErr
         )
     base = text[:_MAX_COMPARED_CHARACTERS].partition("/")[0]
     near = await _find_neighbours(store, namespace, base) if newest else ()
-    advice = await anyio.to_thread.run_sync(_advise, base.casefold(), newest, (*newest, *near))
+    advice = await anyio.to_thread.run_sync(_advise, text, newest, (*newest, *near))
     return _build_refusal(f"No value is stored under {as_json_string(text, 160)}. {advice}")
 
 
@@ -254,13 +261,34 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str]) -> str:
     if not bases:
         return "Nothing is stored yet: call a tool first."
     bases = tuple(dict.fromkeys(bases))
+    given, text = text, text[:_MAX_COMPARED_CHARACTERS].partition("/")[0].casefold()
     extended = (base for base in bases if text.startswith(base.casefold()) and _OTHER_SYNTAX.match(text, len(base)))
     if whole := next(extended, None):
-        return f'A part of a value follows a slash, such as "{whole}/0" or "{whole}/name".'
+        example = f'A part of a value follows a slash, such as "{whole}/0" or "{whole}/name".'
+        steps = _read_steps(given[len(whole) :])
+        return _suggest_path(MemoryPath(whole, steps)) if steps else example
     same_tool = [base for base in bases if text.startswith(f"{label_of(base)}-".casefold())]
     near = find_nearest(text, bases) or same_tool
     listed = ", ".join(f'"{base}"' for base in (near or newest)[:_MAX_NEAREST])
     return f"{'Nearest' if near else 'Newest'} are {listed}. Copy a path exactly."
+
+
+def _read_steps(part: str) -> tuple[str, ...]:
+    """The keys and indices of a part as JMESPath, JSONPath or a program writes it; empty if it is an expression."""
+    steps: list[str] = []
+    position = 0
+    while position < len(part) <= _PATH_BYTES:
+        step = _STEP.match(part, position)
+        if step is None:
+            return ()
+        key = step["quoted"] or step[step.lastgroup or 0]
+        steps.append(unescape_token(key) if step.lastgroup == "key" else key)
+        position = step.end()
+    return tuple(steps)
+
+
+def _suggest_path(path: MemoryPath) -> str:
+    return f"Write it as {as_json_string(str(path), _SUGGESTION_BYTES)}."
 
 
 def find_nearest(text: str, names: Iterable[str]) -> list[str]:
@@ -314,7 +342,10 @@ def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, *, include_keys:
     """
     here = str(MemoryPath(path.base, path.tokens[:depth]))
     token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
-    if miss.kind == "object":
+    steps = _read_steps(f".{token}")
+    if include_keys and len(steps) > 1 - token.startswith("[") and _has_member(miss, steps[0]):
+        content = _suggest_path(MemoryPath(path.base, (*path.tokens[:depth], *steps, *path.tokens[depth + 1 :])))
+    elif miss.kind == "object":
         content = _list_keys(miss, unescape_token(token)) if include_keys else _list_positions(miss)
     elif miss.kind == "array":
         content = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
@@ -322,6 +353,11 @@ def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, *, include_keys:
         content = f"It is {miss.kind}, which has no keys: use the path itself."
     cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."
     return _build_refusal(f"{cause} {content}").with_log_message(cause)
+
+
+def _has_member(miss: Miss, key: str) -> bool:
+    """Whether an object has a key, or an array an index."""
+    return key in miss.keys or (INDEX.fullmatch(key) is not None and int(key) < (miss.length or 0))
 
 
 def _list_keys(miss: Miss, wanted: str) -> str:
