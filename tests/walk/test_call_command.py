@@ -90,6 +90,17 @@ async def test_an_unknown_tool_is_reported_after_all_upstreams_answered(
     assert "Unknown tool 'send_mail'." in ended.out
 
 
+@pytest.mark.parametrize("tool", ["find_tools", "call_tool"])
+async def test_the_search_tools_take_names_without_the_suffix(
+    tool: str, configured: Configured, run: Run, raw: Any
+) -> None:
+    config = str(configured({"raw": raw()}, mirror={"listing": "search"}))
+    ended = await run("call", "--config", config, tool, "--arg", "name=hear")
+    assert ended.code == 0, ended.out
+    wanted = '{"name":"hear_mirrored"' if tool == "find_tools" else '"params":{"name":"hear","arguments":{}}'
+    assert wanted in ended.out
+
+
 async def test_a_memory_tool_does_not_wait_for_upstreams(configured: Configured, run: Run, raw: Any) -> None:
     config = str(configured({"late": raw("silent")}))
     ended = await run("call", "--config", config, "retrieve_final_answer_from_memory", "--arg", "memory_path=7")

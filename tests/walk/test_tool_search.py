@@ -284,6 +284,24 @@ async def until_found(client: Lines, query: str, wanted: str) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.parametrize("tool", ["find_tools", "call_tool"])
+async def test_a_name_without_the_suffix_waits_for_a_starting_upstream(
+    tool: str, configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    async with open_lines(configured({"late": raw("ok", "--gate", str(gate))}, mirror=SEARCH)) as client:
+        await client.greet()
+        params = {"name": tool, "arguments": {"name": "hear"}}
+        await client.send(json.dumps({"jsonrpc": "2.0", "id": "early", "method": "tools/call", "params": params}))
+        await client.request("ping")  # the call was read before
+        gate.touch()
+        while (answer := json.loads(await client.receive())).get("id") != "early":
+            pass
+    assert "isError" not in answer["result"], answer
+    wanted = '{"name":"hear_mirrored"' if tool == "find_tools" else '"params":{"name":"hear","arguments":{}}'
+    assert wanted in answer["result"]["content"][0]["text"]
+
+
 async def test_a_changed_list_is_searched(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
     async with open_lines(configured({"one": raw()}, mirror=SEARCH)) as client:
         await client.greet()

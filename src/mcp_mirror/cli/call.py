@@ -20,6 +20,7 @@ from mcp_mirror.core.replies import Reply
 from mcp_mirror.core.schema import Schema, types_at
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.gateway.call import Call
+from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, complete_name
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.types import Buffer, Segments
@@ -65,9 +66,10 @@ def call(
     async def run() -> None:
         async with open_application(loaded) as application:
             with show_progress(console, status.describe):
+                wanted = given.get("name", "") if tool in SEARCH_TOOLS else tool
                 with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
-                    await _wait_for_tool(application, tool, status)
-                if not _has_tool(application, tool):
+                    await _wait_for_tool(application, wanted, status)
+                if not _has_tool(application, wanted or tool):
                     problems.extend(explain_all_down(application))
                 arguments = read_arguments(given, _find_schema(application, tool))
                 request = application.gateway.new_call(channel, tool, arguments)
@@ -145,7 +147,8 @@ def _split_argument(text: str) -> tuple[str, str]:
 
 def _has_tool(application: Application, tool: str) -> bool:
     state = application.gateway.state
-    return tool in state.own_tools or tool in state.catalog.entries
+    name = complete_name(tool, state.own_tools, state.catalog, state.config.mirror.suffix)
+    return name in state.own_tools or name in state.catalog.entries
 
 
 def _find_schema(application: Application, tool: str) -> Schema:
@@ -169,7 +172,7 @@ async def _wait_for_tool(application: Application, tool: str, status: _Status) -
         if _has_tool(application, tool):
             tasks.cancel_scope.cancel()
 
-    if tool in application.gateway.state.own_tools:
+    if _has_tool(application, tool):
         return
     report_waiting()
     async with anyio.create_task_group() as tasks:

@@ -137,7 +137,11 @@ async def find_tools(call: Call, router: Router) -> Reply:
 
 async def _define_tool(call: Call, name: str, router: Router) -> str:
     """Return the definition of a tool as JSON text, with the input schema of its upstream."""
-    name = complete_name(name, call.own_tools, call.catalog, call.config.mirror.suffix)
+    policy, catalog = call.config.mirror, call.catalog
+    if name not in catalog.entries and name not in call.own_tools:  # it may lack the suffix
+        await router.upstreams.settle_listings(policy.startup_wait, call.caller)
+        catalog = router.runtime.state.catalog_for(call.caller)
+    name = complete_name(name, call.own_tools, catalog, policy.suffix)
     if own := call.own_tools.get(name):
         definition = own.advert
     else:

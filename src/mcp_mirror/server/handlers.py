@@ -190,10 +190,12 @@ class Handlers:
             return build_error_reply(str(error))
         if request.input_round and conversation:
             conversation = conversation.without_report
+        arguments = request.params.get("arguments", b"{}")
+        await self.gateway.settle_call(caller, request.name, arguments)
         call = self.gateway.new_call(
             request.channel,
             request.name,
-            request.params.get("arguments", b"{}"),
+            arguments,
             meta=select_relayed_meta(meta, request.headers),
             input_round=request.input_round,
             conversation=conversation,
