@@ -1,5 +1,6 @@
 """The name of a wrapped server that its command gives: errors, the log of calls and `usage` contain it."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -49,7 +50,31 @@ def test_an_address_names_its_server_by_its_host() -> None:
 def test_an_address_that_is_no_url_is_an_error() -> None:
     ran = CliRunner().invoke(app, ["wrap", "--url", "http://[HOST]/mcp"])
     assert ran.exit_code == 2
-    assert "upstreams.server.url: expected an address such as https://example.com/mcp" in ran.stderr
+    assert ran.stderr.startswith("mcp-mirror: --url: expected an address such as https://example.com/mcp")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["wrap", "--url", "http://x/mcp", "--header", "X-Key: ${NOT_SET}"], "--header X-Key: the environment"),
+        (["wrap", "--url", "http://x/mcp", "--header", "X-Key: a\nb"], "--header"),
+        (["wrap", "--url", "http://x/mcp", "--sse", "--capture", "some"], "--capture: expected one of"),
+        (["wrap", "--inline-budget", "-1", "--", "x"], "--inline-budget: expected"),
+        (["wrap", "--name", "a b", "--", "x"], "--name: expected a name"),
+        (["wrap", "--suffix", "a b", "--", "x"], "--suffix: expected"),
+        (["wrap", "--", "\0"], "the command: "),
+        (["wrap"], "Give the server's command"),
+    ],
+)
+def test_an_error_names_the_option_and_answers_the_client(words: list[str], option: str) -> None:
+    request = '{"jsonrpc":"2.0","id":7,"method":"initialize"}'
+    messages = ["no JSON", '{"jsonrpc":"2.0","method":"notifications/initialized"}', request]
+    ran = CliRunner().invoke(app, words, input="\n".join(messages))
+    assert ran.exit_code == 2
+    assert ran.stderr.startswith(f"mcp-mirror: {option}")
+    [line] = ran.stdout.splitlines()
+    assert json.loads(line)["id"] == 7
+    assert json.loads(line)["error"]["message"].startswith(option)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the current folder of a process")

@@ -279,6 +279,14 @@ async def test_a_server_that_does_not_start_is_an_error_for_client_and_log(
     assert reason.encode() in b"".join(client.stderr)
 
 
+async def test_a_store_that_cannot_be_opened_is_an_error_for_the_client(command: Wrap, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    async with command("memory", "--store", str(tmp_path / "file")) as client:
+        error = json.loads(await client.request("initialize"))["error"]
+        assert f"The store in {tmp_path / 'file'} failed" in error["message"]
+    assert client.process.returncode == 2
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_clients_read_why_a_server_did_not_start(start: Start, home: dict[str, str], mode: Any) -> None:
     process = await start("wrap", *server("raw.py", "exits"), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=home)
@@ -315,8 +323,8 @@ async def test_a_remote_server_is_served_by_its_address(
     [
         ([], "after `--`"),
         (["--url", "http://127.0.0.1:1/mcp", "--", "x"], "after `--`"),
-        (["--capture", "some", "--", "x"], "mirror.capture"),
-        (["--suffix", "a b", "--", "x"], "mirror.suffix"),
+        (["--capture", "some", "--", "x"], "--capture: "),
+        (["--suffix", "a b", "--", "x"], "--suffix: "),
         (["--url", "http://127.0.0.1:1/mcp", "--header", "nothing"], "NAME: VALUE"),
         (["--url", "http://127.0.0.1:1/mcp", "--header-env", "Key"], "--header-env must be NAME=VARIABLE, not 'Key'"),
         (["--url", "ftp://x"], "expected an address"),

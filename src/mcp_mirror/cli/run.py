@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import signal
@@ -26,6 +27,8 @@ MISCONFIGURED: Final = 2
 """Exit code of an error that the operator must fix before anything can run."""
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C."""
+_INTERNAL_ERROR: Final = -32603
+"""Of JSON-RPC."""
 _WAITING: Final = (
     "mcp-mirror waits for an MCP client on standard input; Ctrl-C stops it. Clients start it themselves: see "
     "`mcp-mirror install`."
@@ -209,6 +212,36 @@ def exit_with_error(error: BaseException) -> NoReturn:
         raise typer.Exit(1) from None
     print_note(f"mcp-mirror: {cause}")
     raise typer.Exit(MISCONFIGURED) from None
+
+
+def refuse_client(error: MirrorError) -> NoReturn:
+    """Print why the gateway cannot start, answer the client on stdio, and exit."""
+    print_note(f"mcp-mirror: {error}")
+    answer_client(str(error))
+    raise typer.Exit(MISCONFIGURED) from None
+
+
+def answer_client(reason: str) -> None:
+    """Answer each request of the client on stdio with an error, until the client leaves.
+
+    Without an answer, the client would report only that the connection was closed.
+    """
+    if sys.stdin is None or reads_terminal():
+        return
+    with suppress(KeyboardInterrupt, OSError, ValueError):  # the client left, or a stream is closed
+        for line in sys.stdin.buffer:
+            if (request_id := _read_request_id(line)) is not None:
+                error = {"code": _INTERNAL_ERROR, "message": reason}
+                print(json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}), flush=True)
+
+
+def _read_request_id(line: bytes) -> Any:
+    """Return the id of a JSON-RPC request; None for other messages."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message.get("id") if isinstance(message, dict) and "method" in message else None
 
 
 def _discard_output() -> None:

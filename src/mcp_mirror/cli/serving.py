@@ -7,7 +7,8 @@ and continues with the old one.
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -21,9 +22,9 @@ from mcp_mirror.app import Application, open_application
 from mcp_mirror.cli.run import print_note, run_until_signal
 from mcp_mirror.config import load_config
 from mcp_mirror.config.lock_file import read_pins
-from mcp_mirror.errors import ConfigError, MirrorError
+from mcp_mirror.errors import ConfigError, MirrorError, unwrap_error_group
 from mcp_mirror.observability.logging import configure_logging
-from mcp_mirror.observability.signals import open_signals
+from mcp_mirror.observability.signals import Signals, open_signals
 from mcp_mirror.server.server import explain_failed_start
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.event_loop import measure_stalls
@@ -106,6 +107,8 @@ class Serving:
     """Reload the file when it changes."""
     verbosity: int = field(default=0, kw_only=True)
     print_line: Callable[[str], None] = field(default=print_note, kw_only=True)
+    failures: list[MirrorError] = field(default_factory=list, init=False)
+    """Why the gateway did not start."""
 
     def run(self, announce: Callable[[str], None], start: "WorkerStart | None" = None) -> None:
         """Serve in this process until a signal.
@@ -122,10 +125,7 @@ class Serving:
         config = complete(self.config)
 
         async def serve_all() -> None:
-            async with (
-                open_application(config, awaits_client=not self.address, signals=signals) as application,
-                anyio.create_task_group() as tasks,
-            ):
+            async with self._open(config, signals) as application, anyio.create_task_group() as tasks:
                 measure_stalls()
                 if self.path is not None:
                     on_reload = partial(configure_logging, self.verbosity)
@@ -152,6 +152,19 @@ class Serving:
             run_until_signal(serve_all(), shutdown, config.server.drain)
         finally:
             signals.close()
+
+    @asynccontextmanager
+    async def _open(self, config: Config, signals: Signals) -> AsyncIterator[Application]:
+        """Run the gateway; keep why it does not start."""
+        async with AsyncExitStack() as stack:
+            opening = open_application(config, awaits_client=not self.address, signals=signals)
+            try:
+                application = await stack.enter_async_context(opening)
+            except Exception as error:
+                if isinstance(cause := unwrap_error_group(error), MirrorError):
+                    self.failures.append(cause)
+                raise
+            yield application
 
     async def _serve_metrics(
         self, application: Application, shutdown: anyio.Event, number: int, *, task_status: TaskStatus[None]

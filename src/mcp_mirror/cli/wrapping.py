@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import typer
 from platformdirs import user_data_path
 
 from mcp_mirror.cli.options import AWAIT_VARIABLE
-from mcp_mirror.cli.run import exit_with_error, print_waiting, print_warnings
+from mcp_mirror.cli.run import answer_client, print_waiting, print_warnings, refuse_client
 from mcp_mirror.cli.serving import Serving
 from mcp_mirror.config import read_config
 from mcp_mirror.errors import ConfigError, MirrorError
@@ -55,6 +56,8 @@ _COMMON_SCRIPTS: Final = frozenset({"index", "main", "__main__", "server", "cli"
 _COMMON_FOLDERS: Final = frozenset({"dist", "build", "out", "src", "lib", "bin", "cjs", "esm"})
 _UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_NAME: Final = 64
+_TARGET_OPTIONS: Final = {"url": "--url", "headers": "--header", "transport": "--sse", "auth": "--url"}
+"""By a key of a server's section, the option that it comes from; the other keys come from the command."""
 _HEADER_VARIABLE: Final = re.compile(r"([^=:\s]+)=([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -73,7 +76,7 @@ class Target:
 def name_variables(headers: Sequence[str]) -> list[str]:
     """Return `NAME: ${VARIABLE}` for each `NAME=VARIABLE`; exit if one has another form."""
     if unusable := next((header for header in headers if not _HEADER_VARIABLE.fullmatch(header)), None):
-        exit_with_error(ConfigError(f"--header-env must be NAME=VARIABLE, not {unusable!r}."))
+        refuse_client(ConfigError(f"--header-env must be NAME=VARIABLE, not {unusable!r}."))
     return [_HEADER_VARIABLE.sub(r"\1: ${\2}", header) for header in headers]
 
 
@@ -98,7 +101,7 @@ def serve_wrapped(
         chosen = name or derive_name(target)
         config = build_wrap_config(chosen, _describe_target(target, chosen), mirror, store, os.environ)
     except MirrorError as error:
-        exit_with_error(error)
+        refuse_client(error)
     _serve(config, verbosity)
 
 
@@ -106,9 +109,9 @@ def serve_memory(store: Path | None, verbosity: int) -> None:
     """Serve the memory tools to a client on standard input and output; see `serve_wrapped`."""
     try:
         content = {"upstreams": {}, "memory_tools": "all", "store": _describe_store(store)}
-        config = read_config(content, "mcp-mirror memory", os.environ)
+        config = read_config(content, "mcp-mirror memory", os.environ, _name_option)
     except MirrorError as error:
-        exit_with_error(error)
+        refuse_client(error)
     _serve(replace(config, mirror=replace(config.mirror, suffix="")), verbosity)
 
 
@@ -119,7 +122,13 @@ def _serve(config: Config, verbosity: int) -> None:
     print_waiting(print_line)
     raise_handle_limit()
     keep_freed_memory()
-    Serving(config, verbosity=verbosity, print_line=print_line).run(print_line)
+    serving = Serving(config, verbosity=verbosity, print_line=print_line)
+    try:
+        serving.run(print_line)
+    except typer.Exit:
+        if serving.failures:
+            answer_client(str(serving.failures[0]))
+        raise
 
 
 def build_wrap_config(
@@ -143,7 +152,7 @@ def build_wrap_config(
         "memory_tools": {"allow": [RETRIEVE]},
         "store": _describe_store(store),
     }
-    config = read_config(content, "mcp-mirror wrap", environ)
+    config = read_config(content, "mcp-mirror wrap", environ, _name_option)
     [upstream] = config.upstreams
     endpoint = upstream.endpoint
     if isinstance(endpoint, StdioEndpoint):
@@ -152,6 +161,21 @@ def build_wrap_config(
         endpoint = replace(endpoint, is_wrapped=True)
     server_policy = replace(config.server, wraps=name, awaits_start=AWAIT_VARIABLE in environ)
     return replace(config, upstreams=(replace(upstream, endpoint=endpoint),), server=server_policy)
+
+
+def _name_option(keys: Sequence[str]) -> str:
+    """Return the option of the command line that has the value at these keys of the configuration."""
+    match keys:
+        case ["upstreams", _, "headers", header]:
+            return f"--header {header}"
+        case ["upstreams", _, key, *_]:
+            return _TARGET_OPTIONS.get(key, "the command")
+        case ["upstreams", *_]:
+            return "--name"
+        case ["mirror", key]:
+            return f"--{key.replace('_', '-')}"
+        case _:
+            return f"--{keys[0]}" if keys else "the options"
 
 
 def _describe_target(target: Target, name: str) -> dict[str, Any]:

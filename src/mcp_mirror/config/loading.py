@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -136,13 +136,19 @@ def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
     return _read_config(read_yaml(text, findings), findings, path.absolute().parent, environ, lock_name)
 
 
-def read_config(content: Mapping[str, Any], called: str, environ: Mapping[str, str]) -> Config:
+def read_config(
+    content: Mapping[str, Any],
+    called: str,
+    environ: Mapping[str, str],
+    name_origin: Callable[[Sequence[str]], str] | None = None,
+) -> Config:
     """Read a mapping of the same shape as a file; relative paths start at the current folder.
 
     Args:
         content: Texts, numbers, booleans, paths, lists and mappings.
         called: The name in messages, instead of a file's.
         environ: As for `load_config`.
+        name_origin: Returns what messages name instead of `called`, the line and these keys.
 
     Raises:
         ConfigError: As for `load_config`.
@@ -151,7 +157,7 @@ def read_config(content: Mapping[str, Any], called: str, environ: Mapping[str, s
         text = json.dumps(content, default=os.fspath)
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(f"{called}: expected only texts, numbers, booleans, lists and mappings") from None
-    findings = Findings(called)
+    findings = Findings(called, name_origin)
     return _read_config(read_yaml(text, findings), findings, _find_current_folder(), environ)
 
 

@@ -6,7 +6,7 @@ a file cannot create objects. This module does not know any key. No message cont
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NoReturn, TypeAlias
 
@@ -107,6 +107,8 @@ class Findings:
     """The problems and warnings of one file, collected so that one error reports all of them."""
 
     file: str
+    name_origin: Callable[[Sequence[str]], str] | None = None
+    """Names the option of the command line that has the value at these keys; None for a file."""
     _problems: list[tuple[int, str]] = field(default_factory=list)
     _warnings: list[tuple[int, str]] = field(default_factory=list)
 
@@ -142,7 +144,10 @@ class Findings:
         return tuple(text for _, text in sorted(self._warnings, key=lambda found: found[0]))
 
     def _format_line(self, location: YamlLocation, message: str) -> str:
-        keys = ".".join(format_key(key) for key in location.path)
+        shown = [format_key(key) for key in location.path]
+        if self.name_origin:
+            return f"{self.name_origin(shown)}: {message}"
+        keys = ".".join(shown)
         return f"{self.file}:{location.line}: {keys}: {message}" if keys else f"{self.file}:{location.line}: {message}"
 
     def _format_lines(self) -> list[str]:
