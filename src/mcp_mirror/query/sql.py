@@ -135,7 +135,7 @@ def run_sql(query: SqlQuery) -> SqlResult | SqlFailure | FileRemoved:
                 is_limit=True,
             )
         except duckdb.Error as error:
-            return _describe_error(database, error)
+            return _describe_error(database, error, query.sql)
 
 
 @contextmanager
@@ -295,7 +295,7 @@ def _encode_rows(rows: Sequence[str]) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _describe_error(database: "DuckDBPyConnection", error: Exception) -> SqlFailure:
+def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str) -> SqlFailure:
     import duckdb  # noqa: PLC0415  # an extra
 
     kind = type(error).__name__
@@ -303,7 +303,9 @@ def _describe_error(database: "DuckDBPyConnection", error: Exception) -> SqlFail
     if kind in _NAME_ERRORS:
         with suppress(duckdb.Error):  # the transaction was aborted
             tables = _list_columns(database)
-            message = " ".join(filter(None, (message, _name_owners(message, tables), _describe_tables(tables))))
+            message = " ".join(
+                filter(None, (message, _explain_missing(message, tables, sql), _describe_tables(tables)))
+            )
     return SqlFailure(message, kind)
 
 
@@ -330,14 +332,18 @@ def _list_columns(database: "DuckDBPyConnection") -> Mapping[str, Mapping[str, s
     return tables
 
 
-def _name_owners(message: str, tables: Mapping[str, Mapping[str, str]]) -> str:
-    """Name the tables that have the column which an error reports as missing; empty if no table has it."""
-    missing = _MISSING_COLUMN.search(message)
-    wanted = missing[1].casefold() if missing else None
-    owners = [table for table, columns in tables.items() if wanted in {one.casefold() for one in columns}]
-    if not missing or not owners:
+def _explain_missing(message: str, tables: Mapping[str, Mapping[str, str]], sql: str) -> str:
+    """Name the tables that have the column which an error reports as missing, or say how a text is written."""
+    if (missing := _MISSING_COLUMN.search(message)) is None:
         return ""
-    return f"Only {' and '.join(map(_quote, owners))} {'has' if len(owners) == 1 else 'have'} {_quote(missing[1])}."
+    wanted = missing[1].casefold()
+    owners = [table for table, columns in tables.items() if wanted in {one.casefold() for one in columns}]
+    if owners:
+        return f"Only {' and '.join(map(_quote, owners))} {'has' if len(owners) == 1 else 'have'} {_quote(missing[1])}."
+    if _quote(wanted) in sql.casefold():
+        text = missing[1].replace("'", "''")
+        return f"Double quotes enclose names of columns; a text has single quotes: '{text}'."
+    return ""
 
 
 def _describe_tables(tables: Mapping[str, Mapping[str, str]]) -> str:
