@@ -140,6 +140,8 @@ async def test_a_number_written_as_text_is_a_number_beside_paths_too() -> None:
         wrong = await mirror.call("within_mirrored", {"values": f"{path}/hour", "bounds": {"least": "warm"}})
         assert wrong.is_error
         assert '"warm" is not of type "number"' in wrong.text
+        item = await mirror.call("average_mirrored", {"values": '[1, "x"]'})
+        assert 'values.1: "x" is not of type "number"' in item.text
 
 
 async def test_a_tool_function_is_unchanged_and_gets_values_of_its_types() -> None:

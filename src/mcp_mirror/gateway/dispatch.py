@@ -346,7 +346,7 @@ async def fit_arguments(
     if typed_texts:
         replaced = tuple(sorted((*found, *typed_texts), key=lambda item: item.span.start))
         changed = await _substitute(entry, arguments, replaced, values)
-        if await _find_fault(entry, changed, validate) is None:
+        if (fault := await _find_fault(entry, changed, validate)) is None:
             return changed
     if not may_quote:
         fault = "the value of a memory path does not match the tool's schema"
