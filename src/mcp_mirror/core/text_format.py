@@ -53,9 +53,13 @@ _CODE: Final = re.compile(
     r"\s*(?:#!|#include\b|#define\b|@\w+|def \w|class \w|import [\w{*.\"']|from \S+ import\b"
     r"|(?:package|using|func|fn|const|let|var|val|type|interface|enum|struct) \w|function\b"
     r"|(?:export |async |public |private |protected |static |final |abstract )+\w"
-    r"|(?:if|for|while|switch|elif|with)\b.*[:{(]\s*$|return\b|\}|\);?$|//|/\*|\* |\"\"\"|[\w.\[\]]+ = .*"
+    r"|(?:if|for|while|switch|elif|with)\b.*[:{(]\s*$|return\b|\}|\);?$|//|/\*|\"\"\"|[\w.\[\]]+ = .*"
     r"|\w[\w.]*\(.*\);?$)"
 )
+_FENCE: Final = re.compile(r"\s*(?:```|~~~)")
+_COMMENT: Final = re.compile(r"^\s*/\*|\*/\s*$", re.MULTILINE)
+_CODE_OR_COMMENT: Final = re.compile(rf"{_CODE.pattern}|\s*\* ")
+"""For texts with a comment of several lines, which may begin with asterisks as items of a list do."""
 _CODE_SHARE: Final = 0.45
 
 
@@ -149,7 +153,10 @@ class _Columns:
     @property
     def are_false(self) -> bool:
         """Whether the first line and most others are prose, code, or lines of a log or list, and not a row."""
-        tests = (self._has_open_brackets, self._has_time, self._is_item, self._is_log_line, self._is_prose)
+        tests = (
+            *(_has_one_cell, self._has_open_brackets, self._has_time),
+            *(self._is_item, self._is_log_line, self._is_prose),
+        )
         return _repeats_labels(self.rows) or (
             self.delimiter in _PUNCTUATION
             and any(test(self.rows[0]) and 2 * sum(map(test, self.rows)) > len(self.rows) for test in tests)
@@ -188,6 +195,11 @@ def _find_columns(lines: Sequence[str]) -> _Columns | None:
     return None
 
 
+def _has_one_cell(row: Sequence[str]) -> bool:
+    """Whether only the first cell has a text, as in a line that ends with a semicolon."""
+    return not any(map(str.strip, row[1:]))
+
+
 def _is_spaced(row: Sequence[str]) -> bool:
     """Whether a space follows each delimiter, as in prose."""
     return all(cell[:1] == " " for cell in row[1:])
@@ -224,12 +236,24 @@ def _detect_log(_: str, lines: Sequence[str]) -> str:
 def _detect_markdown(head: str, lines: Sequence[str]) -> str:
     signs = sum(pattern.search(head) is not None for pattern in _MARKDOWN)
     headings = len(_MARKDOWN[0].findall(head))
-    is_code = _share_of_lines(_CODE, lines) >= _CODE_SHARE
-    return "Markdown" if (signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings)) and not is_code else ""
+    is_marked = signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings)
+    return "Markdown" if is_marked and not _is_code(head, lines) else ""
 
 
-def _detect_source_code(_: str, lines: Sequence[str]) -> str:
-    return "source code" if len(lines) >= _MIN_LINES and _share_of_lines(_CODE, lines) >= _CODE_SHARE else ""
+def _detect_source_code(head: str, lines: Sequence[str]) -> str:
+    return "source code" if len(lines) >= _MIN_LINES and _is_code(head, lines) else ""
+
+
+def _is_code(head: str, lines: Sequence[str]) -> bool:
+    """Whether most lines are code, without the code blocks of a document."""
+    outside: list[str] = []
+    is_inside = False
+    for line in lines:
+        if _FENCE.match(line):
+            is_inside = not is_inside
+        elif not is_inside:
+            outside.append(line)
+    return _share_of_lines(_CODE_OR_COMMENT if _COMMENT.search(head) else _CODE, outside or lines) >= _CODE_SHARE
 
 
 def _share_of_lines(pattern: re.Pattern[str], lines: Sequence[str]) -> float:
