@@ -1,10 +1,11 @@
 """Reads a tree of nodes into the settings' frozen objects, and reports each problem at its location.
 
-The reader does not know the keys. No message contains a value, which may be a secret.
+The reader does not know the keys. No message contains a value, which may be a secret, except a word that resembles one
+of the few that a key takes.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, get_origin
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED
-from mcp_mirror.config.scalars import describe_expected, kind_name, read_scalar
+from mcp_mirror.config.scalars import describe_expected, kind_name, list_options, read_scalar
 from mcp_mirror.config.shape import Field, Value, list_fields, list_keys, sections_in
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation
 from mcp_mirror.settings.access import TOKEN_PREFIX
@@ -57,7 +58,7 @@ class Reader:
         if is_dataclass(value.kind):
             return self._read_section(value, node, name, is_entry=is_entry)
         found = read_scalar(value, node, self.folder) if isinstance(node, Scalar) else None
-        return self._reject(node, describe_expected(value)) if found is None else found
+        return self._reject(node, describe_expected(value), list_options(value)) if found is None else found
 
     def _read_list(self, value: Value, node: Node) -> Any:
         least = value.mark(AtLeast)
@@ -142,10 +143,11 @@ class Reader:
         if self.is_strict:
             self.findings.report(_hide_key(node), f"expected {key!r}, which is missing")
 
-    def _reject(self, node: Node, expected: str) -> Any:
+    def _reject(self, node: Node, expected: str, options: Sequence[str] = ()) -> Any:
         is_reported = isinstance(node, Scalar) and node.kind == "unusable"
         if self.is_strict and not is_reported:
-            message = f"expected {expected}, got {kind_name(node)}{_suggest_quotes(node, expected)}"
+            got = _suggest_option(node, options) or f"{kind_name(node)}{_suggest_quotes(node, expected)}"
+            message = f"expected {expected}, got {got}"
             self.findings.report(_hide_key(node), message)
         return _BAD
 
@@ -187,6 +189,14 @@ def _suggest_quotes(node: Node, expected: str) -> str:
     if node.kind == "nothing":
         return "; there is always a limit" if "seconds above" in expected else ""
     return "; put it in quotes" if expected.startswith("text") and node.kind in ("number", "boolean") else ""
+
+
+def _suggest_option(node: Node, options: Sequence[str]) -> str:
+    """Return a word that resembles an option, and that option; empty for other values, which may be secrets."""
+    if not isinstance(node, Scalar) or node.kind != "text" or not node.text.isprintable():
+        return ""
+    near = get_close_matches(node.text.lower(), options, 1)
+    return f"'{node.text}'; did you mean '{near[0]}'?" if near else ""
 
 
 def _hide_long_key(location: YamlLocation) -> YamlLocation:

@@ -62,8 +62,13 @@ def describe_expected(value: Value) -> str:
         return kind.expected
     if get_origin(value.kind) is not Literal:
         return "true or false"
-    options: tuple[str, ...] = get_args(value.kind)
+    options = list_options(value)
     return "one of " + ", ".join(options) if len(options) > 1 else options[0]
+
+
+def list_options(value: Value) -> tuple[str, ...]:
+    """Return the words that a field accepts; empty for other kinds of values."""
+    return get_args(value.kind) if get_origin(value.kind) is Literal else ()
 
 
 def read_scalar(value: Value, scalar: Scalar, folder: Path) -> Any:
