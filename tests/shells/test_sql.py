@@ -370,9 +370,16 @@ def test_the_error_of_a_missing_column_names_the_table_that_has_it(sql: str, exp
     assert f" {expected} Tables: " in failure(sql, o=OBJECTS, users="id,city\n1,Bonn\n").message
 
 
-@pytest.mark.parametrize("condition", ['name = "Paid"', 'o.name IN ("Paid", "x")', 'name LIKE "Paid"'])
-def test_the_error_of_a_text_in_double_quotes_says_how_texts_are_written(condition: str) -> None:
-    message = failure(f"SELECT * FROM o WHERE {condition}", o=OBJECTS).message
+@pytest.mark.parametrize(
+    "sql",
+    [
+        'SELECT * FROM o WHERE name = "Paid"',
+        'SELECT * FROM o WHERE o.name IN ("Paid", "x")',
+        'SELECT * FROM o WHERE name LIKE "Paid"',
+    ],
+)
+def test_the_error_of_a_text_in_double_quotes_says_how_texts_are_written(sql: str) -> None:
+    message = failure(sql, o=OBJECTS).message
     assert " a text has single quotes: 'Paid'. Tables: " in message
     assert ": 'it''s'." in failure('SELECT * FROM o WHERE name = "it\'s"', o=OBJECTS).message
     assert "single quotes" not in failure("SELECT Paid FROM o WHERE name = 'Paid'", o=OBJECTS).message
