@@ -543,6 +543,22 @@ async def test_functions_call_through_the_mirror_themselves() -> None:
         assert (await mirror.call("twice_mirrored", {"city": "Bonn"})).text == "2499.5"
 
 
+async def test_plain_functions_that_call_others_have_threads_for_these() -> None:
+    mirror = with_functions()
+
+    @mirror.tool
+    def inner(number: int) -> int:
+        return number
+
+    @mirror.tool(timeout=BOUND)
+    def outer(number: int) -> str:
+        return asyncio.run(mirror.call("inner_mirrored", {"number": number})).text
+
+    async with asyncio.timeout(BOUND / 2), mirror:
+        replies = await asyncio.gather(*(mirror.call("outer_mirrored", {"number": at}) for at in range(100)))
+    assert [reply.text for reply in replies] == [str(at) for at in range(100)]
+
+
 async def test_a_thousand_calls_at_once_do_not_cross() -> None:
     mirror = Mirror()
 

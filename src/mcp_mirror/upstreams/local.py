@@ -7,6 +7,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -33,6 +34,11 @@ NAME: Final = FUNCTIONS
 """The name of this upstream; the configuration cannot use it for another."""
 _MAX_THREADS: Final = 40
 """Threads for functions that are not `async`; the thread of a call that timed out counts until it ends."""
+_MAX_LEVELS: Final = 10
+"""Levels of functions, each called by one of the level above, that have threads of their own: a function that waits
+for another one keeps its thread."""
+_LEVEL: Final = ContextVar("level", default=0)
+"""The level of the functions that this task or thread calls."""
 
 
 class LocalFunctions:
@@ -87,7 +93,7 @@ class LocalUpstream:
         self.connections: tuple[ReconnectingConnection, ...] = ()
         self._functions = functions
         self._listeners = listeners
-        self._threads = anyio.CapacityLimiter(_MAX_THREADS)
+        self._threads = tuple(anyio.CapacityLimiter(_MAX_THREADS) for _ in range(_MAX_LEVELS))
 
     @property
     def listed(self) -> anyio.Event:
@@ -209,7 +215,8 @@ class LocalUpstream:
             return convert_failure(function.name, error)
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
+        limiter = self._threads[min(_LEVEL.get(), _MAX_LEVELS - 1)]
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +228,7 @@ class _Done:
 
 def _call_now(function: Function, arguments: bytes) -> Any:
     """Call the function in this thread; return its result, or the object that the event loop must await or iterate."""
+    _LEVEL.set(_LEVEL.get() + 1)  # in the context of this thread
     try:
         returned = function.call(**function.read_arguments(arguments))
         is_pending = inspect.isawaitable(returned) or isinstance(returned, AsyncIterable)
