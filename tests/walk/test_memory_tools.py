@@ -211,7 +211,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("memory_read", {"memory_path": "say-nothing"}, "No value is stored under"),
     ("memory_read", {"memory_path": "P/nothing"}, 'has no key "nothing". Its keys are "/a"'),
     ("memory_read", {"memory_path": "P", "limit": 0}, "`limit` must be 1 or more"),
-    ("memory_read", {"memory_path": "P", "offset": 9}, "Offset 9 is past the end: there are 1 keys."),
+    ("memory_read", {"memory_path": "P", "offset": 9}, "Offset 9 is past the end: there are 2 keys."),
     ("memory_grep", {"memory_path": "P", "pattern": "("}, "is not a valid RE2 expression"),
     ("memory_query", {"memory_path": "P", "expression": "a["}, "`expression` does not work"),
     ("memory_edit", {"memory_path": "P"}, "Give one of `patch`"),
@@ -219,6 +219,8 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("memory_edit", {"memory_path": "P", "old_text": "1"}, "`old_text` needs `new_text`"),
     ("memory_edit", {"memory_path": "P", "old_text": "", "new_text": "x"}, "`old_text` is empty"),
     ("memory_edit", {"memory_path": "P", "patch": [{"op": "remove", "path": "/b"}]}, '"b" does not exist'),
+    ("memory_edit", {"memory_path": "P/rows", "merge": {"a": 1}}, "is array: it would be replaced. Use `patch`"),
+    ("memory_edit", {"memory_path": "P/a", "merge": {"a": 1}}, "is number: it would be replaced. Use `patch`"),
     (
         "memory_edit",
         {"memory_path": "P", "patch": [{"op": "replace", "path": "", "value": None}]},
@@ -232,11 +234,11 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
     async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
-        path = await store(client, {"a": 1})
+        path = await store(client, {"a": 1, "rows": [1]})
         for tool, arguments, message in MISTAKES:
             filled = json.loads(json.dumps(arguments).replace('"P', f'"{path}'))
             assert message in await refused(client, tool, filled)
-        assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1}'
+        assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1, "rows": [1]}'
 
 
 async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, open_lines: OpenLines, raw: Any) -> None:

@@ -94,6 +94,12 @@ async def edit(call: ToolInput) -> Content:
     found_value = await find_argument(call)
     if found_value.kind == "binary":
         raise ToolError("A binary value cannot be edited. Edit a part of it, such as its text (path/key).")
+    if isinstance(change, Merge) and found_value.kind != "object":
+        raise ToolError(
+            f"`merge` changes members of an object, and {as_json_string(str(found_value.path), 300)} is "
+            f"{found_value.kind}: it would be replaced. Use `patch`, such as "
+            '[{"op": "replace", "path": "/0/name", "value": "x"}], or `old_text` with `new_text`.'
+        )
     pieces = await run_query(call, found_value, change)
     copy = NewValue(
         join_pieces(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=_count_bytes(pieces)
