@@ -55,6 +55,7 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
         ("a\nb\nc\n", "b", {"context": 3}, "0- a\n1: b\n2- c"),
         ("a\nb\n\n", "b", {"context": 3}, "0- a\n1: b\n2- "),
         ("a\nb", "$", {}, "0: a\n1: b"),
+        ("x" * 300, "$", {}, f"0 (char 300): ...{'x' * 80}"),
         ("a\nb\n", "x*$", {}, "0: a\n1: b"),
         ("a\n\nb  ", " *$", {}, "0: a\n1: \n2: b  "),
         ("a\nb\nc\nd\n", "[abc]", {"context": 1, "limit": 1}, "0: a\n1- b\n... 2 more; next: offset=1"),
@@ -176,7 +177,42 @@ def test_a_line_of_megabytes_is_searched_to_its_end() -> None:
     assert found[0].data[found[0].start + found[0].at[0] :].startswith(b"needle")
     shown = grep(f"first\n{line}\nlast needle", "needle")
     assert shown.startswith("1 (char 1300006): ...")
-    assert grep([line * 2], "needle").startswith("p/0 (char 1300000): ...")
+    assert grep([line * 2], "needle").startswith("p/0 (char 1300000; 1 more in this line): ...")
+
+
+PART = 1 << 21
+"""Bytes of a line that are searched at once."""
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [1_000_000, 3_000_000, 5_000_000],
+        [PART - 2, 2 * PART],
+        [PART - 4_100, PART - 4_090, PART - 60],
+        [10, 20, 5_900_000],
+        [3_000_000],
+    ],
+)
+@pytest.mark.parametrize("as_text", [True, False])
+def test_the_first_match_of_a_very_long_line_is_shown_and_all_are_counted(places: list[int], as_text: bool) -> None:  # noqa: FBT001
+    line = bytearray(b"x" * 6_000_000)
+    for place in places:
+        line[place : place + 6] = b"needle"
+    more = f"; {len(places) - 1} more in this line" if places[1:] else ""
+    long = line.decode()
+    first, *rest = grep(f"{long}\nlast needle" if as_text else [long, "last needle"], "needle").splitlines()
+    assert first.startswith(f"{'0' if as_text else 'p/0'} (char {places[0]}{more}): ")
+    assert rest == ["1: last needle" if as_text else "p/1: last needle"]
+    assert grep(long, "^x{2}").startswith("0 (char 0): ")
+
+
+def test_at_the_time_limit_a_match_in_a_very_long_line_is_shown() -> None:
+    looks = iter([False] * 5)
+    blob = b'"%b"' % (b"needle" + b"x" * 6_000_000)
+    shown = Search("needle", 0, 0, 30, WIDE)(blob, lambda: next(looks, True))
+    assert shown.startswith("0 (char 0): needlexxx")
+    assert shown.endswith("... the time limit was reached; next: offset=1")
 
 
 def _cut(text: str) -> list[bytes]:

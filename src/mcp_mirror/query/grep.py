@@ -15,15 +15,13 @@ from typing import Final
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import strings_at, trim
-from mcp_mirror.query.lines import Line, Matcher, find_matching_lines
+from mcp_mirror.query.lines import MANY, Line, Matcher, count_further, find_matching_lines
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, split_text, unescape_json
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.types import Buffer, Span
 
 _LONG: Final = 240
 """Characters up to which a whole line is shown."""
-_MANY: Final = 1000
-"""Further hits that are counted."""
 _AROUND: Final = 80
 """Characters that are shown before and after a hit in a longer line."""
 _HIT: Final = 300
@@ -155,7 +153,7 @@ def _count_rest(hits: Iterator[_Hit]) -> str:
     """The number of further hits, including the one that was just taken."""
     number = 1
     try:
-        for _ in islice(hits, _MANY - 1):
+        for _ in islice(hits, MANY - 1):
             number += 1
     except ToolError:
         return f"at least {number:,} more"
@@ -172,12 +170,12 @@ def _format_position(line: Line, matcher: Matcher) -> str:
     if line.stop - line.start <= _LONG:
         return ""
     at = line.characters + count_characters(line.data[: line.start + line.at[0]])
-    more = matcher.count(line.data[line.start : line.stop], max(line.at[1], line.at[0] + 1), _MANY)
+    more = count_further(matcher, line)
     return f" (char {at}{f'; {_format_count(more)} more in this line' if more else ''})"
 
 
 def _format_count(number: int) -> str:
-    return f"{'at least ' if number >= _MANY else ''}{number:,}"
+    return f"{'at least ' if number >= MANY else ''}{number:,}"
 
 
 def _cut_line(line: Line) -> str:

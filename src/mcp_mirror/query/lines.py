@@ -22,6 +22,8 @@ _BRANCHING: Final = re.compile(r"[|()\[\]{}\\]")
 """Characters of patterns whose literal parts may be optional."""
 _WILDCARD: Final = re.compile(r".[*?]+|[.^$]|\++\??", re.DOTALL)
 _ESCAPE: Final = 4
+MANY: Final = 1000
+"""Matches in a line that are counted."""
 _WINDOW: Final = 1 << 18
 """Bytes that are searched at once for the literal part of a pattern."""
 _WHOLE_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*-")
@@ -66,22 +68,33 @@ class Matcher:
                 return True
         return False
 
-    def matches(self, data: bytes, begin: int, end: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
-        """Yield start, stop and the match's span for each matching line that begins between `begin` and `end`.
+    def matches(self, chunk: "_Chunk") -> Iterator[tuple[int, int, tuple[int, int]]]:
+        """Yield start, stop and the first match's span for each matching line or part of a line in a chunk.
 
         A search over many lines at once finds a candidate; a search in the candidate line confirms it.
         """
-        position = begin
-        while position < end and (first := self._find_candidate(data, position, end)) is not None:
+        data, position = chunk.data, chunk.begin
+        while position < chunk.end and (first := self._find_candidate(data, position, chunk.end)) is not None:
             start = max(data.rfind(b"\n", 0, first) + 1, position)
             stop = data.find(b"\n", start)
             stop = len(data) if stop < 0 else stop
-            if match := self._line.search(data[start:stop]):
-                yield start, stop, match.span()
+            searched = chunk.overlap if position == chunk.begin and start == position else 0
+            if (match := self._search_line(data[start:stop], searched)) is not None:
+                yield start, stop, match
             position = stop + 1
+
+    def _search_line(self, line: bytes, searched: int) -> tuple[int, int] | None:
+        """The span of the first match in a line that ends after its first `searched` bytes."""
+        if not searched:
+            match = self._line.search(line)
+            return match.span() if match else None
+        spans = (match.span() for match in self._line.finditer(line))
+        return next((span for span in spans if span[1] > searched), None)
 
     def count(self, line: bytes, begin: int, most: int) -> int:
         """The number of matches in a line after `begin`, at most `most`."""
+        if begin > len(line):
+            return 0
         return sum(1 for _ in islice(self._line.finditer(line, begin), most))
 
     def _find_candidate(self, data: bytes, begin: int, end: int) -> int | None:
@@ -127,6 +140,10 @@ class Line(NamedTuple):
     """The number of the line in the text."""
     characters: int
     """Characters of the text before `data`."""
+    is_cut: bool = False
+    """The data ends within the line, which is long."""
+    further: int = 0
+    """Matches in the rest of the line, which is not in `data`."""
 
 
 @dataclass(slots=True)
@@ -140,31 +157,65 @@ class _Chunk:
     """The number of the line at `begin`."""
     characters: int
     """Characters of the text before `data`."""
+    overlap: int = 0
+    """Bytes at the beginning that the chunk before has too, if both are parts of one long line."""
+    is_cut: bool = False
+    """The chunk ends within a long line."""
 
 
 def find_matching_lines(matcher: Matcher, pieces: Iterable[bytes], context: int) -> Iterator[Line]:
     """Yield the matching lines of a text, each with `context` lines before and after it."""
+    parts, following = _find_matching_parts(matcher, pieces, context), None
+    while line := following or next(parts, None):
+        following, error = None, None
+        if line.is_cut:
+            try:
+                for following in parts:
+                    if following.number != line.number:
+                        break
+                    line = line._replace(further=line.further + 1 + _count_more(matcher, following))
+                    following = None
+            except ToolError as time_limit:
+                error = time_limit
+        yield line
+        if error:
+            raise error
+
+
+def _find_matching_parts(matcher: Matcher, pieces: Iterable[bytes], context: int) -> Iterator[Line]:
+    """Yield the matching lines of a text, of a long line each matching part."""
     for chunk in _split_chunks(pieces, context):
         number, counted = chunk.number, chunk.begin
-        for start, stop, at in matcher.matches(chunk.data, chunk.begin, chunk.end):
+        for start, stop, at in matcher.matches(chunk):
             number, counted = number + chunk.data.count(b"\n", counted, start), start
-            yield Line(chunk.data, start, stop, at, number, chunk.characters)
+            is_cut = chunk.is_cut and stop == len(chunk.data)
+            yield Line(chunk.data, start, stop, at, number, chunk.characters, is_cut)
+
+
+def count_further(matcher: Matcher, line: Line) -> int:
+    """The number of matches in a line after the first one, at most a thousand."""
+    return min(_count_more(matcher, line) + line.further, MANY)
+
+
+def _count_more(matcher: Matcher, line: Line) -> int:
+    return matcher.count(line.data[line.start : line.stop], max(line.at[1], line.at[0] + 1), MANY)
 
 
 def _split_chunks(pieces: Iterable[bytes], context: int) -> Iterator[_Chunk]:
-    data, begin, number, characters = b"", 0, 0, 0
+    data, begin, number, characters, overlap = b"", 0, 0, 0, 0
     for piece in pieces:
         data += piece
         end = _search_end(data, begin, context)
         if end == begin:
             continue
-        yield _Chunk(data, begin, end, number, characters)
+        is_cut = data[end - 1] != ord("\n")
+        yield _Chunk(data, begin, end, number, characters, overlap, is_cut)
         number += data.count(b"\n", begin, end)
         kept = _keep_from(data, end, context)
         characters += count_characters(data[:kept])
-        data, begin = data[kept:], end - kept if data[end - 1] == ord("\n") else 0
+        data, begin, overlap = data[kept:], 0 if is_cut else end - kept, end - kept if is_cut else 0
     if len(data) > begin:
-        yield _Chunk(data, begin, len(data), number, characters)
+        yield _Chunk(data, begin, len(data), number, characters, overlap)
 
 
 def _search_end(data: bytes, begin: int, context: int) -> int:
