@@ -165,21 +165,20 @@ class _Chunk:
 
 def find_matching_lines(matcher: Matcher, pieces: Iterable[bytes], context: int) -> Iterator[Line]:
     """Yield the matching lines of a text, each with `context` lines before and after it."""
-    parts, following = _find_matching_parts(matcher, pieces, context), None
-    while line := following or next(parts, None):
-        following, error = None, None
-        if line.is_cut:
-            try:
-                for following in parts:
-                    if following.number != line.number:
-                        break
-                    line = line._replace(further=line.further + 1 + _count_more(matcher, following))
-                    following = None
-            except ToolError as time_limit:
-                error = time_limit
+    parts = _find_matching_parts(matcher, pieces, context)
+    part = next(parts, None)
+    while part is not None:
+        line, error = part, None
+        try:
+            while line.is_cut and (part := next(parts, None)) and part.number == line.number:
+                line = line._replace(further=line.further + 1 + _count_more(matcher, part))
+        except ToolError as time_limit:
+            error = time_limit
         yield line
         if error:
             raise error
+        if not line.is_cut:
+            part = next(parts, None)
 
 
 def _find_matching_parts(matcher: Matcher, pieces: Iterable[bytes], context: int) -> Iterator[Line]:
