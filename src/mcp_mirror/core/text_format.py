@@ -56,6 +56,8 @@ _CODE: Final = re.compile(
     r"|(?:if|for|while|switch|elif|with)\b.*[:{(]\s*$|return\b|\}|\);?$|//|/\*|\"\"\"|[\w.\[\]]+ = .*"
     r"|\w[\w.]*\(.*\);?$)"
 )
+_YAML_KEY: Final = re.compile(r"""\s*["']?[\w.$/-]+["']?:(?:\s|$)""")
+_YAML_SHARE: Final = 0.5
 _FENCE: Final = re.compile(r"\s*(?:```|~~~)")
 _COMMENT: Final = re.compile(r"^\s*/\*|\*/\s*$", re.MULTILINE)
 _CODE_OR_COMMENT: Final = re.compile(rf"{_CODE.pattern}|\s*\* ")
@@ -237,7 +239,13 @@ def _detect_markdown(head: str, lines: Sequence[str]) -> str:
     signs = sum(pattern.search(head) is not None for pattern in _MARKDOWN)
     headings = len(_MARKDOWN[0].findall(head))
     is_marked = signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings)
-    return "Markdown" if is_marked and not _is_code(head, lines) else ""
+    return "Markdown" if is_marked and not _is_code(head, lines) and not _is_yaml(lines) else ""
+
+
+def _is_yaml(lines: Sequence[str]) -> bool:
+    """Whether half of the lines are keys: the comments and lists of YAML look like headings and lists."""
+    plain = [line for line in lines if not line.lstrip().startswith("#")]
+    return bool(plain) and _share_of_lines(_YAML_KEY, plain) >= _YAML_SHARE
 
 
 def _detect_source_code(head: str, lines: Sequence[str]) -> str:
