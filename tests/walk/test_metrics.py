@@ -217,4 +217,4 @@ async def test_a_metrics_address_in_use_is_an_error(configured: Configured, raw:
         config = configured({"raw": raw()}, server={"metrics": f"127.0.0.1:{port}"})
         ended = await run("serve", "--config", str(config), "--http", "127.0.0.1:0")
     assert ended.code == 2
-    assert f"Cannot serve on 127.0.0.1:{port}" in ended.err
+    assert f"Cannot serve `server.metrics` on 127.0.0.1:{port}: Address already in use. Choose" in ended.err

@@ -30,6 +30,8 @@ from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.resources import PatientListener
 
+_REPEATED_ADDRESS: Final = " (while attempting to bind on address"
+"""The beginning of what Python adds to the system's reason."""
 _LONGEST_PAUSE: Final = 5.0
 """Seconds after SIGTERM in which the gateway still accepts requests, if an orchestrator probes it."""
 
@@ -177,7 +179,7 @@ class HttpServer(uvicorn.Server):
                 request.cancel()
 
 
-def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+def listen(host: str, port: int, *, is_shared: bool = False, key: str = "") -> socket.socket:
     """Return a listening socket with TCP_NODELAY, which accepted connections inherit.
 
     Without the option, each small response waits for the client's delayed acknowledgement. asyncio sets it only on
@@ -187,6 +189,7 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
         host: The address.
         port: The port; 0 for any free port.
         is_shared: Other sockets may listen on the address too; the system distributes the connections.
+        key: The key of the configuration with the address, for the error; empty for the address of an option.
 
     Raises:
         MirrorError: The address is in use, or is not an address of this machine.
@@ -198,7 +201,7 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
         )
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
-        raise MirrorError(
-            f"Cannot serve on {host}:{port}: {error.strerror or error}. Choose another port, or 0 for any that is free."
-        ) from None
+        what = f"Cannot serve {key} on {host}:{port}" if key else f"Cannot serve on {host}:{port}"
+        reason = str(error.strerror or error).partition(_REPEATED_ADDRESS)[0]
+        raise MirrorError(f"{what}: {reason}. Choose another port, or 0 for any that is free.") from None
     return listening

@@ -84,7 +84,7 @@ async def serve_metrics(
         lifespan="off",
         backlog=BACKLOG,
     )
-    with listen(host, port) as listening:
+    with listen(host, port, key="`server.metrics`") as listening:
         shown = f"[{host}]" if ":" in host else host
         async with readiness.running():
             announce(f"http://{shown}:{listening.getsockname()[1]}{METRICS_PATH}")
