@@ -70,7 +70,14 @@ def test_a_list_of_flows_is_a_list_of_allowed_flows(load: Load) -> None:
         ("flows: {levels: [one]}", "flows.levels"),
         ("flows: {levels: [one, Two]}", r"flows.levels.*: expected a level"),
         ("flows: {levels: [one, one]}", "flows.levels: expected each level once"),
-        ("flows: {deny: [crm -> maill]}", "unknown upstream 'maill'; expected one of .*crm.*, or a glob"),
+        (
+            "flows: {deny: [crm -> maill]}",
+            "unknown upstream 'maill'; expected one of crm, files, functions, model, or a glob",
+        ),
+        (
+            "upstreams: {files: {command: x}}\nflows: [crm -> mail]",
+            r"unknown upstream 'crm'; expected one of \[f\]iles, functions, local files, model, or a glob",
+        ),
         ("flows: {allow: ['zone:west -> crm']}", "unknown zone 'west'; expected a place with a 'zone'"),
         ("flows: [crm to crm]", "expected a flow such as 'crm -> mail'"),
         ("flows: [{a: b}]", "expected a flow such as 'crm -> mail'"),

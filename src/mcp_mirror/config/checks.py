@@ -234,18 +234,27 @@ def _find_wrong_names(
             )
             yield path, f"unknown zone '{zone}'; expected {expected}"
         elif zone is None and side not in known and not _GLOB & set(side):
-            yield path, f"unknown upstream '{side}'; expected one of {', '.join(sorted(known))}, or a glob"
+            yield path, f"unknown upstream '{side}'; expected one of {', '.join(_list_sides(names))}, or a glob"
+
+
+def _list_sides(names: set[str]) -> list[str]:
+    """Return each place that a rule may name, in the form that is not ambiguous."""
+    places = {word: name if word in names else word for word, name in WORDS.items()}
+    return sorted({*places.values(), *map(_write_unambiguously, names)})
+
+
+def _write_unambiguously(name: str) -> str:
+    """Return the name of an upstream as rules must write it: as a glob if it is a reserved word too."""
+    return f"[{name[0]}]{name[1:]}" if name in WORDS else name
 
 
 def _find_ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) -> Iterator[tuple[Path, str]]:
     """Yield names that are both an upstream and a reserved word."""
     for path, side in sides:
         if side in WORDS and side in names:
-            upstream = f"[{side[0]}]{side[1:]}"
-            yield (
-                path,
-                f"'{side}' is an upstream and a reserved word; write '{upstream}' for the upstream, or '{WORDS[side]}'",
-            )
+            upstream, other = _write_unambiguously(side), WORDS[side]
+            message = f"'{side}' is an upstream and a reserved word; write '{upstream}' for the upstream, or '{other}'"
+            yield path, message
 
 
 def find_node(node: Node, path: Path) -> Node:
