@@ -90,10 +90,7 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
         ("{\n}\n", ""),
         (MARKDOWN, "Markdown"),
         ("# Only a heading\n", ""),
-        (
-            "# Words of the license,\n# and more.\n\n- release: [ALPHA]\n  text:\n    brief: List it.\n  flags:\n  - a\n",
-            "",
-        ),
+        ("# Words of the license,\n# and more.\n\n- release: [A]\n  text:\n    brief: B.\n  flags:\n  - a\n", ""),
         ("# Issue\n\n- State: open\n- Author: **Ann**\n- Labels: [bug](https://example.org)\n", "Markdown"),
         (CODE, "source code"),
         (SCRIPT, "source code"),
