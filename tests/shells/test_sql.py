@@ -401,6 +401,13 @@ def test_a_large_result_is_written_to_its_file(tmp_path: Path) -> None:
     assert found[99_999] == {"n": 99_999, "x": "x99999"}
 
 
+def test_a_result_that_the_disk_does_not_take_names_the_reason(tmp_path: Path) -> None:
+    found = query("SELECT repeat('x', 1000) AS x FROM range(5000)", 1 << 30, str(tmp_path / "none" / "result"))
+    assert isinstance(found, SqlFailure)
+    assert "cannot be written: No such file or directory." in found.message
+    assert found.is_limit
+
+
 def test_a_result_over_the_limit_names_the_limit(tmp_path: Path) -> None:
     for numbers in ("range(1000)", "range(1000000000000)"):
         found = query(f"FROM {numbers}", 5000, str(tmp_path / "result"))

@@ -136,6 +136,13 @@ def run_sql(query: SqlQuery) -> SqlResult | SqlFailure | FileRemoved:
             )
         except duckdb.Error as error:
             return _describe_error(database, error, query.sql)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            return SqlFailure(
+                f"A file of the query cannot be written: {reason}. Select fewer rows, or make room on the gateway's disk.",
+                "OSError",
+                is_limit=True,
+            )
 
 
 @contextmanager
