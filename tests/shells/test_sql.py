@@ -404,7 +404,7 @@ def test_a_large_result_is_written_to_its_file(tmp_path: Path) -> None:
 def test_a_result_that_the_disk_does_not_take_names_the_reason(tmp_path: Path) -> None:
     found = query("SELECT repeat('x', 1000) AS x FROM range(5000)", 1 << 30, str(tmp_path / "none" / "result"))
     assert isinstance(found, SqlFailure)
-    assert "cannot be written: No such file or directory." in found.message
+    assert "cannot be written to the gateway's disk: No such file or directory." in found.message
     assert found.is_limit
 
 

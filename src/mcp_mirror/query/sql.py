@@ -136,13 +136,6 @@ def run_sql(query: SqlQuery) -> SqlResult | SqlFailure | FileRemoved:
             )
         except duckdb.Error as error:
             return _describe_error(database, error, query.sql)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            return SqlFailure(
-                f"A file of the query cannot be written: {reason}. Select fewer rows, or make room on the gateway's disk.",
-                "OSError",
-                is_limit=True,
-            )
 
 
 @contextmanager
@@ -280,6 +273,10 @@ def _fetch(database: "DuckDBPyConnection", query: SqlQuery) -> SqlResult:
             return SqlResult(b"".join(pieces) + b"]" if pieces else b"[]")
         write_all(file, b"".join(pieces) + b"]")
         return SqlResult(None)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        message = f"The result cannot be written to the gateway's disk: {reason}. Select fewer rows, or make room there."
+        raise _FailedError(SqlFailure(message, "OSError", is_limit=True)) from None
     finally:
         if file is not None:
             os.close(file)
