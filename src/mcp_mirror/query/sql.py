@@ -275,7 +275,7 @@ def _fetch(database: "DuckDBPyConnection", query: SqlQuery) -> SqlResult:
         return SqlResult(None)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        message = f"The result cannot be written to the gateway's disk: {reason}. Select fewer rows, or make room there."
+        message = f"The result cannot be written to the gateway's disk: {reason}. Select fewer rows or make room there."
         raise _FailedError(SqlFailure(message, "OSError", is_limit=True)) from None
     finally:
         if file is not None:
