@@ -456,6 +456,16 @@ def test_the_error_without_a_configuration_lists_the_paths(user_folder: Path) ->
     assert "mcp-mirror install" in str(caught.value)
 
 
+def test_a_configuration_that_cannot_be_reached_is_an_error_of_reading(
+    user_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = user_folder / ("x" * 300)  # the system refuses it, like a folder of another user
+    monkeypatch.setattr("mcp_mirror.config.loading.user_config_path", lambda _app: long)
+    found = find_config(None, {})
+    with pytest.raises(ConfigError, match="the configuration cannot be read: "):
+        load_config(found.path, {})
+
+
 def test_the_only_installed_configuration_is_found(user_folder: Path) -> None:
     (user_folder / "cursor.yaml").touch()
     assert (found := find_config(None, {})).path == user_folder / "cursor.yaml"

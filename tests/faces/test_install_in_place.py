@@ -650,6 +650,17 @@ def test_a_removed_current_folder_is_an_error(args: list[str], tmp_path: Path, m
     assert ran.stderr.endswith("The current folder was removed. Change to another folder, then try again.\n")
 
 
+@pytest.mark.parametrize("command", ["status", "install", "doctor"])
+def test_a_folder_that_cannot_be_entered_hides_only_its_own_client(
+    command: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(".cursor/mcp.json", '{"mcpServers": {"a": {"command": "x", "disabled": true}}}')
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", "/" + "x" * 300)  # like a folder of another user: the system refuses it
+    ran = run(command, *(["cursor"] if command == "install" else []))
+    assert ran.exit_code == 0, ran.output
+    assert "Cursor" in ran.output or command == "doctor"
+
+
 def test_options_that_do_not_fit_together_are_errors(write: Write) -> None:
     write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
     for args in (("--merge",), ("cursor", "--merge", "--server", "x"), ("cursor", "--config", "c"), ("--server", "x")):

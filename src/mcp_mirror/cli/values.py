@@ -5,6 +5,7 @@ these commands can read the store. Models use the memory tools instead.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
@@ -343,7 +344,7 @@ def _write(path: Path, pieces: Iterable[Buffer], *, force: bool) -> int:
     Raises:
         MirrorError: The file exists already, or cannot be written.
     """
-    if path.exists() and not force:
+    if os.path.exists(path) and not force:  # noqa: PTH110  # `exists` raises in a folder of another user
         raise MirrorError(f"{path} exists already. Name another file, or replace it with --force.")
     try:
         return atomic_write(path, pieces)

@@ -183,7 +183,8 @@ def _describe_target(target: Target, name: str) -> dict[str, Any]:
     if target.command:
         program, *arguments = (word.replace("${", "$${") for word in target.command)
         return {"command": program, "args": arguments}
-    has_tokens = (user_data_path("mcp-mirror") / "tokens" / f"{name}.json").is_file()
+    tokens = user_data_path("mcp-mirror") / "tokens" / f"{name}.json"
+    has_tokens = os.path.isfile(tokens)  # noqa: PTH113  # `is_file` raises in a folder of another user
     return describe_remote(target.url, target.headers, sse=target.sse, uses_login=has_tokens)
 
 

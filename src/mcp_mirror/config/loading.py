@@ -109,8 +109,17 @@ def list_configs(environ: Mapping[str, str]) -> list[Path]:
     if named := environ.get(CONFIG_VARIABLE):
         return [Path(expand_home(named))]
     folder = user_config_path("mcp-mirror")
-    defaults = [path for path in (Path(CONFIG_NAME), folder / CONFIG_NAME) if path.is_file()]
-    return [*defaults, *(one for one in sorted(folder.glob("*.yaml")) if one.name != CONFIG_NAME and one.is_file())]
+    defaults = [path for path in (Path(CONFIG_NAME), folder / CONFIG_NAME) if _may_be_file(path)]
+    others = sorted(folder.glob("*.yaml")) if os.path.isdir(folder) else ()  # noqa: PTH112  # `is_dir` may raise
+    return [*defaults, *(one for one in others if one.name != CONFIG_NAME and one.is_file())]
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether a path is a file; true too if only reading can show it, as in a folder that this user may not enter."""
+    try:
+        return path.is_file()
+    except OSError:
+        return True
 
 
 def load_config(path: Path, environ: Mapping[str, str]) -> Config:

@@ -81,7 +81,7 @@ class Place:
         folder = machine.folder(self.base)
         if "*" not in path:
             return [folder / path]
-        found = folder.glob(path) if folder.is_dir() else ()
+        found = folder.glob(path) if os.path.isdir(folder) else ()  # noqa: PTH112  # `is_dir` may raise
         return sorted(file for file in found if file.suffix in _SUFFIXES)
 
     def is_like(self, file: Path) -> bool:

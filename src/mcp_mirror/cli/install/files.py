@@ -30,6 +30,11 @@ def has_file(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110  # of any path
 
 
+def is_file(path: Path) -> bool:
+    """Return whether the path is a file; False in a folder that this user may not enter: its client may not either."""
+    return os.path.isfile(path)  # noqa: PTH113  # `Path.is_file` raises there
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file.
 

@@ -23,7 +23,7 @@ def find_folder(entry: Entry) -> Path:
     cwd = entry.value.get("cwd")
     if isinstance(cwd, str):
         return Path(os.path.expanduser(cwd))  # noqa: PTH111  # of any text
-    if entry.at[0] == "projects" and Path(str(entry.at[1])).is_dir():
+    if entry.at[0] == "projects" and os.path.isdir(str(entry.at[1])):  # noqa: PTH112  # of any text
         return Path(str(entry.at[1]))
     return Path.cwd()
 

@@ -15,7 +15,7 @@ from mcp_mirror.cli.install.clients import (
     each_file,
 )
 from mcp_mirror.cli.install.entries import find_reason, find_subcommand, is_wrapped
-from mcp_mirror.cli.install.files import backup_of, read_bytes, resolve_path
+from mcp_mirror.cli.install.files import backup_of, is_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import Document, Location, look_up
 from mcp_mirror.errors import ConfigError
@@ -93,7 +93,7 @@ def find_targets(machine: Machine) -> list[Target]:
     """Return the files on a machine that have servers, the user's and those of the current folder."""
     found: dict[Path, Target] = {}
     for client, place, file in each_file(machine):
-        if file.is_file() and resolve_path(file) not in found:
+        if is_file(file) and resolve_path(file) not in found:
             target = Target(client, place, file)
             if has_servers(target):
                 found[resolve_path(file)] = target
@@ -136,7 +136,7 @@ def find_named(word: str, machine: Machine) -> list[Target]:
 
 def _find_file(word: str, machine: Machine) -> Target:
     path = resolve_path(word)
-    if not path.is_file():
+    if not is_file(path):
         names = ", ".join(client.name for client in CLIENTS)
         raise ConfigError(f"{word!r} is neither a client ({names}) nor a file. Name one of these or a client's file.")
     known = [Target(client, place, file) for client, place, file in each_file(machine)]
