@@ -52,7 +52,7 @@ def lock(
     run_until_signal(run())
     for line in found[0].lines(is_written=not only_check):
         open_console().print(line, style=_STYLES.get(line[:3]), highlight=False, markup=False)
-    print_note(f"mcp-mirror: {found[0].summary(is_written=not only_check)} in {file}.")
+    print_note(f"mcp-mirror: {found[0].summary(file, is_written=not only_check)}")
     print_problems(found[0].problems)
     raise typer.Exit(1 if found[0].problems or (only_check and found[0].changes) else 0)
 
@@ -71,15 +71,18 @@ class Comparison:
         """The definitions that differ."""
         return compare_locks(self.before or NO_LOCK, self.after)
 
-    def summary(self, *, is_written: bool) -> str:
-        """Return how many differences are or are not in the lock file."""
+    def summary(self, file: Path, *, is_written: bool) -> str:
+        """Return a sentence with the number of definitions that are or are not in the lock file."""
         count = len(self.changes)
-        if self.before is None and is_written:
-            return f"{count} {'definition is' if count == 1 else 'definitions are'} locked"
+        if self.before is None:
+            definitions = f"{count} {'definition is' if count == 1 else 'definitions are'}"
+            if is_written:
+                return f"{definitions} locked in {file}."
+            return f"There is no lock file {file}; {definitions} not locked."
         if not count:
-            return "all is as locked"
+            return f"all is as locked in {file}."
         now = "now" if is_written else "not"
-        return f"{count} {'difference is' if count == 1 else 'differences are'} {now}"
+        return f"{count} {'difference is' if count == 1 else 'differences are'} {now} in {file}."
 
     def lines(self, *, is_written: bool) -> Iterator[str]:
         """Yield the changes line by line; of a first lock only the names, since the file contains the definitions."""
