@@ -139,7 +139,7 @@ async def test_a_check_without_a_lock_file_says_so(configured: Configured, run: 
     ended = await run("lock", "--check", "--config", str(config))
     assert ended.code == 1
     file = config.parent / "mirror.lock.json"
-    assert re.search(rf"mcp-mirror: There is no lock file {file}; \d+ definitions are not locked\.", ended.err)
+    assert re.search(rf"mcp-mirror: The lock file {file} does not exist; \d+ definitions are not locked\.", ended.err)
     assert not file.exists()
 
 

@@ -78,7 +78,7 @@ class Comparison:
             definitions = f"{count} {'definition is' if count == 1 else 'definitions are'}"
             if is_written:
                 return f"{definitions} locked in {file}."
-            return f"There is no lock file {file}; {definitions} not locked."
+            return f"The lock file {file} does not exist; {definitions} not locked."
         if not count:
             return f"all is as locked in {file}."
         now = "now" if is_written else "not"
