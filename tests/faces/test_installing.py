@@ -257,7 +257,7 @@ def test_a_dry_run_prints_and_writes_nothing(write: Write, tmp_path: Path) -> No
 
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "comments": ('{"mcpServers": {} // mine\n}', "cannot be read as plain JSON"),
+    "comments": ('{"mcpServers": {} // mine\n}', '"By hand" in docs/getting-started/index.md shows'),
     "a server twice": ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "duplicate key"),
     "too deep": ("[" * 100_000, "cannot be read as plain JSON"),
     "a server too deep": ('{"mcpServers": {"a": {"x": ' + "[" * 900 + "]" * 900 + "}}}", "is nested too deep"),

@@ -81,8 +81,9 @@ def parse_json(data: bytes, file: Path) -> dict[str, Any]:
         written = json.loads(data.decode("utf-8-sig").strip() or "{}", object_pairs_hook=_check_unique_keys)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{file} cannot be read as plain JSON ({error}). Comments and duplicate keys would be lost. Move "
-            "its servers by hand, as the README shows."
+            f"{file} cannot be read as plain JSON ({error}). Comments and duplicate keys would be lost. "
+            'Install without --merge, which keeps comments, or move the servers as "By hand" in '
+            "docs/getting-started/index.md shows."
         ) from None
     if not isinstance(written, dict):
         raise ConfigError(f"{file} is not a client's configuration: it contains no JSON object. Name another file.")
