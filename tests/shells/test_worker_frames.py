@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -19,6 +20,8 @@ from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import Miss
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
 from mcp_mirror.system.files import map_file
 from mcp_mirror.types import FileSpan, Span
 from mcp_mirror.workers.frames import FrameScanner, OpenedList
@@ -201,7 +204,7 @@ async def test_a_list_that_cannot_be_read_is_an_error(scanner: FrameScanner, tmp
     assert page.cut.startswith("100,000 items")
 
 
-@pytest.mark.parametrize("size", [10, 70_000, 200_000])
+@pytest.mark.parametrize("size", [10, 70_000, 200_000, *((1 << 20) - at for at in (0, 20, 40, 60))])
 async def test_the_pointers_in_large_arguments_are_found(scanner: FrameScanner, size: int) -> None:
     path = "grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
     arguments = b'{"a":"%b","b":"%b"}' % (b"x" * size, path.encode())
@@ -216,3 +219,20 @@ async def test_a_pointer_is_resolved_in_a_value_without_a_file(scanner: FrameSca
     assert isinstance(found, Span)
     assert blob[found.start : found.stop] == b"12"
     assert isinstance(await scanner.locate_sent(blob, ("b",)), Miss)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
+def test_a_search_of_arguments_of_100_mb_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    loop, arguments = MeasuredLoop(), b'{"a":"%b"}' % (b"hello foo-bar " * 8_000_000)
+
+    async def search() -> None:
+        with ChildWatchdog() as child_watchdog, Spool(WirePolicy(), tmp_path) as spool:
+            scanner = FrameScanner(child_watchdog, spool)
+            measure_stalls()
+            assert await scanner.find(arguments, frozenset({"grid"}), 9) == ()
+
+    try:
+        loop.run_until_complete(search())
+    finally:
+        loop.close()
+    assert loop.stalls.longest < 0.06

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
@@ -34,6 +35,10 @@ _SIZE: Final = PoolSize(processes=2, per_principal=2)
 
 _AT_ONCE: Final = 1 << 17
 """Bytes of arguments that are searched inline, in the event loop."""
+_SLICE: Final = 1 << 20
+"""Bytes of larger arguments that are searched for possible memory paths between two turns of the event loop."""
+_LONGEST_CANDIDATE: Final = 1 << 10
+"""Bytes of the longest match of `has_candidates`, and more."""
 _LOCATED: Final = 1 << 22
 """Bytes of a value that a thread searches. The search locks the interpreter for 40 ms at most."""
 
@@ -103,8 +108,10 @@ class FrameScanner:
             ToolError: The arguments contain more pointers.
             UpstreamError: The worker process died.
         """
-        if len(arguments) <= _AT_ONCE or not has_candidates(arguments):
+        if len(arguments) <= _AT_ONCE:
             return find(arguments, known, most)
+        if not await _has_candidates_in_slices(arguments):
+            return ()
         with ExchangeFiles(self._spool) as files:
             found: tuple[Pointer | EscapedPath, ...] = await self._run(Find(await files.place(arguments), known, most))
         return found
@@ -144,6 +151,16 @@ class FrameScanner:
         if isinstance(answer, WireError | ToolError):
             raise answer
         return answer
+
+
+async def _has_candidates_in_slices(arguments: Buffer) -> bool:
+    """Whether arguments contain a possible memory path; other tasks run between the slices."""
+    view = memoryview(arguments)
+    for start in range(0, len(view), _SLICE):
+        if has_candidates(view[start : start + _SLICE + _LONGEST_CANDIDATE]):
+            return True
+        await anyio.lowlevel.checkpoint()
+    return False
 
 
 def _map_result(scanned: Scanned) -> ProcessedResult:
