@@ -168,6 +168,7 @@ async def test_a_killed_worker_is_replaced_and_others_continue(serve: Serve, sha
             found = await call(served.url, session, "memory_read", {"memory_path": path})
             assert "kept" in found["content"][0]["text"]
     assert b"ended by signal 9; the gateway starts it again" in b"".join(served.stderr)
+    assert b"reloaded" not in b"".join(served.stderr)
 
 
 async def test_workers_write_one_audit_log_with_an_id_for_each_call(
@@ -259,6 +260,13 @@ async def test_a_reload_reaches_all_workers(serve: Serve, shared: Path, configur
                     listed = result_of(await post(served.url, "tools/list", {}, **{"mcp-session-id": session}))
                     names = {tool["name"] for tool in listed["tools"]}
                     await asyncio.sleep(0.05)
+        victim = min(workers_of(served))
+        os.kill(victim, signal.SIGKILL)
+        await until(lambda: len(workers_of(served) - {victim}) == 2)
+        for session in (await open_sessions_of_all_workers(served.url, 2)).values():
+            listed = result_of(await post(served.url, "tools/list", {}, **{"mcp-session-id": session}))
+            assert "added_hear_mirrored" in {tool["name"] for tool in listed["tools"]}
+    assert b"".join(served.stderr).count(b"the configuration was reloaded.") == 2
     assert b"takes effect at the next start" not in b"".join(served.stderr)
 
 

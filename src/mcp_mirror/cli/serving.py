@@ -54,17 +54,23 @@ class Reloading:
     complete: Callable[[Config], Config] = _keep
     """Adds what the configuration file does not contain."""
 
-    def reload(self) -> None:
-        """Read the file again and continue with its configuration; report an unusable one and keep the old one."""
+    def reload(self, *, is_quiet: bool = False) -> None:
+        """Read the file again and continue with its configuration; report an unusable one and keep the old one.
+
+        Args:
+            is_quiet: Report only an unusable one.
+        """
         try:
             config = self.complete(load_config(self.path, self.environ))
             deferred = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
             self.print_line(f"mcp-mirror: the configuration was not reloaded, the old one continues. {error}")
             return
+        self.on_reload(config)
+        if is_quiet:
+            return
         for warning in config.warnings:
             self.print_line(f"mcp-mirror: {warning}")
-        self.on_reload(config)
         rest = f" A change of {' and '.join(deferred)} takes effect at the next start." if deferred else ""
         self.print_line(f"mcp-mirror: the configuration was reloaded.{rest}")
 
@@ -133,8 +139,9 @@ class Serving:
                     tasks.start_soon(reloading.follow_signal)
                     if self.watches:
                         tasks.start_soon(reloading.follow_file)
-                    if start and start.is_replacement:
-                        reloading.reload()
+                    # The other workers have read the file again, and reported it.
+                    if start and start.is_replacement and (start.was_reloaded or self.watches):
+                        reloading.reload(is_quiet=True)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
                 tasks.start_soon(signals.run)

@@ -48,7 +48,9 @@ class WorkerStart:
     announce: Callable[[str], None]
     """Reports that the worker serves."""
     is_replacement: bool
-    """Another worker had this number before, and may have reloaded the configuration."""
+    """Another worker had this number before."""
+    was_reloaded: bool
+    """A signal to the parent has reloaded the configuration."""
 
 
 @dataclass(slots=True)
@@ -90,6 +92,7 @@ class Supervisor:
         """A line from each start of a worker that serves, until all serve."""
         self._places = [_Place() for _ in listening]
         self._stopped_by: signal.Signals | None = None
+        self._was_reloaded = False
 
     def run(self) -> int:
         """Start the workers, and keep them running until a signal. Returns the exit code."""
@@ -124,7 +127,8 @@ class Supervisor:
             os.close(self._hold)
             worker = Worker(number, self._listening[number], self._inboxes)
             announce = partial(_report, self._report)
-            self._become_worker(WorkerStart(worker, self._life, announce, is_replacement=place.starts > 1))
+            start = WorkerStart(worker, self._life, announce, place.starts > 1, self._was_reloaded)
+            self._become_worker(start)
 
     def _announce(self) -> None:
         """Print the address once all workers serve."""
@@ -155,7 +159,9 @@ class Supervisor:
         return max(min(waiting, default=_LONG), 0.0) if self._stopped_by is None else _LONG
 
     def _forward(self, number: signal.Signals) -> None:
-        if number != signal.SIGHUP:
+        if number == signal.SIGHUP:
+            self._was_reloaded = True
+        else:
             self._stopped_by = self._stopped_by or number
         for place in self._places:
             if place.process is not None:
