@@ -68,6 +68,12 @@ def test_late_rows_of_a_long_csv_text_have_quotes_and_types(last: str, row: dict
     assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": 25_001}]
 
 
+def test_every_line_of_a_text_is_a_row_with_its_text() -> None:
+    lines = ["one, two\t|;", "", "\x01\x02 \x1b[0m", " 'four\" ", "", "a\\b"]
+    for end in ("\n", "\r\n"):
+        assert rows("SELECT line FROM t", t=end.join(lines)) == [{"line": line} for line in lines]
+
+
 def test_json_after_a_heading_is_a_table() -> None:
     text = "Query executed.\nReturned 2 rows:\n\n" + json.dumps(OBJECTS, indent=2)
     assert rows("SELECT * FROM t ORDER BY id", t=text) == OBJECTS

@@ -35,7 +35,7 @@ _CSV: Final = (
     "auto_type_candidates = ['BOOLEAN', 'BIGINT', 'HUGEINT', 'DOUBLE', 'VARCHAR']"
 )
 _LINES: Final = (
-    "auto_detect = false, header = false, delim = E'\\x01', quote = '', escape = '', columns = {'line': 'VARCHAR'}"
+    "auto_detect = false, header = false, delim = '', quote = '', escape = '', columns = {'line': 'VARCHAR'}"
 )
 _INTEGERS: Final = ("BIGINT", "HUGEINT")
 _PREFIXED: Final = re.compile(rb"0[xXbB]")
@@ -164,7 +164,8 @@ def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
 
 def _load_lines(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     with _open_as_file(data) as path:
-        _create(database, name, f"read_csv({path}, compression = 'none', {_LINES})")
+        source = f"read_csv({path}, compression = 'none', {_LINES})"
+        _create(database, name, f"{source} SELECT coalesce(line, '') AS line")  # CSV has NULL for an empty line
 
 
 def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: str) -> dict[str, str]:
