@@ -153,6 +153,8 @@ def test_install_does_not_put_wrapped_servers_behind_a_second_gateway(wrapped: A
         {"command": "/usr/bin/mcp-mirror", "args": ["serve", "--config=mine.yaml"], "env": {"KEY": "k"}},
         {"command": "uvx", "args": ["mcp-mirror@latest", "serve", "-c", "${workspaceFolder}/mine.yaml"]},
         {"command": "python", "args": ["-m", "mcp_mirror", "serve"]},
+        {"command": ["mcp-mirror", "serve"]},
+        {"command": {"path": "mcp-mirror", "args": ["serve"]}, "args": None},
     ],
 )
 def test_install_keeps_a_gateway_that_the_user_added(gateway: Any, write: Write) -> None:
@@ -162,6 +164,14 @@ def test_install_keeps_a_gateway_that_the_user_added(gateway: Any, write: Write)
         ran = invoke(command, "claude-desktop")
         assert (ran.exit_code, file.read_bytes()) == (2, before)
         assert message in ran.stderr
+
+
+def test_servers_over_the_size_of_a_configuration_are_not_moved(write: Write) -> None:
+    file = write(files={"command": "npx", "args": ["x" * (1 << 20)]})
+    before = file.read_bytes()
+    ran = invoke("install", "claude-desktop")
+    assert (ran.exit_code, file.read_bytes()) == (2, before)
+    assert "larger than 1048576 bytes" in ran.stderr
 
 
 def test_a_configuration_that_was_changed_stays(write: Write, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy, is_sse_a
 CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
 CONFIG_NAME: Final = "mcp-mirror.yaml"
 MAX_FILE_BYTES: Final = 1 << 20
+_TOO_LARGE: Final = f"{{path}}: larger than {MAX_FILE_BYTES} bytes; this is not a configuration"
 LONGEST_SECONDS: Final = 3600
 """A client's `timeout` above this is in milliseconds: some clients use them, and no client waits longer."""
 LOCK_SUFFIX: Final = ".lock.json"
@@ -140,6 +141,8 @@ def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: As for `load_config`.
     """
+    if len(text.encode(errors="surrogatepass")) > MAX_FILE_BYTES:
+        raise ConfigError(_TOO_LARGE.format(path=path))
     lock_name = path.with_suffix(LOCK_SUFFIX).name
     findings = Findings(str(path))
     return _read_config(read_yaml(text, findings), findings, path.absolute().parent, environ, lock_name)
@@ -217,7 +220,7 @@ def _read_text(path: Path) -> str:
         reason = getattr(error, "strerror", None) or "not a usable path"
         problem = f"{path}: the configuration cannot be read: {reason}; check the path and its permissions"
     if not problem and len(data) > MAX_FILE_BYTES:
-        problem = f"{path}: larger than {MAX_FILE_BYTES} bytes; this is not a configuration"
+        problem = _TOO_LARGE.format(path=path)
     if problem:
         raise ConfigError(problem)
     return text

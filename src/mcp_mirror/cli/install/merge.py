@@ -16,7 +16,7 @@ import yaml
 from platformdirs import user_config_path
 
 from mcp_mirror.cli.install.clients import CLIENTS, current_machine
-from mcp_mirror.cli.install.entries import find_subcommand
+from mcp_mirror.cli.install.entries import find_subcommand, read_words
 from mcp_mirror.cli.install.files import (
     as_json,
     backup_of,
@@ -177,7 +177,7 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
 def _check(servers: Mapping[str, Any], client: Client) -> None:
     if found := next(filter(_is_gateway, servers.values()), None):
         raise ConfigError(
-            f"{capitalize_first(client.title)} starts mcp-mirror already ({shlex.join(map(str, found['args']))}). Add "
+            f"{capitalize_first(client.title)} starts mcp-mirror already ({shlex.join(read_words(found)[1:])}). Add "
             "servers to that configuration, or uninstall the gateway first."
         )
     if wrapped := next((name for name, entry in servers.items() if find_subcommand(entry)), None):
@@ -212,7 +212,7 @@ def plan_uninstall(client: Client) -> InstallPlan:
     before, written = parse_json(was, backup), parse_json(now, client.file)
     back, servers = read_servers(before, client), dict(read_servers(written, client))
     gateway = servers.pop(ENTRY) if _is_gateway(servers.get(ENTRY)) else {}
-    args = gateway.get("args", [])
+    args = read_words(gateway)
     config = Path(args[args.index("--config") + 1]) if "--config" in args[:-1] else client.config
     is_all = not servers and as_json({**before, client.block: {ENTRY: gateway}}, backup) == now
     after = was if is_all else as_json({**written, client.block: {**back, **servers}}, client.file)
