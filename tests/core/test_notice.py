@@ -326,7 +326,7 @@ def test_omitted_keys_are_counted(style: NoticeStyle) -> None:
 
 
 def test_a_long_key_does_not_hide_the_other_keys() -> None:
-    assert '"/b" 2, and 1 more keys' in notice_of({"k" * 500: 1, "b": 2})
+    assert '"/b" 2, and 1 more key' in notice_of({"k" * 500: 1, "b": 2})
 
 
 @given(st.text(), st.integers(3, 60))

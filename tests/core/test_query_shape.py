@@ -26,7 +26,7 @@ def shape(value: Any, characters: int = 10_000) -> str:
     [
         ("hello\nworld", 'text, 11 characters, 2 lines, begins "hello"'),
         ("", 'text, 0 characters, 0 lines, begins ""'),
-        ("a\n", 'text, 2 characters, 1 lines, begins "a"'),
+        ("a\n", 'text, 2 characters, 1 line, begins "a"'),
         (b"1.50", "number 1.50"),
         (None, "null null"),
         ({}, "object, 0 keys"),

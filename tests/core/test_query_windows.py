@@ -88,7 +88,7 @@ def test_a_window_shows_the_requested_part_and_the_next_offset(value: Any, argum
     [
         ("hello", {"offset": 6}, "Offset 6 is past the end: there are 5 characters."),
         ("a\nb", {"by": "lines", "offset": 3}, "Offset 3 is past the end: there are 2 lines."),
-        ([1], {"offset": 2}, "Offset 2 is past the end: there are 1 items."),
+        ([1], {"offset": 2}, "Offset 2 is past the end: there is 1 item."),
         ({}, {"offset": 1}, "Offset 1 is past the end: there are 0 keys."),
         ("x", {"by": "items"}, "The value has no items: it is text. Leave `by` out."),
         ([1], {"by": "keys"}, "The value has no keys: it is array. Leave `by` out."),

@@ -74,6 +74,12 @@ def test_a_text_past_the_bound_has_no_line_count() -> None:
     assert shown.summary == "text, 36 MB"
 
 
+def test_one_thing_is_named_in_the_singular() -> None:
+    row = {"a": "x" * 300}
+    assert preview([row]).summary.startswith("array of 1 object, 310 B; ")
+    assert preview([row, row]).summary.startswith("array of 2 objects, ")
+
+
 def test_sizes_are_of_the_text_and_not_of_its_escapes() -> None:
     assert preview('"' * 3000).summary == "text, 3 kB"
     assert preview("\u00e9" * 1500).summary == "text, 3 kB"

@@ -18,6 +18,7 @@ from mcp_mirror.core.preview import (
     Preview,
     count_bytes,
     format_bytes,
+    format_count,
     outline_hidden,
     outline_value,
     preview_rows,
@@ -185,7 +186,7 @@ def _list_keys(stored: NoticeInput, room: int) -> str:
             break
         fitting += 1
     left += len(shown) - fitting
-    return ", ".join((*shown[:fitting], *([f"and {left:,} more keys"] if left else ())))
+    return ", ".join((*shown[:fitting], *([f"and {format_count(left, 'more key')}"] if left else ())))
 
 
 def _write_paper(stored: NoticeInput) -> str:

@@ -91,6 +91,11 @@ def format_bytes(size: int) -> str:
     return f"{size} B"
 
 
+def format_count(number: int, noun: str) -> str:
+    """A number of things: `1 line`, `1,500 lines`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def format_time(seconds: float) -> str:
     """A time in seconds since the epoch as text: `2026-11-22 17:05:00 UTC`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -174,7 +179,7 @@ def _preview_text(blob: Buffer, span: Span, room: _TokenBudget) -> Preview:
     parts = ["text", format_bytes(size)]
     end = head if is_whole else text_end(blob, span, _EDGE_BYTES)
     count = breaks + (not end.endswith("\n")) if breaks else 0
-    parts += [f"{count:,} lines"] if count > 1 else []
+    parts += [format_count(count, "line")] if count > 1 else []
     parts += [kind] if (kind := guess_format(head, is_whole=is_whole, end=end)) else []
     summary = ", ".join(parts)
     room.take(summary)
@@ -208,7 +213,7 @@ def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: _To
             break
     yield from heads
     if (left := count - len(heads) - len(tails)) > 0:
-        yield f"... {left:,} line{'' if left == 1 else 's'} ..."
+        yield f"... {format_count(left, 'line')} ..."
     yield from reversed(tails)
 
 
@@ -232,8 +237,8 @@ def _preview_array(blob: Buffer, span: Span, room: _TokenBudget, count: CountIte
         return Preview(summary, tuple(_list_items(blob, listed, room, count)))
     if not _is_table(blob, span):
         return Preview(f"{_describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room))
-    number = f"{count(blob, span):,} " if span.length <= _MAX_COUNTED_BYTES else ""
-    summary = f"array of {number}objects, {size}"
+    number = format_count(count(blob, span), "object") if span.length <= _MAX_COUNTED_BYTES else "objects"
+    summary = f"array of {number}, {size}"
     room.take(summary)
     fields, first = _describe_rows(blob, span, room)
     return Preview(f"{summary}; fields: {fields}" if fields else summary, first)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from mcp_mirror.core.preview import outline_value
+from mcp_mirror.core.preview import format_count, outline_value
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
 from mcp_mirror.query import indexes
@@ -49,7 +49,7 @@ class Shape:
 
     def _outline_object(self, blob: Buffer, known: tuple[Member, ...]) -> str:
         lines = (f"{as_json_string(f'/{escape_token(key)}', _KEY)}: {outline_value(blob, span)}" for key, span in known)
-        return self._list(f"object, {len(known):,} keys", lines, len(known))
+        return self._list(f"object, {format_count(len(known), 'key')}", lines, len(known))
 
     def _outline_array(self, blob: Buffer, span: Span, is_over: IsOver) -> str:
         examined = 0
@@ -66,7 +66,7 @@ class Shape:
                 break
         length = indexes.count(blob, span, is_over)
         sample = "all" if examined == length else f"the first {examined}"
-        heading = f"array, {length:,} items"
+        heading = f"array, {format_count(length, 'item')}"
         if examined:
             heading += f"; {sample} of them: {', '.join(f'{kind} ({times:,})' for kind, times in kinds.most_common())}"
         lines = (_outline_field(key, found, kinds["object"]) for key, found in fields.items())
@@ -82,7 +82,7 @@ class Shape:
             shown.append(line)
             left = left.after(line)
         more = total + 1 - len(shown)
-        return "\n".join((*shown, *([f"and {more:,} more keys"] if more else ())))
+        return "\n".join((*shown, *([f"and {format_count(more, 'more key')}"] if more else ())))
 
 
 def _outline_field(key: str, found: Counter[str], objects: int) -> str:
@@ -95,4 +95,5 @@ def _outline_text(blob: Buffer, span: Span, is_over: IsOver) -> str:
     index = indexes.index_text(span)
     characters, lines = index.count_characters(blob, span, is_over), index.count_lines(blob, span, is_over)
     begins = text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0]
-    return f"text, {characters:,} characters, {lines:,} lines, begins {as_json_string(begins, _FIRST_LINE)}"
+    size = f"{format_count(characters, 'character')}, {format_count(lines, 'line')}"
+    return f"text, {size}, begins {as_json_string(begins, _FIRST_LINE)}"

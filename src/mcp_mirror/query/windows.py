@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Literal, get_args
 
-from mcp_mirror.core.preview import outline_value
+from mcp_mirror.core.preview import format_count, outline_value
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
@@ -108,7 +108,7 @@ def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) 
             break
     text = str(data, "utf-8")
     if not text:
-        _check_offset(offset, seen, "characters")
+        _check_offset(offset, seen, "character")
         return ""
     taken = min(window.budget.count_fitting(text), most)
     return text[:taken] + (_write_footer(window, offset + taken) if len(text) > taken else "")
@@ -129,7 +129,7 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
         if len(data) > room:
             break
     if not data:
-        _check_offset(offset, count_lines(blob, span, is_over), "lines")
+        _check_offset(offset, count_lines(blob, span, is_over), "line")
         return ""
     text = str(data, "utf-8", "ignore")
     fitting = text[: window.budget.count_fitting(text)]
@@ -162,7 +162,7 @@ def _read_items(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
     offset = _resolve_offset(window, lambda: indexes.count(blob, span, is_over))
     first = indexes.find_item(blob, span, offset, is_over)
     if isinstance(first, int):
-        _check_offset(offset, first, "items")
+        _check_offset(offset, first, "item")
         return ""
     rest = items(blob, Span(first.start - 1, span.stop - first.start + 1))
     return _list_entries(window, blob, ((str(offset + at), one) for at, one in enumerate(rest)), offset, is_over)
@@ -172,7 +172,7 @@ def _read_keys(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str
     known = members(blob, span)
     offset = _resolve_offset(window, lambda: len(known))
     if offset >= len(known):
-        _check_offset(offset, len(known), "keys")
+        _check_offset(offset, len(known), "key")
         return ""
     named = ((as_json_string(f"/{escape_token(one.key)}", _LABEL), one.span) for one in known[offset:])
     return _list_entries(window, blob, named, offset, is_over)
@@ -216,14 +216,15 @@ def _resolve_offset(window: Window, count: Callable[[], int]) -> int:
     return window.offset if window.offset >= 0 else max(count() + window.offset, 0)
 
 
-def _check_offset(offset: int, length: int, unit: str) -> None:
+def _check_offset(offset: int, length: int, noun: str) -> None:
     """Check that an offset is not past the end. An offset at the end is valid.
 
     Raises:
         ToolError: The offset is past the end.
     """
     if offset > length:
-        raise ToolError(f"Offset {offset:,} is past the end: there are {length:,} {unit}.")
+        there = "there is" if length == 1 else "there are"
+        raise ToolError(f"Offset {offset:,} is past the end: {there} {format_count(length, noun)}.")
 
 
 def _write_footer(window: Window, offset: int) -> str:

@@ -14,6 +14,7 @@ from typing import Final
 import anyio.to_thread
 import msgspec
 
+from mcp_mirror.core.preview import format_count
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import (
     Inputs,
@@ -104,7 +105,7 @@ class _Progress:
         """The printed text, and how much of it is missing."""
         text = "".join(self.printed).rstrip("\n")
         missing = self.printed_characters - self.most_printed
-        return f"{text}\n... {missing:,} more characters (`code.output`)" if missing > 0 else text
+        return f"{text}\n... {format_count(missing, 'more character')} (`code.output`)" if missing > 0 else text
 
 
 async def run(call: ToolInput) -> Content:
@@ -274,7 +275,7 @@ def _build_error(failure: Failure, policy: CodePolicy, progress: _Progress) -> T
     """Return the error of a failed script: what failed, the printed text and the stored values."""
     parts = [_describe_failure(failure, policy, may_quote=progress.preview)]
     if progress.changes and progress.preview:
-        calls = f"{progress.changes:,} call{'s' if progress.changes > 1 else ''}"
+        calls = format_count(progress.changes, "call")
         parts.append(f"Before that it made {calls} of tools that can change something. Do not repeat them.")
     if progress.text and progress.preview:
         parts.append(f"printed:\n{progress.text}")
