@@ -76,7 +76,7 @@ def test_a_text_past_the_bound_has_no_line_count() -> None:
 
 def test_one_thing_is_named_in_the_singular() -> None:
     row = {"a": "x" * 300}
-    assert preview([row]).summary.startswith("array of 1 object, 310 B; ")
+    assert preview([row]).summary.startswith("array of 1 object, 311 B; ")
     assert preview([row, row]).summary.startswith("array of 2 objects, ")
 
 
