@@ -147,6 +147,20 @@ async def test_an_invalid_configuration_is_reported_and_the_old_one_stays(
         assert "hear_mirrored" in names(await client.request("tools/list"))
 
 
+async def test_a_configuration_in_a_pipe_is_not_read_a_second_time(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    config = configured({"one": raw()})
+    async with open_lines(config) as client:
+        await client.greet()
+        await until_listed(client, "hear_mirrored")
+        config.unlink()
+        os.mkfifo(config)
+        client.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"is a pipe, which can be read once" in line for line in client.stderr))
+        assert "hear_mirrored" in names(await client.request("tools/list"))
+
+
 @pytest.mark.parametrize("section", [{"mirror": {"suffix": "_twin"}}, {"limits": {"spool_bytes": 4096}}])
 async def test_a_watched_file_is_reloaded_when_it_changes(
     section: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any

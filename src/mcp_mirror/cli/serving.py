@@ -40,6 +40,13 @@ def _keep(config: Config) -> Config:
     return config
 
 
+def _is_pipe(path: Path) -> bool:
+    try:
+        return path.is_fifo()
+    except OSError:  # such as that of a folder of another user, which reading reports
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Reloading:
     """Reloads one configuration file."""
@@ -61,6 +68,8 @@ class Reloading:
             is_quiet: Report only an unusable one.
         """
         try:
+            if _is_pipe(self.path):  # as some tools pass secrets; opening it again would wait forever
+                raise ConfigError(f"{self.path} is a pipe, which can be read once. To reload, serve a file.")
             config = self.complete(load_config(self.path, self.environ))
             deferred = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
