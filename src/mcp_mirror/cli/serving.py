@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -40,11 +40,17 @@ def _keep(config: Config) -> Config:
     return config
 
 
-def _is_pipe(path: Path) -> bool:
-    try:
-        return path.is_fifo()
-    except OSError:  # such as that of a folder of another user, which reading reports
-        return False
+def _check_readable_again(path: Path) -> None:
+    """Refuse a pipe, in which some tools pass secrets: opening it again would wait forever.
+
+    Raises:
+        ConfigError: The file is a pipe.
+    """
+    is_pipe = False
+    with suppress(OSError):  # such as that of a folder of another user, which reading reports
+        is_pipe = path.is_fifo()
+    if is_pipe:
+        raise ConfigError(f"{path} is a pipe, which can be read once. To reload, serve a file.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,7 @@ class Reloading:
             is_quiet: Report only an unusable one.
         """
         try:
-            if _is_pipe(self.path):  # as some tools pass secrets; opening it again would wait forever
-                raise ConfigError(f"{self.path} is a pipe, which can be read once. To reload, serve a file.")
+            _check_readable_again(self.path)
             config = self.complete(load_config(self.path, self.environ))
             deferred = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
