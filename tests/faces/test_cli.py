@@ -61,6 +61,24 @@ def test_serve_imports_only_the_gateway(tmp_path: Path) -> None:
     assert not [name for name in loaded if name.startswith(BESIDE)]
 
 
+@pytest.mark.parametrize(
+    "words", [["check"], ["call", "x", "--arg", "a=b"], ["lock", "-v"], ["serve", "--workers", "2"]]
+)
+def test_a_missing_configuration_is_reported_before_the_import(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("MCP_MIRROR_CONFIG", raising=False)
+    program = (
+        "from mcp_mirror.cli.main import app\ntry: app(sys.argv[1:])\nexcept SystemExit as end: assert end.code == 2"
+    )
+    assert not {"mcp", "mcp_mirror.app"} & modules_after(program, *words)
+    (tmp_path / "some.yaml").write_text("upstreams: {}")
+    ran = CliRunner().invoke(app, ["check", "-vcsome.yaml"])
+    assert ran.exit_code == 0, ran.stderr
+
+
 def test_a_mistyped_command_is_corrected() -> None:
     ran = CliRunner().invoke(app, ["serv"])
     assert ran.exit_code == 2

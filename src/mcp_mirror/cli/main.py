@@ -1,7 +1,9 @@
 """The table of commands. Each command is in a module of its own, which is imported when the command runs."""
 
 import gc
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -76,11 +78,19 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 """Each command's `module:name` and the line that `mcp-mirror --help` prints for it, the first of the command's help."""
 
 
+_GATEWAYS: Final = frozenset({"serve", "check", "call", "lock"})
+"""The commands that import the gateway, and need a configuration."""
+_NAMES_FILE: Final = re.compile(r"--(?:config|help)\b.*|-[a-z]*c.*", re.DOTALL)
+"""An argument with which a command does not look for a configuration file."""
+
+
 class LazyCommand(TyperCommand):
     """A command that imports its module when it runs, not when help lists it."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Import the command and return its context."""
+        if self.name in _GATEWAYS:
+            check_configuration(args)
         return load_command(self.name or "").make_context(info_name, args, parent, **extra)
 
 
@@ -90,6 +100,12 @@ class CommandTable(TyperGroup):
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         self.commands: dict[str, Any] = {name: LazyCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
+
+
+def check_configuration(args: Sequence[str]) -> None:
+    """Exit if the command would find no configuration: the import of the gateway takes a second."""
+    if not any(map(_NAMES_FILE.fullmatch, args)) and not import_lazily("mcp_mirror.config").list_configs(os.environ):
+        import_lazily("mcp_mirror.cli.run").find_file(None)
 
 
 def load_command(name: str) -> Any:
