@@ -195,6 +195,7 @@ clean: ## remove everything that make created
 	rm -rf $(VENV) $(HELM) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) .image dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
+	@echo "Installing the dependencies into $(VENV) (about a minute) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
@@ -269,7 +270,8 @@ $(TRUE)/.installed: calibration/requirements.lock calibration/ctok.lock calibrat
 	touch $@
 
 $(NODE)/.installed: tests/node/package-lock.json
-	@if command -v npm >/dev/null; then cd tests/node && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.installed; \
+	@if command -v npm >/dev/null; then echo "Installing the Node packages of the tests into tests/node ..."; \
+	cd tests/node && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.installed; \
 	else echo "npm was not found: the tests that need Node will be skipped."; fi
 
 $(MCPB)/.installed: packaging/mcpb/package-lock.json
