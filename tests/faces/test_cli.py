@@ -74,9 +74,9 @@ def test_a_missing_configuration_is_reported_before_the_import(
         "from mcp_mirror.cli.main import app\ntry: app(sys.argv[1:])\nexcept SystemExit as end: assert end.code == 2"
     )
     assert not {"mcp", "mcp_mirror.app"} & modules_after(program, *words)
-    (tmp_path / "some.yaml").write_text("upstreams: {}")
+    (tmp_path / "some.yaml").write_text("upstreams: [")
     ran = CliRunner().invoke(app, ["check", "-vcsome.yaml"])
-    assert ran.exit_code == 0, ran.stderr
+    assert ran.stderr.startswith("mcp-mirror: some.yaml:1: ")
 
 
 def test_a_mistyped_command_is_corrected() -> None:
