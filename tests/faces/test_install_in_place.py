@@ -598,6 +598,18 @@ def test_all_leaves_files_of_projects(write: Write) -> None:
     assert project.read_bytes() == before
 
 
+def test_all_uninstalls_wrapped_and_merged_servers(write: Write) -> None:
+    text = '{"mcpServers": {"files": {"command": "x"}}}'
+    merged, wrapped = write(".cursor/mcp.json", text), write(".gemini/settings.json", text)
+    assert run("install", "cursor", "--merge", "--no-connect").exit_code == 0
+    assert "Name a client, or write --all. Installed: cursor." in run("uninstall").stderr
+    assert run("install", "gemini").exit_code == 0
+    ran = run("uninstall", "--all")
+    assert ran.exit_code == 0
+    assert merged.read_text() == wrapped.read_text() == text
+    assert "There is nothing to uninstall" in run("uninstall", "--all").stderr
+
+
 def test_a_dry_run_prints_a_diff_and_writes_nothing(write: Write) -> None:
     file = write(".cursor/mcp.json", '{"mcpServers": {\n"files": {"command": "x"}\n}}')
     before = file.read_bytes()

@@ -254,7 +254,7 @@ def uninstall(client: _ClientArgument = None, every: _AllOption = False, dry_run
     Example: mcp-mirror uninstall claude-code
     """
     try:
-        plans = _plan_uninstall(client, is_everything=every)
+        plans, merged = _plan_uninstall(client, is_everything=every)
         for plan in plans:
             if dry_run:
                 _print_diff(plan)
@@ -262,44 +262,57 @@ def uninstall(client: _ClientArgument = None, every: _AllOption = False, dry_run
                 apply_removal(plan)
                 names = ", ".join(plan.changed)
                 print_note(f"{plan.target.title} starts its own servers again: {names}. Restart it.")
-        if not plans and client is not None:
-            merge_commands.uninstall(client, dry_run=dry_run)
+        for named in merged:
+            merge_commands.uninstall(named, dry_run=dry_run)
     except MirrorError as error:
         exit_with_error(error)
 
 
-def _plan_uninstall(client: str | None, *, is_everything: bool) -> list[InPlacePlan]:
-    """Return the plans; of a client that is not installed in place and may be merged, none."""
+def _plan_uninstall(client: str | None, *, is_everything: bool) -> tuple[list[InPlacePlan], list[str]]:
+    """Return the plans for files with wrapped servers, and clients or files that may be installed with `--merge`."""
     machine = current_machine()
-    if client is not None:
-        may_be_merged = merge_commands.can_merge(client)
-        try:
-            targets = find_named(client, machine)
-        except MirrorError:
-            if may_be_merged:
-                return []
-            raise
-        installed = [target for target in targets if is_installed(target)]
-        return [plan_unwrapping(target) for target in (installed if may_be_merged else installed or targets)]
-    targets = [target for target in find_targets(machine) if is_installed(target)]
-    if not targets:
-        raise ConfigError("There is nothing to uninstall: no server of a client on this machine is wrapped.")
+    if client is None:
+        return _plan_uninstall_all(find_targets(machine), is_everything=is_everything)
+    may_be_merged = merge_commands.can_merge(client)
+    try:
+        targets = find_named(client, machine)
+    except MirrorError:
+        if may_be_merged:
+            return [], [client]
+        raise
+    installed = [target for target in targets if is_installed(target)]
+    plans = [plan_unwrapping(target) for target in (installed if may_be_merged else installed or targets)]
+    return plans, [] if plans else [client]
+
+
+def _plan_uninstall_all(targets: Iterable[Target], *, is_everything: bool) -> tuple[list[InPlacePlan], list[str]]:
+    """Do the same for all of these files, except those of a project."""
+    installed = [target for target in targets if is_installed(target, allows_merged=True)]
+    if not installed:
+        raise ConfigError("There is nothing to uninstall: no client on this machine starts servers through mcp-mirror.")
     if not is_everything:
-        names = ", ".join(target.word for target in targets)
+        names = ", ".join(target.word for target in installed)
         raise ConfigError(f"Name a client, or write --all. Installed: {names}.")
     plans: list[InPlacePlan] = []
-    for target in targets:
-        if target.place.scope == "user":
-            plans.append(plan_unwrapping(target))
-        else:
+    merged: list[str] = []
+    for target in installed:
+        if target.place.scope != "user":
             command = describe_command("uninstall", target.word)
             print_note(f"{target.title} stays as it is: it is a file of a project. To restore it: {command}")
-    return plans
+        elif is_installed(target):
+            plans.append(plan_unwrapping(target))
+        else:
+            merged.append(str(target.file))
+    return plans, merged
 
 
-def is_installed(target: Target) -> bool:
-    """Return whether a file has wrapped servers; False if it cannot be read."""
+def is_installed(target: Target, *, allows_merged: bool = False) -> bool:
+    """Return whether a file has wrapped servers, or if that is allowed, `--merge` made it.
+
+    A file that cannot be read has none.
+    """
     try:
-        return any(entry.is_wrapped for entry in list_entries(target.read(), target.place))
+        entries = list_entries(target.read(), target.place)
     except MirrorError:
         return False
+    return any(entry.is_wrapped for entry in entries) or (allows_merged and is_merged(target, entries))
