@@ -63,7 +63,7 @@ def test_a_group_of_another_watchdog_is_adopted(has_others: bool) -> None:  # no
             assert first.poll() is None
             assert len(children() - before) == 3
         assert first.wait(BOUND) == -signal.SIGKILL
-        assert (second.poll() is None) != has_others
+        assert (second.wait(BOUND) == -signal.SIGKILL) if has_others else (second.poll() is None)
     assert children() == before
 
 
