@@ -79,9 +79,10 @@ def doctor(
         print_note("No server is wrapped. `mcp-mirror install` wraps them.")
     ready: list[_Check] = []
     running: set[int] = set()
-    # A server that starts has seconds to end, since an npx that is killed while it installs breaks its cache.
-    leave = partial(end_programs, running)
-    run_until_signal(_start_all(checks, timeout, problems, ready, running), leave=leave)
+    if checks:
+        # A server that starts has seconds to end, since an npx that is killed while it installs breaks its cache.
+        leave = partial(end_programs, running)
+        run_until_signal(_start_all(checks, timeout, problems, ready, running), leave=leave)
     print_problems(problems)
     if checks:
         print_note(f"{len(ready)} of {len(checks)} {'server is' if len(checks) == 1 else 'servers are'} ready.")
