@@ -26,7 +26,8 @@ ROWS: Final = (
     "select range as id, 'customer ' || (range % 97) as name, range * 1.25 as total from range(300)"
 )
 PAGE: Final = (
-    "<html><head><title>Orders</title></head><body><h1>Orders</h1><button>Send</button>{}</body></html>".format(
+    "<html><head><link rel='icon' href='data:,'><title>Orders</title></head>"  # no request, so no error in the console
+    "<body><h1>Orders</h1><button>Send</button>{}</body></html>".format(
         "".join(f"<p>Order {number} was sent on day {number % 31}.</p>" for number in range(40))
     )
 )
