@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from gateway_processes import forked_upstream
 from notices import path_in
+from samples import sample
 from tests.load import slowness
 from tests.walk.conftest import BOUND
 
@@ -61,7 +62,7 @@ async def test_a_path_of_one_gateway_works_in_another_and_after_both(
         assert "a line of text" in await found_value(later, path)
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause"])
+@pytest.mark.parametrize("fault", sample(["kill", "pause"], "kill".__eq__))
 async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
     fault: str, configured: Configured, open_lines: OpenLines, raw: Any, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
