@@ -118,10 +118,8 @@ def unescape_json(inside: bytes) -> bytes:
         return inside
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(b'"%b"' % inside, type=str).encode()
-    with suppress(ValueError):
-        decoded: str = json.loads(b'"%b"' % inside)
-        return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
-    return inside  # an escape was cut in two after a lone surrogate
+    decoded: str = json.loads(b'"%b"' % inside)
+    return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def count_characters(data: bytes) -> int:
