@@ -550,13 +550,20 @@ async def _forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> 
     sink.close()
 
 
+@asynccontextmanager
+async def connected(server: RedisProcess, tmp_path: Path) -> AsyncIterator[tuple[Network, RedisStore]]:
+    """A store with one value and many connections through a network."""
+    network = Network(server)
+    async with network.opened() as url, opened(server, tmp_path, url=url) as store:
+        await put(store, "t-1")
+        await asyncio.gather(*(store.read("me", "t-1") for _ in range(100)))
+        yield network, store
+
+
 async def test_connections_that_have_gone_dead_are_given_up_together(
     redis_server: RedisProcess, tmp_path: Path
 ) -> None:
-    network = Network(redis_server)
-    async with network.opened() as url, opened(redis_server, tmp_path, url=url) as store:
-        await put(store, "t-1")
-        await asyncio.gather(*(store.read("me", "t-1") for _ in range(100)))
+    async with connected(redis_server, tmp_path) as (network, store):
         for _ in range(5):
             network.fall_silent()
             started = time.monotonic()
@@ -574,10 +581,7 @@ async def test_connections_that_have_gone_dead_are_given_up_together(
 async def test_an_exchange_that_outlives_an_outage_does_not_fail_the_next_writes(
     redis_server: RedisProcess, tmp_path: Path
 ) -> None:
-    network = Network(redis_server)
-    async with network.opened() as url, opened(redis_server, tmp_path, url=url) as store:
-        await put(store, "t-1")
-        await asyncio.gather(*(store.read("me", "t-1") for _ in range(100)))
+    async with connected(redis_server, tmp_path) as (network, store):
         network.fall_silent()
         reading = asyncio.create_task(refused(store.read("me", "t-1")))
         await asyncio.wait([reading], timeout=LIMIT / 4)

@@ -206,3 +206,24 @@ async def test_a_call_that_comes_before_its_upstream_is_ready_waits_for_it(
         asyncio.get_running_loop().call_later(4, gate.touch)  # past the handshake's own wait
         await client.greet()
         assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "the configuration cannot be read"),
+        ("upstreams: {raw: {comand: x}}", "did you mean 'command'?"),
+        ("upstreams: {}\nstore: {kind: disk, path: /dev/null/store}", "The store in /dev/null/store failed"),
+    ],
+    ids=["no file", "unknown key", "unusable store"],
+)
+async def test_a_client_reads_why_the_gateway_cannot_start(
+    open_lines: OpenLines, tmp_path: Path, content: str | None, reason: str
+) -> None:
+    config = tmp_path / "mirror.yaml"
+    if content is not None:
+        config.write_text(content)
+    async with open_lines(config) as client:
+        assert reason in json.loads(await client.request("initialize"))["error"]["message"]
+    assert client.process.returncode == 2
+    assert reason.encode() in b"".join(client.stderr)

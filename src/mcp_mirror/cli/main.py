@@ -90,7 +90,7 @@ class LazyCommand(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Import the command and return its context."""
         if self.name in _GATEWAYS:
-            check_configuration(args)
+            check_configuration(args, has_client=self.name == "serve" and not any("--http" in arg for arg in args))
         return load_command(self.name or "").make_context(info_name, args, parent, **extra)
 
 
@@ -102,10 +102,10 @@ class CommandTable(TyperGroup):
         self.commands: dict[str, Any] = {name: LazyCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
 
-def check_configuration(args: Sequence[str]) -> None:
+def check_configuration(args: Sequence[str], *, has_client: bool) -> None:
     """Exit if the command would find no configuration: the import of the gateway takes a second."""
     if not any(map(_NAMES_FILE.fullmatch, args)) and not import_lazily("mcp_mirror.config").list_configs(os.environ):
-        import_lazily("mcp_mirror.cli.run").find_file(None)
+        import_lazily("mcp_mirror.cli.run").find_file(None, has_client=has_client)
 
 
 def load_command(name: str) -> Any:

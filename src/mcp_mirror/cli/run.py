@@ -85,26 +85,30 @@ def mute_upstream_warnings() -> None:
         logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
 
 
-def find_file(path: Path | None) -> Path:
+def find_file(path: Path | None, *, has_client: bool = False) -> Path:
     """Return the configuration file of an option, or the one that `find_config` finds; exit without a file.
 
     If several files could be meant, a line on standard error names the one that is read.
+
+    Args:
+        path: The configuration file of an option.
+        has_client: Before the exit, a client on stdio reads the reason.
     """
     try:
         found = find_config(path, os.environ)
     except MirrorError as error:
-        exit_with_error(error)
+        _exit_with_reason(error, has_client=has_client)
     if found.notice:
         print_note(f"mcp-mirror: {found.notice}")
     return found.path
 
 
-def load_file(path: Path) -> Config:
-    """Read a configuration file; exit if it is unusable."""
+def load_file(path: Path, *, has_client: bool = False) -> Config:
+    """Read a configuration file; exit if it is unusable, as `find_file` does without one."""
     try:
         return load_config(path, os.environ)
     except MirrorError as error:
-        exit_with_error(error)
+        _exit_with_reason(error, has_client=has_client)
 
 
 def reads_terminal() -> bool:
@@ -212,6 +216,12 @@ def exit_with_error(error: BaseException) -> NoReturn:
         raise typer.Exit(1) from None
     print_note(f"mcp-mirror: {cause}")
     raise typer.Exit(MISCONFIGURED) from None
+
+
+def _exit_with_reason(error: MirrorError, *, has_client: bool) -> NoReturn:
+    if has_client:
+        refuse_client(error)
+    exit_with_error(error)
 
 
 def refuse_client(error: MirrorError) -> NoReturn:

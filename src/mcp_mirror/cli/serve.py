@@ -40,7 +40,8 @@ def serve(
     Example: mcp-mirror serve --http 127.0.0.1:8000 --workers 4
     """
     configure_logging(verbose)
-    loaded = load_file(path := find_file(config))
+    has_client = http is None
+    loaded = load_file(path := find_file(config, has_client=has_client), has_client=has_client)
     configure_logging(verbose, loaded)
     print_line = partial(print_status, loaded)
     print_warnings(loaded, print_line)

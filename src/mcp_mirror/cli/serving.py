@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import typer
 from anyio.abc import TaskStatus
 
 from mcp_mirror.app import Application, open_application
-from mcp_mirror.cli.run import print_note, run_until_signal
+from mcp_mirror.cli.run import answer_client, print_note, run_until_signal
 from mcp_mirror.config import load_config
 from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.errors import ConfigError, MirrorError, unwrap_error_group
@@ -140,6 +141,14 @@ class Serving:
         Raises:
             typer.Exit: A signal or an error ended the gateway.
         """
+        try:
+            self._run(announce, start)
+        except typer.Exit:
+            if self.failures and not self.address:
+                answer_client(str(self.failures[0]))
+            raise
+
+    def _run(self, announce: Callable[[str], None], start: "WorkerStart | None") -> None:
         shutdown = anyio.Event()
         complete = _share_state_keys if start else _keep
         config = complete(self.config)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import typer
 from platformdirs import user_data_path
 
 from mcp_mirror.cli.options import AWAIT_VARIABLE
-from mcp_mirror.cli.run import answer_client, print_waiting, print_warnings, refuse_client
+from mcp_mirror.cli.run import print_waiting, print_warnings, refuse_client
 from mcp_mirror.cli.serving import Serving
 from mcp_mirror.config import read_config
 from mcp_mirror.errors import ConfigError, MirrorError
@@ -122,13 +121,7 @@ def _serve(config: Config, verbosity: int) -> None:
     print_waiting(print_line)
     raise_handle_limit()
     keep_freed_memory()
-    serving = Serving(config, verbosity=verbosity, print_line=print_line)
-    try:
-        serving.run(print_line)
-    except typer.Exit:
-        if serving.failures:
-            answer_client(str(serving.failures[0]))
-        raise
+    Serving(config, verbosity=verbosity, print_line=print_line).run(print_line)
 
 
 def build_wrap_config(

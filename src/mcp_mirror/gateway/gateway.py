@@ -89,12 +89,12 @@ class Gateway:
     async def settle_call(self, caller: Caller, name: str, arguments: Buffer) -> None:
         """Wait for upstreams that are starting if a `call_tool` call names an unknown tool: it may lack the suffix."""
         state = self.runtime.state
-        own_tools = state.own_tools_for(caller)
-        if name == CALL and CALL in own_tools:
-            catalog, policy = state.catalog_for(caller), state.config.mirror
-            named, _ = unwrap_call(arguments, own_tools, catalog, policy.suffix)
-            if named not in own_tools and named not in catalog.entries:
-                await self.upstreams.settle_listings(policy.startup_wait, caller)
+        if name != CALL or CALL not in (own_tools := state.own_tools_for(caller)):
+            return
+        catalog, policy = state.catalog_for(caller), state.config.mirror
+        named, _ = unwrap_call(arguments, own_tools, catalog, policy.suffix)
+        if named not in own_tools and named not in catalog.entries:
+            await self.upstreams.settle_listings(policy.startup_wait, caller)
 
     def call_tool(self, call: Call) -> Awaitable[Reply]:
         """Answer a call; errors become results with `isError` that name the next step.
