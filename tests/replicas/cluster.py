@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import shutil
 import signal
@@ -79,18 +78,12 @@ class Cluster:
         path.write_text(json.dumps(sections))
         return path
 
-    def launch(self, replica: str, sources: Path | None = None) -> None:
-        """Start a gateway.
-
-        Args:
-            replica: Its name.
-            sources: The folder with the package of another version.
-        """
+    def launch(self, replica: str) -> None:
+        """Start a gateway."""
         port = f"127.0.0.1:{self.ports[replica]}"
-        environ = os.environ | ({"PYTHONPATH": str(sources)} if sources else {})
         with (self.folder / f"{replica}.log").open("ab") as log:
             command = [GATEWAY, "serve", "--config", str(self.configure()), "--http", port]
-            self.gateways[replica] = subprocess.Popen(command, stderr=log, env=environ)
+            self.gateways[replica] = subprocess.Popen(command, stderr=log)
 
     def kill(self, replica: str) -> None:
         process = self.gateways.pop(replica)
@@ -162,8 +155,8 @@ def running(command: list[str], **keys: Any) -> Iterator[subprocess.Popen[bytes]
 
 
 @asynccontextmanager
-async def start_cluster(folder: Path, sources: Path | None = None) -> AsyncIterator[Cluster]:
-    """Start everything, with gateways of another version if its sources are given; stop it at the end."""
+async def start_cluster(folder: Path) -> AsyncIterator[Cluster]:
+    """Start everything, and stop it at the end."""
     everything = TESTS / "conformance" / "everything.py"
     async with AsyncExitStack() as stack:
         urls = []
@@ -181,7 +174,7 @@ async def start_cluster(folder: Path, sources: Path | None = None) -> AsyncItera
         cluster = Cluster(folder, redis, {name: free_port() for name in REPLICAS}, free_port(), upstreams)
         stack.callback(cluster.stop)
         for name in REPLICAS:
-            cluster.launch(name, sources)
+            cluster.launch(name)
         log = stack.enter_context((folder / "haproxy.log").open("wb"))
         stack.enter_context(
             running([str(HAPROXY), "-db", "-f", str(PROXY)], env=cluster.proxied(), stderr=log, stdout=log)

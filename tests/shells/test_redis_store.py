@@ -211,24 +211,6 @@ async def test_one_principals_share_is_its_own(redis_server: RedisProcess, tmp_p
         check_accounts(redis_server, tmp_path)
 
 
-async def test_values_that_an_earlier_version_wrote_are_listed_too(redis_server: RedisProcess, tmp_path: Path) -> None:
-    bases = [f"grid-{number:08x}-89ab-4cde-8f01-23456789abcd" for number in range(600)]
-    async with opened(redis_server, tmp_path) as store:
-        for base in bases:
-            await put(store, base)
-        for key in our_keys(redis_server, tmp_path):  # an earlier version had no such keys
-            if ":1:made:" in key or ":1:names:" in key:
-                redis_server.run("DEL", key)
-        assert [one.base for one in await store.list("me", limit=2)] == bases[:-3:-1]
-        assert await store.bases_near("me", bases[7], 1) == (bases[6], bases[7])
-        assert await store.labels("me") == {"grid"}
-        for key in (":1:order:me", ":1:order"):  # and removes values without a look at them
-            name = bases[-1] if key.endswith("me") else f"me:{bases[-1]}"
-            assert redis_server.run("ZREM", f"{tmp_path}{key}", name) == 1
-        assert await store.newest("me", 1) == (bases[-2],)
-        assert min(our_keys(redis_server, tmp_path).values()) > 0
-
-
 async def test_very_many_values_make_room_for_one(redis_server: RedisProcess, tmp_path: Path) -> None:
     async with opened(redis_server, tmp_path, max_bytes=1000) as store:
         for index in range(200):

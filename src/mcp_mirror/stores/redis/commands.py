@@ -68,24 +68,15 @@ class RedisCommands:
             yield "ZREM", key, member
         yield "ZADD", self.keys.of("order"), now, entry.name
         yield "ZADD", self.keys.of("order", entry.namespace), now, entry.base
-        yield from self.add_to_lists(entry.namespace, entry.base, created)
+        for key, score in zip(self.keys.listings(entry.namespace, entry.base), (0, created, created), strict=False):
+            yield "ZADD", key, score, entry.base
+            yield "PEXPIRE", key, self._index_milliseconds
         yield "HSET", self.keys.of("ledger"), f"v:{entry.name}", entry.record
         yield "SADD", self.keys.of("labels"), label_of(unquote(entry.base))
         yield "SADD", self.keys.of("namespaces"), entry.namespace
         for field, number in _sums_of(entry).items():
             yield "HINCRBY", self.keys.of("ledger"), field, number
         yield from self.extend_expiry(entry)
-
-    def add_to_lists(self, namespace: str, base: str, created: float) -> Iterator[Command]:
-        """Add a value to the sorted sets for lists, given its encoded names."""
-        for key, score in zip(self.keys.listings(namespace, base), (0, created, created), strict=False):
-            yield "ZADD", key, score, base
-            yield "PEXPIRE", key, self._index_milliseconds
-
-    def remove_from_lists(self, namespace: str, base: str) -> Iterator[Command]:
-        """Remove a value from the sorted sets for lists, given its encoded names."""
-        for key in self.keys.listings(namespace, base):
-            yield "ZREM", key, base
 
     def use(self, entry: Entry, now: float) -> Iterator[Command]:
         """Extend a value's expiry, and make it the most recently used. The first replies are 0 for missing chunks."""

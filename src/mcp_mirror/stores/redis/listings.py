@@ -1,20 +1,15 @@
-"""Lists and sums of the values in Redis: pages, searches by name, labels. They skip expired values.
-
-Each list has its order in a sorted set. Gateways of earlier versions do not write these sets, so each list is preceded
-by their update.
-"""
+"""Lists and sums of the values in Redis: pages, searches by name, labels. They skip expired values."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 from urllib.parse import unquote
 
 from mcp_mirror.stores.quotas import SpaceUsage
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.stores.redis.commands import Command, RedisCommands, sum_fields, traffic_fields
-from mcp_mirror.stores.redis.connection import Read, RedisConnection
+from mcp_mirror.stores.redis.commands import RedisCommands, sum_fields, traffic_fields
+from mcp_mirror.stores.redis.connection import RedisConnection
 from mcp_mirror.stores.redis.eviction import read_usage
 from mcp_mirror.stores.redis.records import Entry, ValueRecord, encode_name, read_entry
 from mcp_mirror.types import Descriptor, StoreStats, Traffic
@@ -44,7 +39,6 @@ class RedisListings:
         owner, listed, at = encode_name(namespace), list[Descriptor](), 0
         base = encode_name(after or "")
         made = self._keys.of("made", owner, *([encode_name(label)] if label else []))
-        await self._update_lists(owner)
         if after is not None:
             used, rank = await self._redis.run(
                 [("ZSCORE", self._keys.of("order", owner), base), ("ZREVRANK", made, base)]
@@ -89,7 +83,6 @@ class RedisListings:
         """The bases next to a text in alphabetical order."""
         owner, place = encode_name(namespace), encode_name(text)
         names = self._keys.of("names", owner)
-        await self._update_lists(owner)
         if (few := await self._find_few_unexpired(owner)) is not None:
             bases = sorted(one.decode() for one in few)
             at = bisect_left(bases, place)
@@ -105,7 +98,6 @@ class RedisListings:
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
         owner = encode_name(namespace)
-        await self._update_lists(owner)
         if await self._find_few_unexpired(owner) is not None:
             return tuple(known.base for known in await self.list(namespace, None, "", limit))
         [bases] = await self._redis.run([("ZRANGE", self._keys.of("made", owner), 0, limit - 1, "REV")])
@@ -156,7 +148,6 @@ class RedisListings:
     async def labels(self, namespace: str) -> frozenset[str]:
         """The tool labels of a namespace's values."""
         owner = encode_name(namespace)
-        await self._update_lists(owner)
         labels = sorted(await self.all_labels() - {""})
         exist = await self._redis.run(
             [("EXISTS", self._keys.of("made", owner, encode_name(label))) for label in labels]
@@ -175,33 +166,6 @@ class RedisListings:
         names = [f"{owner}:{base.decode()}" for base in bases]
         [records] = await self._redis.run([("HMGET", self._keys.of("ledger"), *(f"v:{name}" for name in names))])
         return [entry for entry in map(read_entry, names, records) if entry]
-
-    async def _update_lists(self, owner: str) -> None:
-        """Update the sorted sets for lists after writes by gateways of earlier versions, which do not have them."""
-        order, names = self._keys.of("order", owner), self._keys.of("names", owner)
-        while True:
-            kept, listed = await self._redis.run([("ZCARD", order), ("ZCARD", names)])
-            if kept == listed:
-                return
-            if not await self._redis.transact(partial(self._plan_lists, owner)):
-                return
-
-    async def _plan_lists(self, owner: str, read: Read) -> Iterable[Command] | None:
-        """Add a bounded number of missing values to the lists, and remove a bounded number of removed values."""
-        kept = {base.decode() for base in await read("ZRANGE", self._keys.of("order", owner), 0, -1)}
-        listed = {base.decode() for base in await read("ZRANGE", self._keys.of("names", owner), 0, -1)}
-        missing, removed = sorted(kept - listed)[:_PAGE], sorted(listed - kept)[:_PAGE]
-        if not missing and not removed:
-            return None
-        records = await read("MGET", *(self._keys.of("card", owner, base) for base in missing)) if missing else ()
-        commands: list[Command] = []
-        for base, record in zip(missing, records, strict=True):
-            value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record) if record else None
-            created = value_record.descriptor.created if value_record and not value_record.tombstone else 0.0
-            commands += self._commands.add_to_lists(owner, base, created)
-        for base in removed:
-            commands += self._commands.remove_from_lists(owner, base)
-        return commands
 
     def _is_expired(self, used: float) -> bool:
         return used + self._lifetime <= self._clock()
