@@ -178,12 +178,6 @@ def test_the_table_leaves_out_columns_with_one_value() -> None:
     assert table.row_count == 5
 
 
-def test_runs_of_earlier_versions_are_billed_without_cached_tokens() -> None:
-    old = {key: value for key, value in record().items() if key not in {"cached_tokens", "steps"}}
-    (row,) = rows_of([old], "case")
-    assert (row.means["billed"], row.means["steps"]) == (1000 + 5 * 234, 0)
-
-
 def test_rows_as_json_have_counts_and_intervals() -> None:
     (row,) = json.loads(as_json(rows_of(RECORDS[:2], "setting")))
     assert (row["case"], row["runs"], row["success"], row["exact"], row["seconds"]) == ("all", 2, 1, [1, 2], 2.0)

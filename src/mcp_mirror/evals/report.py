@@ -88,8 +88,8 @@ def _count(records: Iterable[Record], name: str) -> tuple[int, int]:
 
 
 def billed(record: Record) -> float:
-    """The cost of a run in the price of an input token. Runs in logs of earlier versions have no cached tokens."""
-    cached = record.get("cached_tokens", 0)
+    """The cost of a run in the price of an input token."""
+    cached = record["cached_tokens"]
     read = record["prompt_tokens"] - cached + CACHED_PRICE * cached
     return float(read + OUTPUT_PRICE * record["completion_tokens"])
 
@@ -99,7 +99,7 @@ _MEANS: Final[Mapping[str, Callable[[Record], float]]] = {
     "billed": billed,
     "conversation": lambda record: float(record["estimated_tokens"].get("conversation", 0)),
     "seconds": lambda record: float(record["seconds"]),
-    "steps": lambda record: float(record.get("steps", 0)),
+    "steps": lambda record: float(record["steps"]),
     "calls": lambda record: float(record["calls"]),
     "failed_calls": lambda record: float(record["failed_calls"]),
 }
