@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import shutil
 import sqlite3
@@ -15,14 +14,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM
-from mcp_mirror.stores.disk.formats import STEPS
 from mcp_mirror.stores.disk.process_dir import lock_folder
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
@@ -115,37 +112,6 @@ async def test_equal_values_of_two_owners_share_no_file(folder: Path, clock: Clo
         assert len(list((folder / "blobs").iterdir())) == 1
         assert bytes(await store.read("you", "t-1") or b"") == LARGE
     assert audit(folder) == {("you", "t-1")}
-
-
-async def test_a_blob_that_two_owners_share_since_format_4_stays_readable(
-    folder: Path, clock: Clock, audit: Audit
-) -> None:
-    digest = hashlib.sha256(LARGE).hexdigest()  # format 4 named blobs without their owner
-    (folder / "blobs").mkdir(parents=True)
-    (folder / "blobs" / digest).write_bytes(LARGE)
-    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
-        for statement in (statement for step in STEPS[:4] for statement in step):
-            index.execute(statement)
-        index.execute("PRAGMA user_version = 4")
-        index.execute("INSERT INTO blobs VALUES (?, 0, ?)", (digest, len(LARGE)))
-        for at, (namespace, base) in enumerate((("me", BASE), ("you", BASE), ("me", BASE.replace("grid", "old")))):
-            known = Descriptor(base, "text", len(LARGE), 7, (), at, clock.now + TTL, Provenance("up", "g", "0" * 64))
-            record = msgspec.msgpack.encode(known, enc_hook=dict)
-            row = (namespace, base, len(LARGE), at, at, clock.now + TTL, record, None, digest, base[:-37])
-            index.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        index.execute("INSERT INTO tombstones VALUES ('me', 't-0', '', 'evicted', ?, ?)", (clock.now, record))
-        index.commit()
-    async with opened(folder, clock, max_values=4) as store:
-        assert [one.base for one in await store.list("me")] == [BASE.replace("grid", "old"), BASE]
-        assert await store.labels("me") == {"grid", "old"}
-        assert await store.bases_near("me", BASE[:-1], 1) == (BASE,)
-        assert (await store.stats("me")).size == 2 * len(LARGE)
-        assert isinstance(await store.describe("me", "t-0"), Tombstone)
-        await put(store, clock, "t-2", LARGE)
-        assert len(list((folder / "blobs").iterdir())) == 2
-        await store.delete("me", BASE)
-        assert bytes(await store.read("you", BASE) or b"") == LARGE
-    assert audit(folder) == {("me", "t-2"), ("you", BASE), ("me", BASE.replace("grid", "old"))}
 
 
 async def test_a_spooled_message_is_linked_and_not_copied(folder: Path, clock: Clock, tmp_path: Path) -> None:
@@ -258,50 +224,6 @@ async def test_a_file_that_was_to_be_removed_stays_where_a_new_value_needs_it(
     assert audit(folder) == {("me", "t-3")}
 
 
-VERSION_1 = """
-CREATE TABLE entries (namespace TEXT NOT NULL, base TEXT NOT NULL, size INTEGER NOT NULL, created REAL NOT NULL,
-    used REAL NOT NULL, expires REAL NOT NULL, descriptor BLOB NOT NULL, content BLOB, digest TEXT,
-    PRIMARY KEY (namespace, base));
-CREATE INDEX entries_used ON entries (used);
-CREATE INDEX entries_own_used ON entries (namespace, used);
-CREATE INDEX entries_expires ON entries (expires);
-CREATE INDEX entries_digest ON entries (digest);
-CREATE TABLE blobs (digest TEXT PRIMARY KEY, start INTEGER NOT NULL, held INTEGER NOT NULL);
-PRAGMA user_version = 1;
-"""
-
-
-async def test_a_store_of_format_1_becomes_one_of_the_newest(folder: Path, clock: Clock, audit: Audit) -> None:
-    known = Descriptor(BASE, "text", 9, 7, (), 1.0, clock.now + TTL, Provenance("up", "grid", "0" * 64))
-    folder.mkdir(parents=True)
-    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
-        index.executescript(VERSION_1)
-        row = ("me", BASE, 9, 1.0, 1.0, clock.now + TTL, msgspec.msgpack.encode(known, enc_hook=dict), SMALL, None)
-        index.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        index.commit()
-    async with opened(folder, clock, max_values=2) as store:
-        assert await read(store, BASE) == SMALL
-        assert await store.labels() == {"grid"}
-        for base in ("t-2", "t-3"):
-            clock.now += 1
-            await put(store, clock, base, LARGE)
-        assert isinstance(await store.describe("me", BASE), Tombstone)
-    assert audit(folder) == {("me", "t-2"), ("me", "t-3")}
-
-
-async def test_records_of_earlier_versions_stay_readable(folder: Path, clock: Clock) -> None:
-    origin = Provenance("up", "grid", "0" * 64, ("a-1",))
-    known = Descriptor(BASE, "text", 9, 7, (), clock.now, clock.now + TTL, origin, "text/csv", {"x": "y"})
-    async with opened(folder, clock) as store:
-        await store.put("me", known, (SMALL,))
-    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
-        index.execute("UPDATE entries SET descriptor = ?", (msgspec.msgpack.encode(known, enc_hook=dict),))
-        index.commit()
-    async with opened(folder, clock) as store:
-        assert await store.list("me") == (known,)
-        assert await store.describe("me", BASE) == known
-
-
 async def test_the_index_needs_650_bytes_for_a_value_beside_its_bytes(folder: Path, clock: Clock) -> None:
     values, index, stored = 2000, folder / "index.sqlite", 0
     async with opened(folder, clock, fsync=False) as store:
@@ -311,13 +233,16 @@ async def test_the_index_needs_650_bytes_for_a_value_beside_its_bytes(folder: Pa
     assert (index.stat().st_size - stored) / values <= 650
 
 
-async def test_a_store_of_a_later_format_is_refused_and_not_changed(folder: Path, clock: Clock) -> None:
+@pytest.mark.parametrize("difference", [-1, 1])
+async def test_a_store_of_another_format_is_refused_and_not_changed(
+    difference: int, folder: Path, clock: Clock
+) -> None:
     async with opened(folder, clock) as store:
         await put(store, clock, BASE, SMALL)
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
         (ours,) = index.execute("PRAGMA user_version").fetchone()
-        index.execute(f"PRAGMA user_version = {ours + 1}")
-    with pytest.raises(StoreError, match=rf"format {ours + 1} .* up to {ours}\. .*`store.path`"):
+        index.execute(f"PRAGMA user_version = {ours + difference}")
+    with pytest.raises(StoreError, match=rf"format {ours + difference} .* knows format {ours}\. .*`store.path`"):
         await opened(folder, clock).__aenter__()
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
         assert index.execute("SELECT count(*) FROM entries").fetchone() == (1,)

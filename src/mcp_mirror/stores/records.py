@@ -15,10 +15,6 @@ from mcp_mirror.types import ArrayIndex, Descriptor, Kind, Member, Provenance, S
 
 T = TypeVar("T")
 
-_SHORT_ARRAY: Final = 0x90
-"""First byte of an array of up to 15 members in MessagePack; the last four bits count them."""
-_ARRAY: Final = 0xDC
-"""First byte of an array of up to 65,535 members."""
 _DIGEST_CHARACTERS: Final = 64
 _NO_ENVELOPE: Final = b"{}"
 _KINDS: Final[tuple[Kind, ...]] = ("object", "array", "text", "number", "boolean", "null", "binary")
@@ -89,7 +85,6 @@ class _CompactDescriptor(msgspec.Struct, array_like=True):
 
 
 _compact_decoder: Final = msgspec.msgpack.Decoder(_CompactDescriptor)
-_named_decoder: Final = msgspec.msgpack.Decoder(Descriptor)
 
 
 def pack_descriptor(known: Descriptor) -> bytes:
@@ -122,9 +117,7 @@ def pack_descriptor(known: Descriptor) -> bytes:
 
 
 def unpack_descriptor(base: str, encoded: bytes) -> Descriptor:
-    """Decode the descriptor of a base. Earlier versions wrote it as a map, with the names of its members."""
-    if not (encoded[0] & 0xF0 == _SHORT_ARRAY or encoded[0] == _ARRAY):
-        return _named_decoder.decode(encoded)
+    """Decode the descriptor of a base."""
     compact = _compact_decoder.decode(encoded)
     digest = compact.arguments_digest
     return Descriptor(

@@ -95,7 +95,7 @@ class CachedListing(msgspec.Struct):
     protocol_version: str
     server: str
     capabilities: dict[str, Any]
-    info: dict[str, Any] = msgspec.field(default_factory=dict)
+    info: dict[str, Any]
 
 
 class ListingCache:

@@ -50,10 +50,7 @@ class Draft:
 
     path: Path
     digest: str
-    """HMAC-SHA-256 of the content with the owner as key, hexadecimal; random digits for an encrypted blob.
-
-    Blobs of earlier versions have the SHA-256 of their content.
-    """
+    """HMAC-SHA-256 of the content with the owner as key, hexadecimal; random digits for an encrypted blob."""
     start: int
     """The offset of the blob in the file."""
     file_size: int

@@ -19,7 +19,7 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import Blobs, Draft, name_of
 from mcp_mirror.stores.disk.eviction import TOTALS, DiskEviction
-from mcp_mirror.stores.disk.formats import migrate
+from mcp_mirror.stores.disk.tables import create_tables
 from mcp_mirror.stores.encryption import HEAD, MAGIC
 from mcp_mirror.stores.quotas import BATCH_SECONDS, EXPIRED_PER_BATCH
 from mcp_mirror.stores.records import RecordCodec
@@ -103,12 +103,12 @@ class Index:
         """A second connection: others read and write while it copies the log to the index."""
 
     def open(self) -> None:
-        """Open or create the index, and migrate it.
+        """Open or create the index.
 
         Raises:
             sqlite3.Error: The index cannot be used.
             OSError: The index cannot be created.
-            StoreError: The index has a newer format.
+            StoreError: The index has another format.
         """
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         self._open = sqlite3.connect(
@@ -120,7 +120,7 @@ class Index:
         self._open.execute("PRAGMA journal_mode = WAL")
         self._open.execute("PRAGMA synchronous = FULL")
         self._open.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-        migrate(self._open)
+        create_tables(self._open)
 
     def close(self) -> None:
         """Write pending uses, and close the index."""
