@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -117,10 +118,11 @@ class HttpClient:
             async for line in response.aiter_lines():
                 if line.startswith("data: "):
                     messages.append(json.loads(line.removeprefix("data: ")))
-                    await self._respond(messages[-1])
+                    await self.respond(messages[-1])
         return [*messages[:-1], {**messages[-1], "status": response.status_code}]
 
-    async def _respond(self, message: Any) -> None:
+    async def respond(self, message: Any) -> None:
+        """Answer a message of the gateway if it is a request."""
         if "method" in message and "id" in message:
             answer = {"jsonrpc": "2.0", "id": message["id"], "result": ANSWER}
             response = await self.http.post(self.url, json=answer, headers=self.headers)
@@ -199,3 +201,27 @@ async def test_the_end_of_a_session_ends_its_direct_calls(prepared: Path, serve:
                     received.append(json.loads(line.removeprefix("data: "))["method"])
                     assert (await http.delete(served.url, headers=headers)).status_code == 200
         assert received == ["elicitation/create"]
+
+
+async def test_a_large_message_costs_no_more_while_a_direct_call_is_open(prepared: Path, serve: Serve) -> None:
+    params = {"name": "unknown", "arguments": {"numbers": [n / 2 for n in range(700_000)]}}
+    large = json.dumps({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params})
+    async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        headers = HEADERS | await open_session(http, served.url, CAPABILITIES)
+        client = HttpClient(http, served.url, headers)
+
+        async def time_large_message() -> float:
+            began = time.perf_counter()
+            answer = await http.post(served.url, content=large, headers=headers)
+            assert (answer.status_code, "unknown" in answer.text) == (200, True)
+            return time.perf_counter() - began
+
+        await client.exchange({"name": "text_mirrored"})
+        alone = min([await time_large_message() for _ in range(3)])
+        call = {"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": {"name": "question_mirrored"}}
+        async with http.stream("POST", served.url, json=call, headers=headers) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: ") and "elicitation/create" in line:
+                    beside = min([await time_large_message() for _ in range(3)])
+                    await client.respond(json.loads(line.removeprefix("data: ")))
+        assert beside < 3 * alone, (beside, alone)

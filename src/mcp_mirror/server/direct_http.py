@@ -23,8 +23,7 @@ from starlette.requests import Request
 from starlette.types import Scope, Send
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_rpc import RequestId, check_request, chunks_of
+from mcp_mirror.payload.json_rpc import RequestId, chunks_of
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import (
     Session,
@@ -231,7 +230,7 @@ class DirectHttp:
         return self.sessions.is_created_at(request.session_key, upstream)
 
     async def serve(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
-        """Answer a POST request if it is a direct one, or the client's response to a request of one.
+        """Answer a POST request if it is a direct one.
 
         Args:
             body: The body of the request.
@@ -243,12 +242,7 @@ class DirectHttp:
         """
         opened = self._direct_path.open_request(body)
         if opened is None:
-            session = self.sessions.find(request.session_key)
-            return (
-                session is not None
-                and bool(session.direct_requests)
-                and await self._apply(body, session, request, send)
-            )
+            return False
         if request.scope["path"] != self._path or not _is_acceptable(opened, request):
             return False
         origin = self._direct_path.find_origin(opened, request.session_key, request.namespace, request)
@@ -288,18 +282,25 @@ class DirectHttp:
                 del origin.session.direct_requests[request_id]
         return None if cancel.cancel_called else outcome
 
-    async def _apply(self, body: Buffer, session: Session, request: HttpRequest, send: Send) -> bool:
+    async def apply(self, stub: Buffer, request: HttpRequest, send: Send) -> bool:
         """Apply a message to the direct requests of its session.
+
+        Args:
+            stub: The message without its payload, which may be large.
+            request: The head of its HTTP request.
+            send: Sends the response.
 
         Returns:
             Whether the message is a response to a request that the gateway sent for one of them. The SDK
             handles all others too.
         """
+        session = self.sessions.find(request.session_key)
+        if session is None or not session.direct_requests:
+            return False
         try:
-            check_request(body)
-            message = types.jsonrpc_message_adapter.validate_json(bytes(body), by_name=False)
-        except (WireError, ValueError):
-            return False  # the SDK's path reports the error
+            message = types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
+        except ValueError:
+            return False  # the SDK reports the error
         if isinstance(message, types.JSONRPCRequest):
             session.direct_requests.pop(coerce_request_id(message.id), None)  # a later cancellation is for this request
         elif isinstance(message, types.JSONRPCNotification):

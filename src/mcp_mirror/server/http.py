@@ -156,6 +156,8 @@ class PayloadMiddleware:
             await self._reject(opened, scope, receive, send)
             return
         stub, token = opened
+        if await self._direct_http.apply(stub, request, send):
+            return
         send = self._watch_session_end(request.session_key, self._watch_session_start(request, send))
         try:
             writer = _ResponseWriter(self._pending_payloads, send)
