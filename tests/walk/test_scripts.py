@@ -237,6 +237,14 @@ async def test_a_failed_tool_raises_in_the_script() -> None:
         assert "ValueError: no" in uncaught.text
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+async def test_a_number_without_a_json_form_is_not_sent_to_a_tool(number: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(f"await tools.list_orders(**{{'limit': float('{number}')}})")
+        assert "line 1" in reply.text
+        assert f"not JSON compliant: {number}" in reply.text
+
+
 @pytest.mark.parametrize(
     ("limits", "code", "key"),
     [

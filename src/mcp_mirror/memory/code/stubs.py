@@ -58,7 +58,8 @@ def write_prelude(tools: Iterable[str], parsed: Iterable[str], *, has_tools: boo
         lines += ["class _Tools:", "    pass"]
         for name in tools:
             lines.append(f"    async def {name}({_RECEIVER}, **arguments):")
-            lines.append(f"        return json.loads(await {CALL}({json.dumps(name)}, json.dumps(arguments)))")
+            encoded = "json.dumps(arguments, allow_nan=False)"
+            lines.append(f"        return json.loads(await {CALL}({json.dumps(name)}, {encoded}))")
         lines.append("tools = _Tools()")
     lines += [f"{name} = json.loads({name})" for name in parsed]
     return "\n".join(lines)
