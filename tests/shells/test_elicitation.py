@@ -100,7 +100,7 @@ def required_by(arrival: RawResponse) -> InputRequired:
         DONE,
         {"resultType": b'"complete"', "inputRequests": b"{}"},
         {"resultType": b"7"},
-        SpooledFrame(Path("never read"), 1, b"", b""),
+        SpooledFrame(Path("never read"), 1, b""),
     ],
 )
 def test_a_complete_result_requires_no_input(arrival: RawResponse) -> None:
@@ -455,7 +455,7 @@ async def test_the_caller_discards_a_large_result(tmp_path: Path) -> None:
     path.write_bytes(b"{}")
 
     async def send(_: ClientChannel) -> RawResponse:
-        return SpooledFrame(path, 2, b"{}", b"{}")
+        return SpooledFrame(path, 2, b"{}")
 
     async with suspending() as suspended:
         assert isinstance(await suspended.begin(modern(), send), SpooledFrame)
@@ -473,7 +473,7 @@ async def test_an_unfetched_large_result_is_discarded(tmp_path: Path) -> None:
             tasks.start_soon(channel.request, "roots/list", {})
             await may_answer.wait()
             tasks.cancel_scope.cancel()  # the server cancels its request
-        return SpooledFrame(path, 2, b"{}", b"{}")
+        return SpooledFrame(path, 2, b"{}")
 
     async with suspending(0.05) as suspended:
         assert isinstance(await suspended.begin(modern(), send), InputRequired)

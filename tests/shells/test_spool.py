@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mcp_mirror.payload.framing import LineReader, Overlong
-from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame
+from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 
 POLICY = WirePolicy(max_message_bytes=1000, spool_bytes=100)
@@ -36,7 +36,14 @@ def test_a_large_message_is_written_to_a_file(tmp_path: Path, chunk: int) -> Non
         frame = spooled(first)
         assert (bytes(frame.view), len(frame), second) == (message, len(message), b"short")
         assert frame.head == message[: len(frame.head)]
-        assert frame.tail == message[-len(frame.tail) :]
+
+
+@pytest.mark.parametrize("more", [1, 4, 100_000])
+def test_a_last_id_is_found_wherever_the_file_began(tmp_path: Path, more: int) -> None:
+    message = b'{"jsonrpc":"2.0","result":{"a":"%b"},"id":57}' % (b"x" * 200_000)
+    before = len(message) - more
+    with Spool(WirePolicy(spool_bytes=before), tmp_path) as spool:
+        assert frame_id(read(spool, message[:before], message[before:] + b"\n")[0]) == 57
 
 
 @pytest.mark.parametrize("size", [99, 101])

@@ -55,7 +55,7 @@ def frame_of(folder: Path, message: object) -> SpooledFrame:
     data = message if isinstance(message, bytes) else json.dumps(message).encode()
     path = folder / "frame"
     path.write_bytes(data)
-    return SpooledFrame(path, len(data), data[:100], data[-100:])
+    return SpooledFrame(path, len(data), data[:100])
 
 
 def response(**result: Any) -> dict[str, Any]:

@@ -37,7 +37,6 @@ class SpooledFrame:
     path: Path
     size: int
     head: bytes
-    tail: bytes
     _view: memoryview | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -69,7 +68,7 @@ def frame_id(frame: Frame) -> RequestId | None:
     """The id of a message that was not parsed, if it is the first or the last member."""
     if isinstance(frame, SpooledFrame):
         first = recover_id(frame.head)
-        return recover_id(frame.tail) if first is None else first
+        return recover_id(bytes(frame.view[-HEAD:])) if first is None else first
     return recover_id(frame.head if isinstance(frame, Overlong) else frame)
 
 
@@ -127,7 +126,6 @@ class SpoolCollector:
         """The number of pieces that the file contains already."""
         self._file: int | None = None
         self._path: Path | None = None
-        self._tail = b""
         self._is_spooled = False
         """The message is only in the file."""
         self._dropping = False
@@ -145,7 +143,6 @@ class SpoolCollector:
                 self._pieces, self._is_spooled = [_read_head((*self._pieces, piece))], True
             assert self._file is not None  # noqa: S101  # opened above
             write_all(self._file, piece)
-            self._tail = (self._tail + bytes(piece[-HEAD:]))[-HEAD:]
         else:
             self._pieces.append(bytes(piece))
             if self.size > policy.spool_bytes // 2:
@@ -168,11 +165,11 @@ class SpoolCollector:
                 self.close()
                 return message
             self._write_ahead(size)
-            self._pieces, self._tail = [message[:HEAD]], message[-HEAD:]
+            self._pieces = [message[:HEAD]]
         assert self._file is not None  # noqa: S101  # of a spooled message
         assert self._path is not None  # noqa: S101
         os.close(self._file)
-        frame = SpooledFrame(self._path, size, self._pieces[0], self._tail)
+        frame = SpooledFrame(self._path, size, self._pieces[0])
         self._file = None
         self.close()
         return frame
@@ -183,7 +180,7 @@ class SpoolCollector:
             os.close(self._file)
             self._path.unlink(missing_ok=True)
         self._file = self._path = None
-        self._pieces, self._written, self._tail, self._is_spooled = [], 0, b"", False
+        self._pieces, self._written, self._is_spooled = [], 0, False
 
     def _write_ahead(self, size: int) -> None:
         """Write the next pieces of the message, about `size` bytes, to the file."""
