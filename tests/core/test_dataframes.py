@@ -95,7 +95,9 @@ def test_an_array_item_without_a_json_form_is_an_error() -> None:
 class Dtype:
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name
+        self.str = f"|M8[{name[11:13]}]" if kind == "M" else name
         self.names = None
+        self.itemsize = 8
 
     def __str__(self) -> str:
         return self.name
@@ -130,8 +132,12 @@ class Series:
     def __len__(self) -> int:
         return len(self._values)
 
+    def take(self, rows: slice) -> "Series":
+        """The rows at these positions."""
+        return type(self)(self._values[rows], dtype=self.dtype)
+
     def __getitem__(self, rows: slice) -> "Series":
-        return Series(self._values[rows], dtype=self.dtype)
+        return self.take(rows)
 
     def tolist(self) -> list[Any]:
         return self._values
@@ -153,7 +159,7 @@ class Frame:
         self.iloc = self
 
     def __getitem__(self, key: tuple[slice, int]) -> Any:
-        return self._columns[key[1]]
+        return self._columns[key[1]].take(key[0])
 
     def __len__(self) -> int:
         return len(self._columns[0]) if self._columns else 3
@@ -211,11 +217,32 @@ def test_times_of_a_column_are_read_as_numpy_does() -> None:
         def to_numpy(self) -> Any:
             return np.array(self.tolist(), dtype="M8[ns]")
 
-        def __getitem__(self, rows: slice) -> "Times":
-            return Times(self.tolist()[rows], dtype=self.dtype)
-
     times = Times(["2026-01-02", "NaT"], dtype=np.dtype("M8[ns]"))  # type: ignore[arg-type]  # a real one
     assert result(Frame({"at": times})) == [{"at": "2026-01-02T00:00:00"}, {"at": None}]
+    assert result(times) == ["2026-01-02T00:00:00", None]
+
+
+def test_a_time_zone_keeps_the_times_of_pandas() -> None:
+    zoned = Series([Timestamp(), NaTType()], dtype=Dtype("M", "datetime64[ns, UTC]"))
+    assert result(zoned) == ["2026-01-02T03:04:05+01:00", None]
+
+
+def test_rows_are_found_by_position_where_slices_mean_labels() -> None:
+    class FloatLabelled(Series):
+        def __getitem__(self, rows: slice) -> "Series":
+            raise KeyError(rows)
+
+    labels = Index((None, [-0.5, 0.5]), kind="f")
+    assert result(Frame({"n": FloatLabelled([1, 2])}, labels)) == [{"index": -0.5, "n": 1}, {"index": 0.5, "n": 2}]
+
+
+def test_labels_without_a_table_are_a_list() -> None:
+    class Labels(Series):
+        def __init__(self, values: list[Any], dtype: Dtype | None = None) -> None:
+            super().__init__(values, dtype=dtype)
+            del self.index
+
+    assert result(Labels(["a", "b"])) == ["a", "b"]
 
 
 def test_two_columns_of_one_name_are_an_error() -> None:

@@ -77,6 +77,23 @@ def test_labels_of_pandas_rows_are_kept_where_they_say_more_than_a_number() -> N
     assert result(pd.DataFrame()) == []
 
 
+def test_a_pandas_column_without_its_table_is_the_same_as_in_it() -> None:
+    zoned = pd.Series(pd.to_datetime(["2026-01-02T03:04:05+01:00", None]))
+    fine = pd.Series([1, None], dtype="datetime64[ns]")
+    assert result(zoned) == ["2026-01-02T03:04:05+01:00", None]
+    assert result(zoned.dt.as_unit("ns")) == ["2026-01-02T03:04:05+01:00", None]
+    assert result(fine) == ["1970-01-01T00:00:00.000000001", None]
+    assert result(pd.date_range("2026-01-02", periods=2)) == ["2026-01-02T00:00:00", "2026-01-03T00:00:00"]
+    assert result(pd.Index([1.5, 2.5])) == [1.5, 2.5]
+
+
+def test_rows_with_labels_that_are_floats_are_complete() -> None:
+    labels = np.arange(5000) * 10.0 - 1
+    rows = result(pd.DataFrame({"n": range(5000)}, index=labels))
+    assert rows == [{"index": label, "n": n} for n, label in enumerate(labels)]
+    assert result(pd.Series(range(5000), labels, name="n")) == rows
+
+
 def test_every_type_of_a_polars_column_is_json() -> None:
     frame = pl.DataFrame(
         {

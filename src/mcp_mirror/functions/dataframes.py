@@ -109,7 +109,7 @@ def _read_table(value: Any, form: Form) -> _Table | None:
         return _Table(names, dtypes, len(value), lambda rows: [one[rows].to_list() for one in value.get_columns()])
     if form == "arrow table":
         return _read_arrow_table(value)
-    if form == "array" and hasattr(value, "to_frame") and _list_index_columns(value.index):
+    if form == "array" and hasattr(value, "to_frame") and hasattr(value, "index") and _list_index_columns(value.index):
         return _read_pandas_table(value.to_frame(value.name if value.name is not None else "value"))
     if form == "array" and getattr(value.dtype, "names", None) and len(value.shape) == 1:
         return _record_table(value)
@@ -130,12 +130,16 @@ def _write_table(table: _Table, kind: str, encode: Encode) -> EncodedData:
 
 def _read_pandas_table(frame: Any) -> _Table:
     labels = _list_index_columns(frame.index)
-    columns = [values for _, values in labels] + [frame.iloc[:, at] for at in range(len(frame.columns))]
+    width = range(len(frame.columns))
     names = [name for name, _ in labels] + [_format_column_name(name) for name in frame.columns]
-    dtypes = tuple(str(column.dtype) for column in columns)
-    return _Table(
-        tuple(names), dtypes, len(frame), lambda rows: [_read_pandas_column(column[rows]) for column in columns]
-    )
+    dtypes = [str(level.dtype) for _, level in labels] + [str(frame.iloc[:, at].dtype) for at in width]
+
+    def columns(rows: slice) -> list[list[Any]]:
+        # A slice of a column itself means labels, not positions, if the labels are floats (pandas 2).
+        levels = [level[rows] for _, level in labels]
+        return [_read_array(column) for column in (*levels, *(frame.iloc[rows, at] for at in width))]
+
+    return _Table(tuple(names), tuple(dtypes), len(frame), columns)
 
 
 def _list_index_columns(index: Any) -> list[tuple[str, Any]]:
@@ -152,13 +156,6 @@ def _list_index_columns(index: Any) -> list[tuple[str, Any]]:
 
 def _format_column_name(label: object) -> str:
     return ".".join(map(str, label)) if isinstance(label, tuple) else str(label)
-
-
-def _read_pandas_column(column: Any) -> list[Any]:
-    """The values of a column. Times are read by numpy, since pandas creates an object for each, which is slow."""
-    dtype = column.dtype
-    is_time = type(dtype).__module__.partition(".")[0] == "numpy" and dtype.kind in "Mm"
-    return list(_read_array(column.to_numpy()) if is_time else column.tolist())
 
 
 def _read_arrow_table(table: Any) -> _Table:
@@ -187,9 +184,12 @@ def _record_table(array: Any) -> _Table:
 
 
 def _read_array(array: Any) -> Any:
-    """The Python values of an array; times as Python's own types if these can represent them."""
+    """The Python values of an array or a pandas column; times as Python's own types if these can represent them."""
     kind, unit = getattr(array.dtype, "kind", ""), getattr(array.dtype, "str", "").partition("[")[2].rstrip("]")
-    if kind in ("M", "m") and unit in _FINE_UNITS:
+    is_time = kind in ("M", "m") and type(array.dtype).__module__.partition(".")[0] == "numpy"
+    if is_time and hasattr(array, "to_numpy"):  # pandas creates an object for each time, which is slow
+        array = array.to_numpy()
+    if is_time and unit in _FINE_UNITS:
         coarse = array.astype(f"{kind}8[us]")
         if kind == "M" and (coarse.astype(array.dtype).view("i8") != array.view("i8")).any():
             return _replace_missing(array.astype(str).tolist())
