@@ -1,6 +1,7 @@
 """The responses of the HTTP server: what the client receives for the messages of an ASGI application."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -140,6 +141,26 @@ async def test_a_body_is_taken_only_if_it_is_complete() -> None:
         writer.write(b"hi")
         await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
         assert found == [None, None]
+
+
+async def test_many_small_chunks_are_read_in_small_parts() -> None:
+    sizes: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive())["more_body"]:
+            sizes.append(len(message["body"]))
+        await answer(start((b"content-length", b"0")), part(b""))(scope, receive, send)
+
+    async with serving(app) as (reader, writer):
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        chunks = 50_000
+        request = b"POST" + HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * chunks
+        writer.write(request)  # the server reads when this test waits
+        writer.write(b"0\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
+    assert sum(sizes) <= chunks
+    assert max(sizes) <= 1 << 14
 
 
 async def until(true: Callable[[], Any]) -> None:

@@ -132,6 +132,27 @@ def test_bytes_between_parts_of_a_body_are_limited(filler: bytes) -> None:
         deque(map(reader.receive, parts), 0)
 
 
+def test_heads_of_many_lines_are_rejected() -> None:
+    for lines, is_read in ((998, True), (999, False)):
+        parser = RequestParser(1 << 16)
+        parser.received += b"GET / HTTP/1.1\r\nhost: a\r\n" + b"a:\r\n" * lines + b"\r\n"
+        if is_read:
+            assert parser.read_head()
+        else:
+            with pytest.raises(HeadTooLargeError, match=r"over 1,000 lines"):
+                parser.read_head()
+
+
+def test_empty_lines_do_not_divide_a_chunk() -> None:
+    parser, body = RequestParser(MOST), b"\r\n\r\n" * 50_000
+    parser.received += HEAD + b"transfer-encoding: chunked\r\n\r\n%x\r\n" % len(body) + body
+    assert parser.read_head()
+    assert parser.read_body() == body
+    parser.received += b"\r\n" + b"4\r\n\r\n\r\n\r\n" * 2 + b"0\r\n\r\n"
+    assert parser.read_body() == b"\r\n" * 4
+    assert not parser.is_in_body
+
+
 PIECES: Final = (
     *(
         b"\r\n",

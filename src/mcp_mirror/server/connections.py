@@ -49,6 +49,10 @@ _IDLE_TIMEOUT: Final = 75.0
 connections, as a request on a connection that closes at that moment fails."""
 _HANDOVER_RETRY: Final = 0.005
 """Seconds between two attempts to give a connection to another worker."""
+_MIN_READ: Final = 32 << 10
+"""Bytes that a connection reads at once, if they are not the rest of a body or of a chunk."""
+_MAX_READ: Final = 256 << 10
+"""Bytes that a connection reads at once."""
 BACKLOG: Final = 128
 """Connections that the server accepts before it counts them; fewer than `_RESERVED_FILES`."""
 
@@ -203,6 +207,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Count the connection, and close or refuse it if there are too many."""
         super().connection_made(transport)
+        self._limit_read()
         self.address = _find_network(self.client[0] if self.client else "")
         if not self._connections.add(self):
             self.app = self._connections.refuse
@@ -224,6 +229,11 @@ class LimitedProtocol(HttpToolsProtocol):
         """Parse bytes of the client."""
         self._requests.received += data
         self._handle_received()
+        self._limit_read()
+
+    def _limit_read(self) -> None:
+        """Set how many bytes asyncio reads at once: few if they may be many small chunks, which are slow to parse."""
+        self.transport.max_size = max(_MIN_READ, min(self._requests.missing, _MAX_READ))  # type: ignore[attr-defined]
 
     def _handle_received(self) -> None:
         """Parse the received bytes up to the end of a request, and answer an invalid one."""
@@ -232,9 +242,8 @@ class LimitedProtocol(HttpToolsProtocol):
         except InvalidRequestError:
             self.logger.warning("Invalid HTTP request received.")
             self._close_with(400, "Invalid HTTP request received.")
-        except HeadTooLargeError:
-            limit = f"`limits.max_header_bytes` ({self._connections.policy.max_header_bytes:,})"
-            self._close_with(431, f"The request's head is over {limit}.")
+        except HeadTooLargeError as error:
+            self._close_with(431, str(error))
         self._update_limits()
 
     def _read_request(self) -> None:

@@ -13,8 +13,12 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 _REQUEST_LINE: Final = re.compile(rb"((?!CONNECT )[A-Z-]+) ([!-~]+) HTTP/(1\.[01])\r\n")
 _UPGRADE_LINE: Final = re.compile(rb"(?<=\r\n)upgrade:[^\r]*\r\n", re.IGNORECASE)
+_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[^\r\n]*)?\r\n")
 _EMPTY_LINE: Final = b"\r\n\r\n"
 """The end of a head, and of a chunked body."""
+_LINE_END: Final = b"\r\n"
+_MAX_LINES: Final = 1000
+"""Lines of a head. More of them would take tens of milliseconds to read."""
 
 
 class InvalidRequestError(Exception):
@@ -22,7 +26,7 @@ class InvalidRequestError(Exception):
 
 
 class HeadTooLargeError(Exception):
-    """A head is over the limit."""
+    """A head is over a limit; the message names it."""
 
 
 @dataclass(slots=True)
@@ -63,10 +67,9 @@ class RequestParser:
         self._is_complete = False
         self._keeps_alive = False
         self._body: list[bytes] = []
-        self._rest: int | None = 0
-        """The number of missing bytes of the body; None if it is chunked."""
-        self._framing = 0
-        """The number of bytes since the last part of a chunked body."""
+        self._is_chunked = False
+        self.missing: int = 0
+        """The number of missing bytes of the body, or of the present chunk with the end of its line."""
 
     @property
     def is_at_start(self) -> bool:
@@ -86,13 +89,15 @@ class RequestParser:
         end = received.find(_EMPTY_LINE, self._searched)
         size = end + len(_EMPTY_LINE) if end >= 0 else len(received)
         if size > self._max_head_bytes:
-            raise HeadTooLargeError
+            raise HeadTooLargeError(f"The request's head is over `limits.max_header_bytes` ({self._max_head_bytes:,}).")
         line = _REQUEST_LINE.match(received)
         if line is None and (end >= 0 or b"\n" in received or not received[:1].isupper()):
             raise InvalidRequestError
         if line is None or end < 0:
             self._searched = max(0, size - len(_EMPTY_LINE) + 1)
             return None
+        if received.count(_LINE_END, 0, end) >= _MAX_LINES:
+            raise HeadTooLargeError(f"The request's head has over {_MAX_LINES:,} lines.")
         method, target, version = map(bytes, line.groups())  # before the bytes are removed
         self._parse_head(size)
         return self._check_head(method.decode(), target, version.decode())
@@ -103,24 +108,49 @@ class RequestParser:
         Raises:
             InvalidRequestError: The body is not valid.
         """
-        received = self.received
-        if self._rest is not None:
-            size = min(self._rest, len(received))
-            self._rest -= size
-        elif (end := received.find(_EMPTY_LINE)) >= 0:
-            size = end + len(_EMPTY_LINE)
-        else:  # a part must not end within an empty line, because the next part could then contain the next request
-            size = len(received) - next(n for n in (3, 2, 1, 0) if received.endswith(_EMPTY_LINE[:n]))
+        size, is_end = self._measure_chunks() if self._is_chunked else self._measure_part()
         if not size:
             return None
         self._parse(size)
+        if self._is_complete != is_end:
+            raise InvalidRequestError
+        self.is_in_body = not is_end
         body = b"".join(self._body)
         self._body.clear()
-        self.is_in_body = not self._is_complete
-        self._framing = 0 if body else self._framing + size
-        if self._framing > self._max_head_bytes:
-            raise InvalidRequestError
         return body
+
+    def _measure_part(self) -> tuple[int, bool]:
+        """Return the number of received bytes that belong to the body or the chunk, and whether they are all."""
+        size = min(self.missing, len(self.received))
+        self.missing -= size
+        return size, not self.missing
+
+    def _measure_chunks(self) -> tuple[int, bool]:
+        """Return the number of received bytes that belong to the body, without a part of a line, and whether it ends.
+
+        llhttp parses the lines too; here they only show where the body ends.
+        """
+        received, (at, _) = self.received, self._measure_part()
+        while at < len(received):
+            line = _CHUNK_LINE.match(received, at)
+            if line is None:
+                size, end = 0, -1
+                if received.find(b"\n", at) >= 0:
+                    raise InvalidRequestError
+            else:
+                size, end = int(line[1], 16), line.end()
+                if not size:
+                    end = received.find(_EMPTY_LINE, end - len(_LINE_END))
+            if (len(received) if end < 0 else end) - at > self._max_head_bytes:
+                raise InvalidRequestError
+            if end < 0:
+                break
+            if not size:
+                return end + len(_EMPTY_LINE), True
+            end += size + len(_LINE_END)
+            self.missing = max(0, end - len(received))
+            at = min(end, len(received))
+        return at, False
 
     def _parse_head(self, size: int) -> None:
         head = self.received[:size]
@@ -147,14 +177,14 @@ class RequestParser:
         hosts = names.count(b"host")
         if not self._is_head_complete or hosts > 1 or not (hosts or is_old):
             raise InvalidRequestError
-        self._rest, self._framing = 0, 0
+        self.missing, self._is_chunked = 0, False
         if b"content-length" in names:
-            self._rest = int(headers[names.index(b"content-length")][1])
+            self.missing = int(headers[names.index(b"content-length")][1])
         elif b"transfer-encoding" in names:
             codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
             if codings != [b"chunked"] or is_old:
                 raise InvalidRequestError
-            self._rest = None
+            self._is_chunked = True
         expects_continue = b"expect" in names and headers[names.index(b"expect")][1].lower() == b"100-continue"
         self._headers = []  # for the fields of a trailer
         self.is_in_body = not self._is_complete
