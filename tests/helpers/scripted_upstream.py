@@ -1,5 +1,6 @@
-"""An upstream whose tools behave as their names say: `scripted_upstream.py TRANSPORT VERSION LOG`.
+"""An upstream whose tools behave as their names say: `scripted_upstream.py TRANSPORT VERSION LOG [PROPERTIES]`.
 
+With PROPERTIES, it lists also a tool with this number of arguments that clients repeat in HTTP headers.
 TRANSPORT is `stdio`, `json` (HTTP with JSON bodies) or `sse` (HTTP with event streams); over HTTP it prints its port.
 Each line of LOG is a JSON array: a message that came, and its HTTP headers; `["opened", PORT]` for each connection over
 HTTP; `["closed", ID]` if the client closed the connection of a request over HTTP before its response.
@@ -19,6 +20,9 @@ STAMP = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if IS_MO
 HEADED = {"type": "object", "properties": {"place": {"type": "string", "x-mcp-header": "Place"}}}
 TOOLS = [{"name": "echo", "inputSchema": HEADED}, {"name": "other", "inputSchema": {"type": "object"}}]
 INFO = {"name": "scripted", "version": "1"}
+for count in map(int, sys.argv[4:]):
+    WIDE = {f"p{n}": {"type": "string", "x-mcp-header": f"H{n}"} for n in range(count)}
+    TOOLS.append({"name": "wide", "inputSchema": {"type": "object", "properties": WIDE}})
 
 Send = Callable[[dict[str, Any]], None]
 """Sends a message to the client."""

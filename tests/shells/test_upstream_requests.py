@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import mcp_types as types
 import pytest
 
@@ -27,7 +29,7 @@ from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamP
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection import ReconnectingConnection
-from mcp_mirror.upstreams.connection_settings import ConnectionSettings
+from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
@@ -105,8 +107,10 @@ async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[Ins
 
 
 @asynccontextmanager
-async def endpoint_of(transport: str, version: str, log: Path) -> AsyncIterator[StdioEndpoint | HttpEndpoint]:
-    arguments = ("-S", "-E", str(SCRIPT), transport, version, str(log))
+async def endpoint_of(
+    transport: str, version: str, log: Path, *more: str
+) -> AsyncIterator[StdioEndpoint | HttpEndpoint]:
+    arguments = ("-S", "-E", str(SCRIPT), transport, version, str(log), *more)
     if transport == "stdio":
         yield StdioEndpoint(sys.executable, arguments)
         return
@@ -119,18 +123,20 @@ async def endpoint_of(transport: str, version: str, log: Path) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def connected(transport: str, version: str, folder: Path, **policy: Any) -> AsyncIterator[Setup]:
+async def connected(
+    transport: str, version: str, folder: Path, *more: str, examine: Examine = examined, **policy: Any
+) -> AsyncIterator[Setup]:
     log = folder / "received"
     info = types.Implementation(name="us", version="0")
     with Spool(WirePolicy(), folder) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
-        async with endpoint_of(transport, version, log) as endpoint, anyio.create_task_group() as tasks:
+        async with endpoint_of(transport, version, log, *more) as endpoint, anyio.create_task_group() as tasks:
             settings = UpstreamPolicy("up", endpoint, **policy)
             scanner, redactor = FrameScanner(child_watchdog, spool), Redactor(endpoint)
             limiter = UpstreamLimiter("up", settings.bounds)
             owner = ConnectionOwner(lambda _: None, lambda *_: None, capabilities=CAPABILITIES)
             connection = ReconnectingConnection(
                 ConnectionSettings(
-                    settings, spool, child_watchdog, info, redactor, examined, scanner.open_list, limiter
+                    settings, spool, child_watchdog, info, redactor, examine, scanner.open_list, limiter
                 ),
                 owner,
             )
@@ -331,6 +337,27 @@ async def test_progress_comes_in_order_and_before_the_result(connect: Connect) -
         assert [(method, params["progress"]) for method, params in channel.received] == [
             ("notifications/progress", number) for number in range(3)
         ]
+
+
+@pytest.mark.parametrize("transport", ["json", "sse"])
+async def test_a_schema_with_many_headers_does_not_stall_the_event_loop(transport: str, tmp_path: Path) -> None:
+    turns = [time.thread_time()]
+
+    async def watch() -> None:
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns.append(time.thread_time())
+
+    async def examine(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
+        return await examined(policy, [item for item in items if len(item) < 1000])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        async with connected(transport, NEW, tmp_path, "60000", examine=examine) as setup:
+            text = text_of(await setup.call("echo", arguments={"place": "Bonn"}))
+        tasks.cancel_scope.cancel()
+    assert json.loads(text)[1]["mcp-param-place"] == "Bonn"
+    assert max(later - earlier for earlier, later in pairwise(turns)) < 0.08
 
 
 async def test_a_header_mismatch_is_tried_once_more_after_a_new_listing(connect: Connect) -> None:

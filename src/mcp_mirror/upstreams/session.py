@@ -6,7 +6,7 @@ the upstream sent. A session does not interpret results.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from itertools import count
@@ -14,6 +14,7 @@ from secrets import token_hex
 from typing import Any, Final, Literal
 
 import anyio
+import anyio.to_thread
 import mcp_types as types
 import msgspec
 from mcp import Client, MCPError
@@ -154,7 +155,7 @@ class UpstreamSession:
 
     async def list_tools(self) -> Listing:
         """Read all pages of the tools, and return them with the server's description."""
-        page = await self.list_all("tools/list", "tools") if self.offers("tools") else Page()
+        page = await self._list_tools() if self.offers("tools") else Page()
         cut = f"Upstream {self.name!r} lists more tools than {page.cut} allows. The gateway does not serve the rest."
         info = self.client.server_info
         examined = await self._settings.examine(self.policy, page.items)
@@ -170,6 +171,13 @@ class UpstreamSession:
             size=page.size,
             info=info.model_dump(by_alias=True, mode="json", include=_IDENTITY, exclude_none=True) if info else {},
         )
+
+    async def _list_tools(self) -> Page:
+        """Read all pages of the tools, and note which of their arguments go into headers."""
+        page = await self.list_all("tools/list", "tools")
+        if self._headers is not None and self.is_stateless:
+            await anyio.to_thread.run_sync(self._headers.note_tools, page.items)
+        return page
 
     async def list_all(self, method: str, member: str, channel: ClientChannel | None = None) -> Page:
         """Read all pages of a list.
@@ -201,9 +209,7 @@ class UpstreamSession:
         """
         limit = self.policy.bounds.max_listing_bytes
         if isinstance(response, Mapping):
-            await take_sliced(
-                page.add(self._note_headers(method, open_array(response.get(member, b"[]")) or []), limit)
-            )
+            await take_sliced(page.add(open_array(response.get(member, b"[]")) or [], limit))
             return response
         with response:
             try:
@@ -215,16 +221,9 @@ class UpstreamSession:
                 raise build_refusal(self._settings, method, refused, is_content_hidden=False)
             text, offsets = memoryview(opened.whole), iter(opened.bounds)
             items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
-            await take_sliced(page.add(self._note_headers(method, items), limit))
+            await take_sliced(page.add(items, limit))
             page.cut = page.cut or opened.cut
             return opened.members
-
-    def _note_headers(self, method: str, items: Iterable[Buffer]) -> Iterator[Buffer]:
-        """Yield the items of a list; note which arguments of tools go into headers."""
-        for item in items:
-            if self._headers is not None and method == "tools/list":
-                self._headers.note_tool(item)
-            yield item
 
     async def request(self, request: UpstreamRequest, channel: ClientChannel | None = None) -> RawResponse:
         """Send a request, and relay the notifications and requests that the server sends about it to the caller.
@@ -340,7 +339,7 @@ class UpstreamSession:
                 raise
             # The schema that the headers come from has changed: read it again before the second attempt.
             with limit.cancelling():
-                await self.list_all("tools/list", "tools")
+                await self._list_tools()
             pending.headers = headers.build(request.method, request.shown)
             await self._bypass.exchange(pending, limit)
 

@@ -4,7 +4,7 @@ Requests of protocol version 2026-07-28 name their method, and the tool, prompt 
 arguments into headers too (`x-mcp-header`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +23,8 @@ from mcp_mirror.types import Buffer
 
 _MARK: Final = b'"x-mcp-header"'
 """The schema keyword of arguments that are mirrored into headers."""
+_MAX_BYTES: Final = 4 << 20
+"""Bytes of the definitions with that keyword that are read, of one listing."""
 
 
 class _Tool(msgspec.Struct):
@@ -36,21 +38,30 @@ class RequestHeaders:
     def __init__(self, version: str, *, is_stateless: bool) -> None:
         self._version = {MCP_PROTOCOL_VERSION_HEADER: version}
         self._is_stateless = is_stateless
-        self._arguments: dict[str, Mapping[tuple[str, ...], str]] = {}
+        self._arguments: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         """By tool: the headers of its arguments, by their locations."""
 
-    def note_tool(self, raw: Buffer) -> None:
-        """Note which arguments of a listed tool go into headers; none if its annotations are not valid."""
-        if not self._is_stateless or (_MARK not in bytes(raw) and not self._arguments):
-            return
-        try:
-            tool = msgspec.json.decode(raw, type=_Tool)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return
-        if find_invalid_x_mcp_header(tool.schema) is None and (headers := x_mcp_header_map(tool.schema)):
-            self._arguments[tool.name] = headers
-        else:
-            self._arguments.pop(tool.name, None)
+    def note_tools(self, listed: Iterable[Buffer]) -> None:
+        """Note which arguments of the listed tools go into headers; none of tools whose annotations are not valid.
+
+        Run it in a thread: large schemas take seconds.
+
+        Args:
+            listed: The tools, JSON text.
+        """
+        found: dict[str, Mapping[tuple[str, ...], str]] = {}
+        left = _MAX_BYTES
+        for raw in listed:
+            if len(raw) > left or _MARK not in bytes(raw):
+                continue
+            left -= len(raw)
+            try:
+                tool = msgspec.json.decode(raw, type=_Tool)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                continue
+            if find_invalid_x_mcp_header(tool.schema) is None:
+                found[tool.name] = x_mcp_header_map(tool.schema)
+        self._arguments = found
 
     def build(self, method: str, shown: Mapping[str, Any]) -> Mapping[str, str]:
         """Return the headers of a request."""
