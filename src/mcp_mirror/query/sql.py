@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcp_mirror.query.sql_tables import Table, load_table
 from mcp_mirror.security.sanitize import sanitize
-from mcp_mirror.system.files import map_file, write_all
-from mcp_mirror.types import Buffer, FileSpan
+from mcp_mirror.system.files import map_span, write_all
+from mcp_mirror.types import Buffer
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -110,12 +110,17 @@ class _FailedError(Exception):
         self.failure = failure
 
 
+def import_database() -> None:
+    """Import the database, which takes longer than most queries."""
+    import duckdb  # noqa: F401, PLC0415  # an extra
+
+
 def run_sql(query: SqlQuery) -> SqlResult | SqlFailure | FileRemoved:
     """Load the tables, run the query and return its rows."""
     import duckdb  # noqa: PLC0415  # an extra
 
     try:
-        blobs = [_read_value(one.value) for one in query.tables]
+        blobs = [map_span(one.value) for one in query.tables]
     except OSError:
         return FileRemoved()
     with open_database() as database:
@@ -153,12 +158,6 @@ def lock_database(database: "DuckDBPyConnection") -> None:
     """Take away files, network, extensions and changes of the configuration."""
     database.execute("SET enable_external_access = false")
     database.execute("SET lock_configuration = true")
-
-
-def _read_value(value: FileSpan | bytes) -> Buffer:
-    if isinstance(value, bytes):
-        return value
-    return map_file(value.path)[value.span.start : value.span.stop]
 
 
 def _check_query(database: "DuckDBPyConnection", query: SqlQuery) -> None:

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.types import Buffer
+from mcp_mirror.types import Buffer, FileSpan
 
 _logger = logging.getLogger(__name__)
 
@@ -307,6 +307,11 @@ def map_file(path: Path | str) -> memoryview:
     """Memory-map a file for reading. The map stays readable after the file is removed."""
     with Path(path).open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def map_span(value: FileSpan | Buffer) -> Buffer:
+    """Memory-map a value that is in a file; other values are returned as they are."""
+    return map_file(value.path)[value.span.start : value.span.stop] if isinstance(value, FileSpan) else value
 
 
 def write_all(file: int, data: Buffer) -> None:

@@ -2,7 +2,7 @@
 
 import ctypes
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ from mcp_mirror.payload.json_rpc import (
 )
 from mcp_mirror.payload.json_spans import Miss, locate, text_pieces, trim
 from mcp_mirror.query.indexes import find_item, keep_indexes
-from mcp_mirror.system.files import map_file
+from mcp_mirror.system.files import map_file, map_span
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 
 _LIST_VALUES: Final = 4_000_000
@@ -41,58 +41,12 @@ _SMALL: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """Processes a response in a file."""
-
-    path: str
-    options: ProcessingOptions
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Reads the members of a result in a file."""
-
-    path: str
-    max_depth: int
-
-
-@dataclass(frozen=True, slots=True)
-class Find:
-    """Finds the pointers in arguments, at most `most`."""
-
-    arguments: FileSpan | bytes
-    known: frozenset[str]
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
-class Locate:
-    """Follows JSON Pointer tokens from a value."""
-
-    value: FileSpan | bytes
-    tokens: Location
-
-
-@dataclass(frozen=True, slots=True)
-class OpenList:
-    """Splits a page of a list that is in a file."""
-
-    path: str
-    member: str
-    most: int
-    max_depth: int
-
-
-@dataclass(frozen=True, slots=True)
 class ListBounds:
     """The offsets of the items of a page, and its small members."""
 
     bounds: "array[int]"
     members: Mapping[str, bytes]
     cut: str | None
-
-
-Job = Scan | Open | Find | Locate | OpenList
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,72 +57,63 @@ class Scanned:
     members: Mapping[str, FileSpan]
 
 
-def find(arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
+def run_job(job: Callable[[], object]) -> object:
+    """Run a job, one of the functions below with its arguments. Returns its result, or the error."""
+    try:
+        return job()
+    except (WireError, ToolError) as error:
+        return error
+    except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
+        return WireError(f"The message cannot be read: {type(error).__name__}.")
+
+
+def find(arguments: FileSpan | Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
     """Find the pointers in arguments.
 
     Raises:
         ToolError: There are more than `most`.
     """
-    found = find_pointers(arguments, known)
+    found = find_pointers(map_span(arguments), known)
     check_pointer_count(found, most)
     return found
 
 
-def run_job(job: Job) -> object:
-    """Run a job. Returns its result, or the error."""
+def locate_in(value: FileSpan | bytes, tokens: Location) -> Span | Miss | None:
+    """Follow JSON Pointer tokens from a value; None if its file no longer exists."""
+    if isinstance(value, bytes):
+        return locate(value, tokens, find_item=find_item)
     try:
-        match job:
-            case Scan():
-                result: object = _scan(job)
-            case Open():
-                result = _open(job)
-            case OpenList():
-                result = _open_list(job)
-            case Find():
-                result = find(_read(job.arguments), job.known, job.most)
-            case Locate():
-                result = _locate(job)
-    except (WireError, ToolError) as error:
-        return error
-    except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
-        return WireError(f"The message cannot be read: {type(error).__name__}.")
-    return result
-
-
-def _locate(job: Locate) -> Span | Miss | None:
-    if isinstance(job.value, bytes):
-        return locate(job.value, job.tokens, find_item=find_item)
-    try:
-        blob = _read(job.value)
+        blob = map_span(value)
     except FileNotFoundError:
         return None
-    with keep_indexes(job.value):
-        return locate(blob, job.tokens, find_item=find_item)
+    with keep_indexes(value):
+        return locate(blob, tokens, find_item=find_item)
 
 
-def _read(value: FileSpan | bytes) -> Buffer:
-    """The bytes of a value."""
-    return value if isinstance(value, bytes) else map_file(value.path)[value.span.start : value.span.stop]
-
-
-def _open(job: Open) -> Mapping[str, FileSpan] | RejectedFrame:
-    files = _Files(job.path)
-    members = read_result_members(files.frame, job.max_depth)
+def open_members(path: str, max_depth: int) -> Mapping[str, FileSpan] | RejectedFrame:
+    """Read the members of a result in a file."""
+    files = _Files(path)
+    members = read_result_members(files.frame, max_depth)
     return members if isinstance(members, RejectedFrame) else files.locate_members(members)
 
 
-def _open_list(job: OpenList) -> ListBounds | RejectedFrame:
-    frame = map_file(job.path)
+def open_list(path: str, member: str, most: int) -> ListBounds | RejectedFrame:
+    """Split a page of a list that is in a file.
+
+    Raises:
+        WireError: The frame is not a JSON-RPC response, or has too many values.
+    """
+    frame = map_file(path)
     if has_more_values(frame, _LIST_VALUES):
         raise WireError(f"The list has more than {_LIST_VALUES:,} members and items.")
-    members = read_result_members(frame, job.max_depth)
+    members = read_result_members(frame)
     if isinstance(members, RejectedFrame):
         return members
     start, size, bounds, cut = _find_address(frame), 0, array("Q"), None
-    for item in open_array(members.get(job.member, b"[]")) or []:
+    for item in open_array(members.get(member, b"[]")) or []:
         size += len(item)
-        if size > job.most:
-            cut = f"`limits.max_listing_bytes` ({job.most:,})"
+        if size > most:
+            cut = f"`limits.max_listing_bytes` ({most:,})"
             break
         if len(bounds) == 2 * _LIST_ITEMS:
             cut = f"{_LIST_ITEMS:,} items in a page"
@@ -179,9 +124,10 @@ def _open_list(job: OpenList) -> ListBounds | RejectedFrame:
     return ListBounds(bounds, small, cut)
 
 
-def _scan(job: Scan) -> Scanned | RejectedFrame:
-    files = _Files(job.path)
-    result = process_frame(files.frame, job.options, job.options.estimate, files.decode)
+def scan(path: str, options: ProcessingOptions) -> Scanned | RejectedFrame:
+    """Process a response in a file."""
+    files = _Files(path)
+    result = process_frame(files.frame, options, options.estimate, files.decode)
     if isinstance(result, RejectedFrame):
         return result
     captured = result.captured

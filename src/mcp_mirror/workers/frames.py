@@ -4,7 +4,7 @@ Requests and responses contain file names and offsets, not the bytes of values.
 """
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -23,12 +23,11 @@ from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool, SpooledFrame
-from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.files import map_file
+from mcp_mirror.system.files import map_file, map_span
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 from mcp_mirror.workers.exchange import ExchangeFiles
-from mcp_mirror.workers.frame_jobs import Find, Job, Locate, Open, OpenList, Scan, Scanned, find, run_job
+from mcp_mirror.workers.frame_jobs import Scanned, find, locate_in, open_list, open_members, run_job, scan
 from mcp_mirror.workers.pool import PoolSize, WorkerDiedError, WorkerPool
 
 _SIZE: Final = PoolSize(processes=2, per_principal=2)
@@ -71,7 +70,7 @@ class FrameScanner:
             WireError: The frame is not a JSON-RPC response, or exceeds a limit.
             UpstreamError: The worker process died.
         """
-        answer = await self._run(Scan(str(frame.path), options))
+        answer = await self._run(partial(scan, str(frame.path), options))
         return answer if isinstance(answer, RejectedFrame) else _map_result(answer)
 
     async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | RejectedFrame:
@@ -81,7 +80,8 @@ class FrameScanner:
             WireError: The frame is not a JSON-RPC response.
             UpstreamError: The worker process died.
         """
-        answer: Mapping[str, FileSpan] | RejectedFrame = await self._run(Open(str(frame.path), max_depth))
+        job = partial(open_members, str(frame.path), max_depth)
+        answer: Mapping[str, FileSpan] | RejectedFrame = await self._run(job)
         return answer if isinstance(answer, RejectedFrame) else _map_spans(answer)
 
     async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | RejectedFrame:
@@ -96,7 +96,7 @@ class FrameScanner:
             WireError: The frame is not a JSON-RPC response, or has too many values.
             UpstreamError: The worker process died.
         """
-        answer = await self._run(OpenList(str(frame.path), member, most, MAX_DEPTH))
+        answer = await self._run(partial(open_list, str(frame.path), member, most))
         if isinstance(answer, RejectedFrame):
             return answer
         return OpenedList(frame.view, answer.bounds, answer.members, answer.cut)
@@ -113,7 +113,8 @@ class FrameScanner:
         if not await _has_candidates_in_slices(arguments):
             return ()
         with ExchangeFiles(self._spool) as files:
-            found: tuple[Pointer | EscapedPath, ...] = await self._run(Find(await files.place(arguments), known, most))
+            job = partial(find, await files.place(arguments), known, most)
+            found: tuple[Pointer | EscapedPath, ...] = await self._run(job)
         return found
 
     async def locate(self, file: FileSpan, tokens: Location) -> Span | Miss | None:
@@ -124,7 +125,7 @@ class FrameScanner:
         Raises:
             UpstreamError: The worker process died.
         """
-        found: Span | Miss | None = await self._run(Locate(file, tokens))
+        found: Span | Miss | None = await self._run(partial(locate_in, file, tokens))
         return found
 
     async def locate_sent(self, blob: Buffer, tokens: Location) -> Span | Miss:
@@ -136,14 +137,14 @@ class FrameScanner:
         if len(blob) <= _LOCATED:
             return await anyio.to_thread.run_sync(locate, blob, tokens)
         with ExchangeFiles(self._spool) as files:
-            found: Span | Miss = await self._run(Locate(await files.place(blob), tokens))
+            found: Span | Miss = await self._run(partial(locate_in, await files.place(blob), tokens))
         return found
 
     async def aclose(self) -> None:
         """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _run(self, job: Job) -> Any:
+    async def _run(self, job: Callable[[], object]) -> Any:
         try:
             answer = await self._pool.run("", partial(run_job, job), None)
         except WorkerDiedError:
@@ -167,7 +168,7 @@ def _map_result(scanned: Scanned) -> ProcessedResult:
     """The processed result with its bytes memory-mapped from their files."""
 
     def with_bytes(draft: Draft | None) -> Draft | None:
-        return replace(draft, blob=_map_spans({"": draft.file})[""]) if draft and draft.file else draft
+        return replace(draft, blob=map_span(draft.file)) if draft and draft.file else draft
 
     captured = scanned.result.captured
     captured = msgspec.structs.replace(

@@ -4,9 +4,9 @@ A long query must neither delay other calls nor run without end. A query in a th
 process is killed. This module must not know the kinds of queries.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import anyio.to_thread
@@ -18,7 +18,7 @@ from mcp_mirror.system.files import map_file
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.exchange import ExchangeFiles
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
-from mcp_mirror.workers.query_jobs import Answer_co, FileRemoved, InResultFile, Query, QueryJob, run_query
+from mcp_mirror.workers.query_jobs import Answer_co, FileRemoved, InResultFile, Query, run_query, run_query_job
 
 _AT_ONCE: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""
@@ -59,7 +59,7 @@ class QueryRunner:
             ToolError: The query failed, or its deadline passed.
         """
         if file and len(blob) > _IN_THREAD:
-            answer = await self._run_in_worker(QueryJob(file, query, seconds), principal)
+            answer = await self._run_in_worker(partial(run_query_job, file, query, seconds), seconds, principal)
             if not isinstance(answer, FileRemoved):
                 return answer  # type: ignore[no-any-return]  # the query's result
         if len(blob) <= _AT_ONCE:
@@ -76,18 +76,17 @@ class QueryRunner:
         """
         with ExchangeFiles(self._spool) as files:
             result_file = files.new_result_path()
-            job = QueryJob(await files.place(blob, file), query, seconds, result_file)
-            answer = await self._run_in_worker(job, principal)
+            run = partial(run_query_job, query=query, seconds=seconds, result_file=result_file)
+            answer = await self._run_in_worker(partial(run, await files.place(blob, file)), seconds, principal)
             if isinstance(answer, FileRemoved):
-                answer = await self._run_in_worker(replace(job, value=await files.place(blob)), principal)
+                answer = await self._run_in_worker(partial(run, await files.place(blob)), seconds, principal)
             yield map_file(result_file) if isinstance(answer, InResultFile) else answer
 
     async def aclose(self) -> None:
         """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _run_in_worker(self, job: QueryJob, principal: str) -> Any:
-        seconds = job.seconds
+    async def _run_in_worker(self, job: Callable[[], object], seconds: float, principal: str) -> Any:
         try:
             answer = await self._pool.run(principal, job, seconds + _GRACE, seconds + _GRACE)
         except BusyPoolError:

@@ -3,15 +3,14 @@
 import gc
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.query.indexes import keep_indexes
-from mcp_mirror.system.files import map_file
+from mcp_mirror.system.files import map_span
 from mcp_mirror.types import Buffer, FileSpan
 
 Answer_co = TypeVar("Answer_co", covariant=True)
@@ -27,43 +26,40 @@ class Query(Protocol[Answer_co]):
         """Run the query; `is_over` is true after its deadline."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryJob:
-    """One query of a value."""
+def run_query_job(value: FileSpan | bytes, query: Query[Any], seconds: float, result_file: str = "") -> object:
+    """Run a query in the worker process.
 
-    value: FileSpan | bytes
-    query: Query[Any]
-    seconds: float
-    result_file: str = ""
-    """A new file for a large result; empty for queries with small results."""
+    Args:
+        value: The value.
+        query: The query.
+        seconds: The deadline.
+        result_file: A new file for a large result; empty for queries with small results.
 
-    def __call__(self) -> object:
-        """Run the query in the worker process."""
-        result = self._run()
-        if self.result_file and isinstance(result, bytes) and len(result) > _INLINE_BYTES:
-            with suppress(OSError):  # a full disk
-                Path(self.result_file).write_bytes(result)
-                return InResultFile()
-        return result
+    Returns:
+        The result, `FileRemoved`, `InResultFile`, or the error.
+    """
+    result = _run(value, query, seconds)
+    if result_file and isinstance(result, bytes) and len(result) > _INLINE_BYTES:
+        with suppress(OSError):  # a full disk
+            Path(result_file).write_bytes(result)
+            return InResultFile()
+    return result
 
-    def _run(self) -> object:
-        sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
-        gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
-        try:
-            value = self.value
-            if isinstance(value, FileSpan):
-                blob = map_file(value.path)[value.span.start : value.span.stop]
-                with keep_indexes(value):
-                    return run_query(blob, self.query, self.seconds)
-            return run_query(value, self.query, self.seconds)
-        except MirrorError as error:
-            return error
-        except OSError:
-            return FileRemoved()
-        except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
-            return ToolError(f"The query failed: {type(error).__name__}.")
-        finally:
-            gc.enable()
+
+def _run(value: FileSpan | bytes, query: Query[Any], seconds: float) -> object:
+    sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
+    gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
+    try:
+        with keep_indexes(value) if isinstance(value, FileSpan) else nullcontext():
+            return run_query(map_span(value), query, seconds)
+    except MirrorError as error:
+        return error
+    except OSError:
+        return FileRemoved()
+    except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
+        return ToolError(f"The query failed: {type(error).__name__}.")
+    finally:
+        gc.enable()
 
 
 class FileRemoved:

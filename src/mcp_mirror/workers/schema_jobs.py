@@ -2,7 +2,6 @@
 
 import json
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -28,33 +27,20 @@ def read_tool(text: bytes) -> dict[str, Any]:
     return tool if isinstance(tool, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """Examines a tool. The first one of a process comes after `prepare_examination`."""
+def examine(text: bytes, bounds: UpstreamBounds) -> "InspectedTool":
+    """Examine a tool without compiling its schema. The first call of a process comes after `prepare_examination`."""
+    from mcp_mirror.core.tool_inspection import inspect_definition  # noqa: PLC0415  # see `prepare_examination`
 
-    text: bytes
-    bounds: UpstreamBounds
-
-    def __call__(self) -> "InspectedTool":
-        """Examine a tool without compiling its schema."""
-        from mcp_mirror.core.tool_inspection import inspect_definition  # noqa: PLC0415  # see `prepare_examination`
-
-        return inspect_definition(read_tool(self.text), self.bounds)
+    return inspect_definition(read_tool(text), bounds)
 
 
-@dataclass(frozen=True, slots=True)
-class TrialCompilation:
-    """Finds out whether the schema of a tool can be compiled in time."""
-
-    text: bytes
-
-    def __call__(self) -> str | None:
-        """Compile the schema of a tool. Returns the error, or None."""
-        try:
-            compile_check(read_tool(self.text)["inputSchema"])
-        except ValueError as error:
-            return str(error)
-        return None
+def try_compilation(text: bytes) -> str | None:
+    """Compile the schema of a tool, to see whether this ends in time. Returns the error, or None."""
+    try:
+        compile_check(read_tool(text)["inputSchema"])
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def prepare() -> None:
@@ -74,34 +60,20 @@ _checks: OrderedDict[bytes, Check] = OrderedDict()
 """Compiled schemas by digest, in the order of their last use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compilation:
-    """Compiles a schema for validations."""
-
-    digest: bytes
-    schema: bytes
-
-    def __call__(self) -> None:
-        """Compile a schema and cache it."""
-        schema: Schema = json.loads(self.schema)
-        _checks[self.digest] = compile_check(schema)
-        if len(_checks) > _COMPILED:
-            _checks.popitem(last=False)
+def compile_schema(digest: bytes, schema: bytes) -> None:
+    """Compile a schema for validations, and cache it."""
+    parsed: Schema = json.loads(schema)
+    _checks[digest] = compile_check(parsed)
+    if len(_checks) > _COMPILED:
+        _checks.popitem(last=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
-    """Validates the arguments of a call."""
-
-    digest: bytes
-    arguments: bytes
-
-    def __call__(self) -> str | NotCompiled | None:
-        """The error in the arguments; None if they are valid."""
-        if self.digest not in _checks:
-            return NotCompiled()
-        _checks.move_to_end(self.digest)
-        try:
-            return _checks[self.digest](json.loads(self.arguments))
-        except (ValueError, RecursionError):
-            return None
+def validate(digest: bytes, arguments: bytes) -> str | NotCompiled | None:
+    """The error in the arguments of a call; None if they are valid."""
+    if digest not in _checks:
+        return NotCompiled()
+    _checks.move_to_end(digest)
+    try:
+        return _checks[digest](json.loads(arguments))
+    except (ValueError, RecursionError):
+        return None

@@ -9,6 +9,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -23,14 +24,14 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool
 from mcp_mirror.workers.schema_jobs import (
-    Compilation,
-    Examination,
     NotCompiled,
-    TrialCompilation,
-    Validation,
+    compile_schema,
+    examine,
     prepare,
     prepare_examination,
     read_tool,
+    try_compilation,
+    validate,
 )
 
 _logger = logging.getLogger(__name__)
@@ -131,10 +132,10 @@ class SchemaWorkers:
             async with self._pool.reserve(f"upstream {listing.policy.name}", listing.seconds_left) as run:
                 await run(prepare_examination, listing.seconds_left)
                 is_begun = True
-                found = await run(Examination(bytes(item), listing.policy.bounds), _EXAMINATION)
+                found = await run(partial(examine, bytes(item), listing.policy.bounds), _EXAMINATION)
                 if (checked := compile_if_cheap(found)) is not None:
                     return checked, True
-                wrong = await run(TrialCompilation(bytes(item)), _COMPILATION)
+                wrong = await run(partial(try_compilation, bytes(item)), _COMPILATION)
                 return (reject_schema(found, wrong) if wrong else found), True
         except PoolError as error:
             is_lasting = is_begun and not isinstance(error, PreemptedError)
@@ -168,10 +169,10 @@ class SchemaWorkers:
             return None
         try:
             async with self._pool.reserve(principal, _DEADLINE) as run:
-                error = await run(Validation(digest, arguments), _DEADLINE)
+                error = await run(partial(validate, digest, arguments), _DEADLINE)
                 if isinstance(error, NotCompiled):
-                    await run(Compilation(digest, schema), _COMPILATION)
-                    error = await run(Validation(digest, arguments), _DEADLINE)
+                    await run(partial(compile_schema, digest, schema), _COMPILATION)
+                    error = await run(partial(validate, digest, arguments), _DEADLINE)
         except (BusyPoolError, PreemptedError):
             return None
         except PoolError as failure:

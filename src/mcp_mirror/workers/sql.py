@@ -7,19 +7,19 @@ DuckDB keeps memory after a query. Large values and results cross as files, so t
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.query.sql import FileRemoved, SqlFailure, SqlQuery, SqlResult
+from mcp_mirror.query.sql import FileRemoved, SqlFailure, SqlQuery, SqlResult, import_database, run_sql
 from mcp_mirror.query.sql_tables import Table
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import map_file
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.exchange import ExchangeFiles
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
-from mcp_mirror.workers.sql_jobs import SqlJob, prepare
 
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
 
@@ -55,7 +55,7 @@ class SqlWorkers:
     """The pool of worker processes."""
 
     def __init__(self, child_watchdog: ChildWatchdog) -> None:
-        self._pool = WorkerPool(child_watchdog, _SIZE, prepare)
+        self._pool = WorkerPool(child_watchdog, _SIZE, import_database)
 
     @asynccontextmanager
     async def run(self, call: SqlCall, spool: Spool) -> AsyncIterator[Buffer | SqlFailure]:
@@ -88,7 +88,7 @@ class SqlWorkers:
     async def _run(
         self, call: SqlCall, tables: tuple[Table, ...], result_file: Path
     ) -> SqlResult | SqlFailure | FileRemoved:
-        job = SqlJob(SqlQuery(call.sql, tables, call.max_bytes, str(result_file)))
+        job = partial(run_sql, SqlQuery(call.sql, tables, call.max_bytes, str(result_file)))
         limit = f"{call.seconds:g} s (`memory_tools.timeout`)"
         try:
             return await self._pool.run(call.principal, job, call.seconds, call.seconds)
