@@ -1,13 +1,11 @@
 """Concurrency limits with fair queues, and rate limits with token buckets.
 
-Waiters are admitted round-robin by key (a principal), however many calls each key has in the queue. `PrincipalLimiter`
-and `UpstreamLimiter` combine both for one owner. This module must not know tools or protocols.
+`PrincipalLimiter` and `UpstreamLimiter` combine both for one owner. This module must not know tools or protocols.
 """
 
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -15,6 +13,7 @@ import anyio
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import BusyError, UpstreamError
 from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.system.fair_queue import FairQueue
 
 _OWNER: Final = "This client"
 """A principal in error messages, which its client reads."""
@@ -44,11 +43,6 @@ class Queue:
     seconds: float
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    is_admitted: anyio.Event = field(default_factory=anyio.Event)
-
-
 class ConcurrencyLimiter:
     """A concurrency limit with a bounded, fair waiting queue."""
 
@@ -63,24 +57,17 @@ class ConcurrencyLimiter:
         self._bound = bound
         self._queue = queue
         self._owner = owner
-        self._running: dict[str, int] = {}
-        """Running calls by key."""
-        self._total = 0
-        """Running calls."""
-        self._waiting: dict[str, deque[_Waiter]] = {}
-        """Waiters by key, in the order of admission."""
-        self._shares: dict[str, int] = {}
-        """The concurrency limit of each waiting key."""
+        self._calls = FairQueue(bound.most)
 
     @property
     def is_idle(self) -> bool:
         """Whether no call runs or waits."""
-        return not self._running and not self._waiting
+        return self._calls.is_idle
 
     @property
     def waiting_count(self) -> int:
         """The number of calls in the queue."""
-        return sum(map(len, self._waiting.values()))
+        return self._calls.waiting_count
 
     @asynccontextmanager
     async def acquire(self, key: str, *, is_shared: bool = False) -> AsyncIterator[None]:
@@ -103,62 +90,19 @@ class ConcurrencyLimiter:
             BusyError: The queue is full, or this call has waited too long.
         """
         share = max(1, self._bound.most // 2) if is_shared else self._bound.most
-        if self._waiting.get(key) or not self._has_room(key, share):
-            await self._wait(key, share)
-        else:
-            self._admit(key)
-
-    def _has_room(self, key: str, share: int) -> bool:
-        return self._total < self._bound.most and self._running.get(key, 0) < share
-
-    def _admit(self, key: str) -> None:
-        self._running[key] = self._running.get(key, 0) + 1
-        self._total += 1
-
-    async def _wait(self, key: str, share: int) -> None:
-        """Wait in the queue until this call is admitted."""
+        if self._calls.try_enter(key, share):
+            return
         if self.waiting_count >= self._queue.bound.most:
             raise self._busy_error(f"{self._queue.bound} calls wait already")
-        waiter = _Waiter()
-        self._waiting.setdefault(key, deque()).append(waiter)
-        self._shares[key] = share
-        try:
-            with anyio.move_on_after(self._queue.seconds):
-                await waiter.is_admitted.wait()
-        except BaseException:
-            self._withdraw(key, waiter)
-            raise
-        if not waiter.is_admitted.is_set():
-            self._withdraw(key, waiter)
+        if not await self._calls.wait(key, share, self._queue.seconds):
             raise self._busy_error(f"no place became free within {self._queue.seconds:g} s (`limits.queue_timeout`)")
-
-    def _withdraw(self, key: str, waiter: _Waiter) -> None:
-        if waiter.is_admitted.is_set():  # admitted while it was cancelled
-            self.release(key)
-            return
-        self._waiting[key].remove(waiter)
-        if not self._waiting[key]:
-            del self._waiting[key], self._shares[key]
 
     def release(self, key: str) -> None:
         """Free a place and admit the next waiter, round-robin by key."""
-        self._total -= 1
-        self._running[key] -= 1
-        if not self._running[key]:
-            del self._running[key]
-        for following in tuple(self._waiting) if self._waiting else ():
-            if not self._has_room(following, self._shares[following]):
-                continue
-            waiters = self._waiting.pop(following)
-            self._admit(following)
-            waiters.popleft().is_admitted.set()
-            if waiters:
-                self._waiting[following] = waiters
-            else:
-                del self._shares[following]
+        self._calls.release(key)
 
     def _busy_error(self, reason: str) -> BusyError:
-        calls = "calls" if self._total >= self._bound.most else "calls, of which one client gets half,"
+        calls = "calls" if self._calls.taken >= self._bound.most else "calls, of which one client gets half,"
         return BusyError(f"{self._owner} is busy: {self._bound} {calls} are running, and {reason}.", _SOON)
 
 

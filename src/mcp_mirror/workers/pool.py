@@ -7,10 +7,9 @@ deadline. The pool must not know the kinds of work.
 import pickle
 import subprocess
 import sys
-from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -19,6 +18,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.fair_queue import FairQueue
 from mcp_mirror.workers import child
 from mcp_mirror.workers.child import LENGTH, do_nothing, pack
 
@@ -119,11 +119,6 @@ class PoolSize:
 
 
 @dataclass(eq=False, slots=True)
-class _Waiter:
-    is_admitted: anyio.Event = field(default_factory=anyio.Event)
-
-
-@dataclass(eq=False, slots=True)
 class _Task:
     principal: str
     began: float
@@ -149,9 +144,7 @@ class WorkerPool:
         self._size = size
         self._idle: list[WorkerProcess] = []
         self._running: list[_Task] = []
-        self._admitted: Counter[str] = Counter()
-        self._waiting: dict[str, deque[_Waiter]] = {}
-        """By principal, in the order in which they are admitted."""
+        self._places = FairQueue(size.processes)
 
     async def run(
         self, principal: str, task: Callable[[], Answer], seconds: float | None, max_wait: float | None = None
@@ -224,63 +217,24 @@ class WorkerPool:
         Raises:
             BusyPoolError: No place became free in time.
         """
-        if self._has_room(principal) and not self._waiting.get(principal):
-            self._admitted[principal] += 1
-        else:
-            await self._wait(principal, max_wait)
+        share = self._size.per_principal
+        preempt = partial(self._preempt, principal)
+        if not (
+            self._places.try_enter(principal, share)
+            or await self._places.wait(principal, share, max_wait, preempt, _SHARE)
+        ):
+            raise BusyPoolError
         try:
             yield
         finally:
-            self._release(principal)
-
-    def _has_room(self, principal: str) -> bool:
-        return self._admitted.total() < self._size.processes and self._admitted[principal] < self._size.per_principal
-
-    async def _wait(self, principal: str, max_wait: float | None) -> None:
-        waiter = _Waiter()
-        self._waiting.setdefault(principal, deque()).append(waiter)
-        try:
-            with anyio.move_on_after(max_wait):
-                while not waiter.is_admitted.is_set():
-                    with anyio.move_on_after(_SHARE):
-                        await waiter.is_admitted.wait()
-                        break
-                    self._preempt(principal)
-        except BaseException:
-            self._withdraw(principal, waiter)
-            raise
-        if not waiter.is_admitted.is_set():
-            self._withdraw(principal, waiter)
-            raise BusyPoolError
+            self._places.release(principal)
 
     def _preempt(self, principal: str) -> None:
         """Stop the oldest task of another principal that has had its share, if it keeps this principal waiting."""
-        if self._admitted[principal] >= self._size.per_principal:
+        if self._places.taken_by(principal) >= self._size.per_principal:
             return
         before = anyio.current_time() - _SHARE
         others = (one for one in self._running if one.principal != principal and not one.is_preempted)
         if (oldest := next(others, None)) and oldest.began <= before:
             oldest.is_preempted = True
             oldest.scope.cancel()
-
-    def _withdraw(self, principal: str, waiter: _Waiter) -> None:
-        if waiter.is_admitted.is_set():
-            self._release(principal)
-            return
-        self._waiting[principal].remove(waiter)
-        if not self._waiting[principal]:
-            del self._waiting[principal]
-
-    def _release(self, principal: str) -> None:
-        """Admit the next waiter, round-robin by principal."""
-        self._admitted[principal] -= 1
-        if not self._admitted[principal]:
-            del self._admitted[principal]
-        for following in tuple(self._waiting):
-            if not self._has_room(following):
-                continue
-            waiters = self._waiting.pop(following)
-            self._admitted[following] += 1
-            waiters.popleft().is_admitted.set()
-            if waiters:
-                self._waiting[following] = waiters
