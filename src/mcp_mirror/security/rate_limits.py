@@ -43,7 +43,7 @@ class Queue:
     seconds: float
 
 
-class ConcurrencyLimiter:
+class ConcurrencyLimiter(FairQueue):
     """A concurrency limit with a bounded, fair waiting queue."""
 
     def __init__(self, bound: Limit, queue: Queue, owner: str) -> None:
@@ -54,20 +54,10 @@ class ConcurrencyLimiter:
             queue: The limits of the waiting queue.
             owner: The limited object in error messages, such as `Upstream 'x'`.
         """
+        super().__init__(bound.most)
         self._bound = bound
         self._queue = queue
         self._owner = owner
-        self._calls = FairQueue(bound.most)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no call runs or waits."""
-        return self._calls.is_idle
-
-    @property
-    def waiting_count(self) -> int:
-        """The number of calls in the queue."""
-        return self._calls.waiting_count
 
     @asynccontextmanager
     async def acquire(self, key: str, *, is_shared: bool = False) -> AsyncIterator[None]:
@@ -90,19 +80,15 @@ class ConcurrencyLimiter:
             BusyError: The queue is full, or this call has waited too long.
         """
         share = max(1, self._bound.most // 2) if is_shared else self._bound.most
-        if self._calls.try_enter(key, share):
+        if self.try_enter(key, share):
             return
         if self.waiting_count >= self._queue.bound.most:
             raise self._busy_error(f"{self._queue.bound} calls wait already")
-        if not await self._calls.wait(key, share, self._queue.seconds):
+        if not await self.wait(key, share, self._queue.seconds):
             raise self._busy_error(f"no place became free within {self._queue.seconds:g} s (`limits.queue_timeout`)")
 
-    def release(self, key: str) -> None:
-        """Free a place and admit the next waiter, round-robin by key."""
-        self._calls.release(key)
-
     def _busy_error(self, reason: str) -> BusyError:
-        calls = "calls" if self._calls.taken >= self._bound.most else "calls, of which one client gets half,"
+        calls = "calls" if self.taken >= self._bound.most else "calls, of which one client gets half,"
         return BusyError(f"{self._owner} is busy: {self._bound} {calls} are running, and {reason}.", _SOON)
 
 

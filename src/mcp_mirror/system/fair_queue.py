@@ -4,16 +4,14 @@ However many waiters a key has in the queue, the others take turns with it.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import anyio
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    is_admitted: anyio.Event = field(default_factory=anyio.Event)
+def _do_nothing() -> None:
+    pass
 
 
 class FairQueue:
@@ -23,8 +21,9 @@ class FairQueue:
         self.taken = 0
         """Places that are taken."""
         self._places = places
-        self._taken_by: dict[str, int] = {}
-        self._waiting: dict[str, deque[_Waiter]] = {}
+        self.taken_by: Counter[str] = Counter()
+        """Taken places by key."""
+        self._waiting: dict[str, deque[anyio.Event]] = {}
         """Waiters by key, in the order of admission."""
         self._shares: dict[str, int] = {}
         """The most places that each waiting key may take."""
@@ -32,16 +31,12 @@ class FairQueue:
     @property
     def is_idle(self) -> bool:
         """Whether no place is taken and nothing waits."""
-        return not self._taken_by and not self._waiting
+        return not self.taken_by and not self._waiting
 
     @property
     def waiting_count(self) -> int:
         """The number of waiters."""
         return sum(map(len, self._waiting.values()))
-
-    def taken_by(self, key: str) -> int:
-        """The number of places that a key has taken."""
-        return self._taken_by.get(key, 0)
 
     def try_enter(self, key: str, share: int) -> bool:
         """Take a place, which `release` frees, and return True; return False if the key must wait.
@@ -56,7 +51,12 @@ class FairQueue:
         return True
 
     async def wait(
-        self, key: str, share: int, seconds: float | None, check: Callable[[], None] | None = None, every: float = 0
+        self,
+        key: str,
+        share: int,
+        seconds: float | None,
+        check: Callable[[], None] = _do_nothing,
+        every: float = math.inf,
     ) -> bool:
         """Wait for a place, as for `try_enter`, and return True; return False if none became free in time.
 
@@ -67,51 +67,49 @@ class FairQueue:
             check: Called during the wait.
             every: Seconds between two calls of `check`.
         """
-        waiter = _Waiter()
+        waiter = anyio.Event()
         self._waiting.setdefault(key, deque()).append(waiter)
         self._shares[key] = share
+        is_admitted = False
         try:
             with anyio.move_on_after(seconds):
-                while True:
-                    with anyio.move_on_after(every if check else math.inf):
-                        await waiter.is_admitted.wait()
+                while not waiter.is_set():
+                    with anyio.move_on_after(every):
+                        await waiter.wait()
                         break
-                    if check:
-                        check()
-        except BaseException:
-            self._withdraw(key, waiter)
-            raise
-        if waiter.is_admitted.is_set():
-            return True
-        self._withdraw(key, waiter)
-        return False
+                    check()
+            is_admitted = waiter.is_set()
+        finally:
+            if not is_admitted:
+                self._withdraw(key, waiter)
+        return is_admitted
 
     def release(self, key: str) -> None:
         """Free a place and admit the next waiter, round-robin by key."""
         self.taken -= 1
-        self._taken_by[key] -= 1
-        if not self._taken_by[key]:
-            del self._taken_by[key]
+        self.taken_by[key] -= 1
+        if not self.taken_by[key]:
+            del self.taken_by[key]
         for following in tuple(self._waiting) if self._waiting else ():
             if not self._has_room(following, self._shares[following]):
                 continue
             waiters = self._waiting.pop(following)
             self._admit(following)
-            waiters.popleft().is_admitted.set()
+            waiters.popleft().set()
             if waiters:
                 self._waiting[following] = waiters
             else:
                 del self._shares[following]
 
     def _has_room(self, key: str, share: int) -> bool:
-        return self.taken < self._places and self._taken_by.get(key, 0) < share
+        return self.taken < self._places and self.taken_by[key] < share
 
     def _admit(self, key: str) -> None:
-        self._taken_by[key] = self._taken_by.get(key, 0) + 1
+        self.taken_by[key] += 1
         self.taken += 1
 
-    def _withdraw(self, key: str, waiter: _Waiter) -> None:
-        if waiter.is_admitted.is_set():  # admitted while it was cancelled
+    def _withdraw(self, key: str, waiter: anyio.Event) -> None:
+        if waiter.is_set():  # admitted while it was cancelled
             self.release(key)
             return
         self._waiting[key].remove(waiter)
