@@ -289,7 +289,7 @@ PURE  := errors types paths callers $(addprefix observability/,audit argument_sh
          $(addprefix security/,flows pins sanitize) \
          $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice parsed_result pipe_tables preview \
            python_literals related_words resolve result_processing schema schema_references text_format tool_index \
-           tool_inspection validation) \
+           tool_inspection validation value_sizes) \
          $(addprefix tokens/,__init__ lexicon costs estimate messages) \
          $(addprefix prune/,__init__ formats stubs ledger pruning) \
          $(addprefix functions/,__init__ signatures results result_types dataframes reply) \

@@ -43,6 +43,15 @@ class Span(NamedTuple):
         return self.start + self.length
 
 
+class TextSize(NamedTuple):
+    """The size of a text without quotes and escapes."""
+
+    size: int
+    """Bytes (UTF-8)."""
+    breaks: int
+    """Line breaks; 0 for a text that is too large to count them."""
+
+
 class FileSpan(NamedTuple):
     """A byte range of a file."""
 
@@ -103,6 +112,13 @@ class Draft:
     """Notices and listings may show parts of the value to a model."""
     array: ArrayIndex | None = None
     """The index of its large array; None if it has none or was not scanned."""
+    text: TextSize | None = None
+    """The size of a text; None for other kinds."""
+
+    @property
+    def shown_size(self) -> int:
+        """Bytes of the value in the form that a model reads."""
+        return self.text.size if self.text else len(self.blob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +128,7 @@ class Descriptor:
     base: str
     kind: Kind
     size: int
-    """Bytes."""
+    """Bytes of the JSON text."""
     tokens: int
     members: tuple[Member, ...]
     created: float
@@ -128,6 +144,13 @@ class Descriptor:
     """Notices and listings may show parts of the value to a model."""
     array: ArrayIndex | None = None
     """The index of its large array; None if it has none or was not scanned."""
+    text_size: int | None = None
+    """Bytes of a text without quotes and escapes; None for other kinds."""
+
+    @property
+    def shown_size(self) -> int:
+        """Bytes of the value in the form that a model reads."""
+        return self.size if self.text_size is None else self.text_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def test_the_tail_may_have_no_room() -> None:
 
 def test_a_text_past_the_bound_has_no_line_count() -> None:
     shown = preview(b'"' + b"ab\\n" * 9_000_000 + b'"')
-    assert shown.summary == "text, 36 MB"
+    assert shown.summary == "text, 27 MB"
 
 
 def test_one_thing_is_named_in_the_singular() -> None:

@@ -14,6 +14,7 @@ from mcp_mirror.core.content_comparison import DIFFERS, SAME
 from mcp_mirror.core.notice import ErrorExcerpt
 from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, locate_content, parse_result
 from mcp_mirror.core.preview import describe_media
+from mcp_mirror.core.value_sizes import Estimate, count_tokens, size_text
 from mcp_mirror.payload.json_rpc import array_of, join, open_object
 from mcp_mirror.payload.json_spans import kind_at, text_end, text_pieces, text_start, trim
 from mcp_mirror.payload.scans import Scans
@@ -32,13 +33,11 @@ _MAX_TOKEN_BYTES: Final = 64
 _MAX_REMEMBERED: Final = 1 << 17
 """Bytes of a text whose tokens are remembered during a capture."""
 _MAX_DECODED_BYTES: Final = 1 << 20
-"""Bytes up to which a string is decoded for the estimate; the escaped form of a longer one costs little more."""
+"""Bytes up to which a text is decoded in memory to find JSON in it."""
 _PEEK_BYTES: Final = 1 << 12
 """Bytes of a text that show whether it may be JSON: white space before a document is short."""
 _EXCERPT_BYTES: Final = 1000
 """Bytes of the beginning and of the end of an error that replace the error."""
-
-Estimate = Callable[[Buffer], int]
 
 Decode = Callable[[Buffer], Buffer]
 """Returns the text of a JSON string, UTF-8."""
@@ -210,15 +209,7 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
         return True
     if size > budget * _MAX_TOKEN_BYTES:
         return False
-    return sum(_count_tokens(part, estimate) for part in parts) <= budget
-
-
-def _count_tokens(json_text: Buffer, estimate: Estimate) -> int:
-    """Tokens of a value in the form that a model reads; for a string, of its text."""
-    if bytes(json_text[:1]) != b'"' or len(json_text) > _MAX_DECODED_BYTES:
-        return estimate(json_text)
-    text = _decode_string(json_text).encode("utf-8", "replace")
-    return estimate(text) if text else 0
+    return sum(count_tokens(part, estimate) for part in parts) <= budget
 
 
 def _has_object_value(parsed: ParsedResult, reader: _Reader) -> bool:
@@ -272,10 +263,11 @@ def _build_draft(blob: Buffer, kind: Kind | None, reader: _Reader) -> Draft:
     return Draft(
         blob,
         kind,
-        _count_tokens(blob, reader.estimate),
+        count_tokens(blob, reader.estimate),
         reader.scans.members(blob, whole) if kind in ("object", "binary") else (),
         _read_media_type(blob) if kind == "binary" else None,
         array=reader.scans.index_array(blob),
+        text=size_text(blob, whole) if kind == "text" else None,
     )
 
 

@@ -14,9 +14,7 @@ from typing import Any, Final
 from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
     CountItems,
-    Estimate,
     Preview,
-    count_bytes,
     format_bytes,
     format_count,
     outline_hidden,
@@ -24,11 +22,12 @@ from mcp_mirror.core.preview import (
     preview_rows,
     preview_value,
 )
+from mcp_mirror.core.value_sizes import Estimate, count_bytes
 from mcp_mirror.paths import PATH_LINE_PREFIX, TEXT_PATH_LINE_PREFIX, escape_token, position_token, unescape_token
 from mcp_mirror.payload.json_spans import count_items, trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.types import Buffer, Kind, Member
+from mcp_mirror.types import Buffer, Kind, Member, TextSize
 
 _MAX_KEYS_BYTES: Final = 600
 """Bytes of the list of keys."""
@@ -81,6 +80,8 @@ class NoticeInput:
     members: tuple[Member, ...] = ()
     count_items: CountItems = count_items
     """Returns the number of items of an array of the value."""
+    text: TextSize | None = None
+    """The size of a text; None: the notice measures it."""
     shown: str | None = None
     """The value itself if it fits the inline budget."""
     companion: str | None = None
@@ -144,7 +145,7 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
 
 
 def _preview(stored: NoticeInput) -> Preview:
-    return preview_value(stored.blob, stored.kind, stored.estimate, stored.count_items)
+    return preview_value(stored.blob, stored.kind, stored.estimate, stored.count_items, stored.text)
 
 
 def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
@@ -300,7 +301,9 @@ _STYLES: Final[Mapping[NoticeStyle, Callable[[NoticeInput], str]]] = {
 
 
 def _count_bytes(stored: NoticeInput) -> int:
-    return len(stored.blob) if stored.kind == "binary" else count_bytes(stored.blob, trim(stored.blob))
+    if stored.text:
+        return stored.text.size
+    return len(stored.blob) if stored.kind == "binary" else count_bytes(stored.blob)
 
 
 def _outline(stored: NoticeInput) -> str:

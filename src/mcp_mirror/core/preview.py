@@ -12,21 +12,19 @@ from typing import Final, NamedTuple
 
 from mcp_mirror.core.media import Media, read_media
 from mcp_mirror.core.text_format import guess_format
+from mcp_mirror.core.value_sizes import Estimate, count_bytes, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import (
     count_items,
     items,
     kind_at,
-    measure_text,
     members,
     text_end,
     text_start,
     trim,
 )
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize_to_lines, strip_invisible
-from mcp_mirror.types import Buffer, Kind, Member, Span
-
-Estimate = Callable[[Buffer], int]
+from mcp_mirror.types import Buffer, Kind, Member, Span, TextSize
 
 CountItems = Callable[[Buffer, Span], int]
 """Returns the number of items of the array at a span; see `json_spans.count_items`."""
@@ -43,7 +41,7 @@ _NO_FRACTION_FROM: Final = 99.95
 _MAX_SHOWN_VALUE: Final = 48
 """Bytes of JSON up to which a value is shown instead of its outline."""
 _MAX_COUNTED_BYTES: Final = 1 << 25
-"""Bytes up to which items and lines are counted."""
+"""Bytes up to which items are counted."""
 _MAX_DIMENSIONS: Final = 4
 """Levels of nested arrays whose lengths are shown."""
 _EDGE_BYTES: Final = 1 << 12
@@ -101,7 +99,9 @@ def format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def preview_value(blob: Buffer, kind: Kind, estimate: Estimate, count: CountItems = count_items) -> Preview:
+def preview_value(
+    blob: Buffer, kind: Kind, estimate: Estimate, count: CountItems = count_items, text: TextSize | None = None
+) -> Preview:
     """The preview of a value that is not an object.
 
     Args:
@@ -109,6 +109,7 @@ def preview_value(blob: Buffer, kind: Kind, estimate: Estimate, count: CountItem
         kind: Its kind.
         estimate: Returns the expected tokens of a text.
         count: Returns the number of items of an array of the value.
+        text: The size of a text, if it is known.
     """
     room = _TokenBudget(estimate)
     if kind == "binary":
@@ -116,7 +117,7 @@ def preview_value(blob: Buffer, kind: Kind, estimate: Estimate, count: CountItem
         return Preview(describe_media(media) if media else f"content block, {format_bytes(len(blob))}")
     span = trim(blob)
     if kind == "text":
-        return _preview_text(blob, span, room)
+        return _preview_text(blob, span, room, text or size_text(blob, span))
     if kind == "array":
         return _preview_array(blob, span, room, count)
     scalar = str(bytes(blob[span.start : span.stop][:_MAX_SHOWN_VALUE]), "utf-8", "replace")
@@ -172,18 +173,17 @@ class _TokenBudget:
         return True
 
 
-def _preview_text(blob: Buffer, span: Span, room: _TokenBudget) -> Preview:
+def _preview_text(blob: Buffer, span: Span, room: _TokenBudget, text: TextSize) -> Preview:
     is_whole = span.length <= 2 * _EDGE_BYTES
     head = text_start(blob, span, 2 * _EDGE_BYTES if is_whole else _EDGE_BYTES)
-    size, breaks = measure_text(blob, span) if span.length <= _MAX_COUNTED_BYTES else (span.length - 2, 0)
-    parts = ["text", format_bytes(size)]
+    parts = ["text", format_bytes(text.size)]
     end = head if is_whole else text_end(blob, span, _EDGE_BYTES)
-    count = breaks + (not end.endswith("\n")) if breaks else 0
+    count = text.breaks + (not end.endswith("\n")) if text.breaks else 0
     parts += [format_count(count, "line")] if count > 1 else []
     parts += [kind] if (kind := guess_format(head, is_whole=is_whole, end=end)) else []
     summary = ", ".join(parts)
     room.take(summary)
-    if not breaks:
+    if not text.breaks:
         return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
     first, last = _split_lines(head), _split_lines(end)
     last = last[max(_HEAD_LINES if is_whole else 1, len(last) - _TAIL_LINES) :]
@@ -384,12 +384,6 @@ def outline_hidden(blob: Buffer, span: Span, count: CountItems = count_items) ->
     described = _describe_shape(blob, span, count)
     is_grid = "x" in described.partition("[")[2]
     return described if is_grid else f"{described} {format_bytes(count_bytes(blob, span))}"
-
-
-def count_bytes(blob: Buffer, span: Span) -> int:
-    """Bytes of a value: of a text without quotes and escapes, of any other value as JSON."""
-    is_text = kind_at(blob, span.start) == "text" and span.length <= _MAX_COUNTED_BYTES
-    return measure_text(blob, span)[0] if is_text else span.length
 
 
 def _describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:

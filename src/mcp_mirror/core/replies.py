@@ -3,13 +3,14 @@
 Other modules decide what is stored and what fits a context window.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from mcp_mirror.core.capture import Captured
 from mcp_mirror.core.result_processing import ProcessedResult
+from mcp_mirror.core.value_sizes import Estimate, count_tokens
 from mcp_mirror.paths import SCHEME
 from mcp_mirror.payload.json_rpc import array_of, contiguous, open_array, open_object
 from mcp_mirror.security.sanitize import sanitize_ends
@@ -19,8 +20,6 @@ from mcp_mirror.types import Buffer, Draft, Segments, media_type_of
 Reply = Mapping[str, Buffer | Segments]
 """The members of a `tools/call` result, JSON text."""
 
-Estimate = Callable[[Buffer], int]
-
 MAX_ERROR_BYTES: Final = 8_000
 """Bytes of an error message of the gateway."""
 
@@ -28,8 +27,6 @@ EMPTY_ERROR: Final[Reply] = {"content": b"[]", "isError": b"true"}
 """An error without text, which costs no tokens."""
 _BYTES_PER_MEDIA_TOKEN: Final = 64
 """Bytes of base64 for each token of a recording: 32 tokens a second (Gemini) at 12 kbit/s, a low bit rate."""
-_MAX_DECODED_BYTES: Final = 1 << 20
-"""Bytes up to which a string is decoded for the estimate; the escaped form of a longer one costs no less."""
 _MEDIA_TYPES: Final = frozenset({b'"image"', b'"audio"'})
 
 
@@ -98,7 +95,7 @@ def _with_error_flag(captured: Captured, reply: Reply) -> Reply:
 
 def _link_block(base: str, value: Draft) -> bytes:
     """A resource link to a stored value, which clients can show to the user."""
-    link = {"type": "resource_link", "uri": f"{SCHEME}{base}", "name": base, "size": len(value.blob)}
+    link = {"type": "resource_link", "uri": f"{SCHEME}{base}", "name": base, "size": value.shown_size}
     return msgspec.json.encode({**link, "mimeType": media_type_of(value.kind, value.media_type)})
 
 
@@ -121,9 +118,6 @@ def _count_block_tokens(raw: Buffer, estimate: Estimate) -> int:
     block = open_object(raw) or {}
     kind, literal = bytes(block.get("type", b"")), block.get("text", b"")
     if kind == b'"text"' and bytes(literal[:1]) == b'"':
-        if len(literal) > _MAX_DECODED_BYTES:
-            return estimate(literal)
-        text = msgspec.json.decode(literal, type=str).encode()
-        return estimate(text) if text else 0
+        return count_tokens(literal, estimate)
     is_file = "blob" in (open_object(block.get("resource", b"null")) or {})
     return count_media_tokens(len(raw)) if is_file or kind in _MEDIA_TYPES else estimate(raw)

@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.capture import Captured, CaptureRules, Decode, Estimate, capture, decode_text
+from mcp_mirror.core.capture import Captured, CaptureRules, Decode, capture, decode_text
 from mcp_mirror.core.notice import NoticeInput, write_notice
+from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import WireError
 from mcp_mirror.paths import FixedBases, NewBases
 from mcp_mirror.payload.json_rpc import bound_error, is_input_required, open_message
@@ -257,6 +258,7 @@ def _write_notice(
         estimate=estimate,
         count_items=scans.count_items,
         members=value.members,
+        text=value.text,
         shown=captured.shown,
         companion=options.bases.companion if captured.is_named else None,
         media=tuple((f"{content_base}{place}", what) for place, what in captured.media),

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.capture import Estimate
 from mcp_mirror.core.media import read_media
 from mcp_mirror.core.notice import NoticeInput, write_notice
+from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim

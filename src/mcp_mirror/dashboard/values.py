@@ -21,7 +21,7 @@ from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.paths import MemoryPath, label_of, strip_wrapping, tool_label
-from mcp_mirror.query.shape import Shape
+from mcp_mirror.query.shape import Shape, Size
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL
@@ -76,9 +76,8 @@ class ValueFilter:
         """Whether a value passes; the store applies `tool`."""
         if self.kind and one.kind != self.kind:
             return False
-        if (self.smallest is not None and one.size < self.smallest) or (
-            self.largest is not None and one.size > self.largest
-        ):
+        size = one.shown_size
+        if (self.smallest is not None and size < self.smallest) or (self.largest is not None and size > self.largest):
             return False
         if not self.search:
             return True
@@ -158,7 +157,7 @@ class Values:
             **self._describe(found.descriptor),
             "selected": str(found.path),
             "selected_kind": found.kind,
-            "selected_bytes": len(found.blob),
+            "selected_bytes": await self._run(found, Size()) if found.kind == "text" else len(found.blob),
             "shape": shape,
             "media": describe_media(media) if media else None,
             "is_image": found.kind == "binary" and peek_raster_type(found.blob) is not None,
@@ -241,7 +240,7 @@ class Values:
             "inputs": list(source.inputs[:_MAX_ITEMS]),
             "kind": one.kind,
             "media_type": one.media_type,
-            "bytes": one.size,
+            "bytes": one.shown_size,
             "tokens": one.tokens,
             "created": one.created,
             "expires": one.expires,

@@ -18,6 +18,7 @@ from mcp_mirror.core.replies import (
     build_refusal_result,
     build_reply,
     count_hidden_tokens,
+    count_result_tokens,
 )
 from mcp_mirror.core.resolve import Pointer, Resolved
 from mcp_mirror.core.result_processing import (
@@ -269,7 +270,8 @@ def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bo
     """Whether the model may see a whole result: it reads the content or the structured content."""
     budget, estimate = mirror.answer_budget, upper_estimator(mirror.provider)
     parts = [members.get(member, b"") for member in ("content", "structuredContent")]
-    return all(len(raw) <= budget * _TOKEN_BYTES and estimate(raw) <= budget for raw in parts)
+    is_small = all(len(raw) <= budget * _TOKEN_BYTES for raw in parts)
+    return is_small and count_result_tokens(members, estimate) <= budget
 
 
 async def _count_tokens(call: Call, reply: Reply) -> int:

@@ -69,10 +69,10 @@ def _describe(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
     return {
         "uri": f"{SCHEME}{descriptor.base}",
         "name": descriptor.base,
-        "title": f"{tool} ({format_bytes(descriptor.size)})",
+        "title": f"{tool} ({format_bytes(descriptor.shown_size)})",
         "description": f"{descriptor.kind} from {tool} of {source.upstream}",
         "mimeType": media_type_of(descriptor.kind, media_type),
-        "size": descriptor.size,
+        "size": descriptor.shown_size,
         "annotations": {"lastModified": created},
     }
 

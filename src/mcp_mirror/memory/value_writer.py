@@ -7,8 +7,9 @@ from typing import Final
 
 import anyio.to_thread
 
-from mcp_mirror.core.capture import Captured, CaptureRules, Estimate, capture
+from mcp_mirror.core.capture import Captured, CaptureRules, capture
 from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions
+from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import StoreError
 from mcp_mirror.memory.recent_notices import RecentNotices
 from mcp_mirror.settings.store import StorePolicy
@@ -117,4 +118,5 @@ class ValueWriter:
             preview=draft.preview,
             labels=labels,
             array=draft.array,
+            text_size=draft.text.size if draft.text else None,
         )

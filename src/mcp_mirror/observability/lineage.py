@@ -275,7 +275,7 @@ async def find_older(store: Store, namespace: str, graph: Graph) -> Graph:
 
 
 def _build_value_node(one: Descriptor) -> ValueNode:
-    return ValueNode(one.base, one.provenance.tool, one.kind, one.size, one.created)
+    return ValueNode(one.base, one.provenance.tool, one.kind, one.shown_size, one.created)
 
 
 def _find_makers(described: Mapping[str, Descriptor], makers: Mapping[str, CallNode]) -> dict[str, CallNode]:

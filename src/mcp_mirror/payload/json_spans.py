@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.types import Buffer, JsonToken, Kind, Location, Member, Span
+from mcp_mirror.types import Buffer, JsonToken, Kind, Location, Member, Span, TextSize
 
 _SPACE: Final = re.compile(rb"[ \t\n\r]*+")
 _QUOTED: Final = rb'"(?:[^"\\]++|\\.)*+"'
@@ -40,6 +40,9 @@ _LOW_SURROGATE: Final = re.compile(rb"\\u[dD][c-fC-F]")
 
 _ESCAPE: Final = 6
 """Bytes of the longest escape, `\\uXXXX`."""
+
+_SAMPLED: Final = 1 << 10
+"""Bytes of one part of a sample."""
 
 _RUN: Final = 1 << 12
 """Bytes in which backslashes are counted at once."""
@@ -170,18 +173,37 @@ def text_end(blob: Buffer, span: Span, limit: int) -> str:
     return str(text.encode("utf-8", "ignore"), "utf-8")
 
 
-def measure_text(blob: Buffer, span: Span) -> tuple[int, int]:
-    """The number of bytes (UTF-8) and of line breaks of the JSON string at `span`."""
+def measure_text(blob: Buffer, span: Span) -> TextSize:
+    """The size of the JSON string at `span`."""
     size = breaks = 0
     for start, stop in text_parts(blob, span, 1 << 20):
         raw = bytes(blob[start:stop])
-        escapes = raw.count(b"\\")
-        if escapes and (b"\\\\" in raw or b"\\u" in raw):
-            raw = json.loads(b'"%b"' % raw, strict=False).encode("utf-8", "replace")
-            size, breaks = size + len(raw), breaks + raw.count(b"\n")
-        else:
-            size, breaks = size + len(raw) - escapes, breaks + raw.count(b"\\n")
-    return size, breaks
+        if b"\\" in raw:  # also each line break is an escape
+            raw = _decode_leniently(raw)
+            breaks += raw.count(b"\n")
+        size += len(raw)
+    return TextSize(size, breaks)
+
+
+def text_sample(blob: Buffer, span: Span, size: int) -> tuple[bytes, float]:
+    """A sample of the JSON string at `span`, which is larger: evenly spaced parts of it, decoded.
+
+    Args:
+        blob: The text that contains the string.
+        span: The string.
+        size: Bytes of the string in the sample.
+
+    Returns:
+        The sample, and the share of the string's bytes that it has.
+    """
+    pieces: list[bytes] = []
+    taken = 0
+    for start, stop in text_parts(blob, span, -(-span.length * _SAMPLED // size)):
+        end = start + _SAMPLED
+        end = _find_cut(blob, start, end) if end < stop else stop
+        pieces.append(_decode_leniently(bytes(blob[start:end])))
+        taken += end - start
+    return b"".join(pieces), taken / (span.length - 2)
 
 
 def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes]:
@@ -239,6 +261,15 @@ def _is_escape(blob: Buffer, start: int, at: int) -> bool:
 def _decode_string(inside: bytes) -> bytes:
     text: str = msgspec.json.decode(b'"%b"' % inside, type=str)
     return text.encode()
+
+
+def _decode_leniently(inside: bytes) -> bytes:
+    """The text of a part of a JSON string. A lone surrogate, which UTF-8 cannot contain, becomes a question mark."""
+    try:
+        return _decode_string(inside)
+    except (msgspec.DecodeError, UnicodeError):
+        text: str = json.loads(b'"%b"' % inside, strict=False)
+        return text.encode("utf-8", "replace")
 
 
 def members(blob: Buffer, span: Span) -> tuple[Member, ...]:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Final
 
 from mcp_mirror.core.preview import format_count, outline_value
+from mcp_mirror.core.value_sizes import count_bytes
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
 from mcp_mirror.query import indexes
@@ -22,6 +23,15 @@ _SAMPLE_BYTES: Final = 1 << 22
 _KEY: Final = 120
 _FIRST_LINE: Final = 80
 _FOOTER: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A query for the bytes of a value in the form that a model reads."""
+
+    def __call__(self, blob: Buffer, _is_over: IsOver) -> int:
+        """The bytes of a text without quotes and escapes, of any other value as JSON."""
+        return count_bytes(blob)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ _DIGEST_CHARACTERS: Final = 64
 _NO_ENVELOPE: Final = b"{}"
 _KINDS: Final[tuple[Kind, ...]] = ("object", "array", "text", "number", "boolean", "null", "binary")
 """Records contain the places of kinds: add new kinds at the end."""
-_DEFAULTS: Final[tuple[Any, ...]] = ("", None, None, None, True, {}, _NO_ENVELOPE, (), ())
+_DEFAULTS: Final[tuple[Any, ...]] = (None, "", None, None, None, True, {}, _NO_ENVELOPE, (), ())
 """The defaults at the end of a compact descriptor, the last first."""
 
 
@@ -82,6 +82,7 @@ class _CompactDescriptor(msgspec.Struct, array_like=True):
     array: tuple[int, int, int, tuple[int, ...], tuple[int, ...]] | None = None
     """Start, bytes and items of the large array, and the indices and offsets of some of its items."""
     traceparent: str = ""
+    text_size: int | None = None
 
 
 _compact_decoder: Final = msgspec.msgpack.Decoder(_CompactDescriptor)
@@ -108,6 +109,7 @@ def pack_descriptor(known: Descriptor) -> bytes:
         known.companion,
         known.array and (*known.array.span, known.array.length, known.array.indices, known.array.offsets),
         origin.traceparent,
+        known.text_size,
     ]
     for default in _DEFAULTS:
         if compact[-1] != default:
@@ -141,6 +143,7 @@ def unpack_descriptor(base: str, encoded: bytes) -> Descriptor:
         envelope=compact.envelope,
         preview=compact.preview,
         array=compact.array and ArrayIndex(Span(*compact.array[:2]), *compact.array[2:]),
+        text_size=compact.text_size,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.read import run_query
@@ -85,7 +86,7 @@ async def query(call: ToolInput) -> Content:
 def _is_short(memory: Memory, found: Buffer) -> bool:
     """Whether the model sees a result instead of its notice."""
     is_small = found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES
-    return is_small and memory.estimate(found) <= memory.mirror.inline_budget
+    return is_small and count_tokens(found, memory.estimate) <= memory.mirror.inline_budget
 
 
 async def edit(call: ToolInput) -> Content:

@@ -72,7 +72,7 @@ async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:
 
 
 def _format_line(one: Descriptor) -> str:
-    return f'"{one.base}" {one.kind}, {format_bytes(one.size)}, {format_time(one.created)}'
+    return f'"{one.base}" {one.kind}, {format_bytes(one.shown_size)}, {format_time(one.created)}'
 
 
 async def forget(call: ToolInput) -> Content:

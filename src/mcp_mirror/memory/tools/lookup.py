@@ -5,12 +5,14 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, find_notice_bases, parse_path, strip_wrapping, unwrap_text_block
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
+from mcp_mirror.query.shape import Size
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import MODEL
@@ -43,17 +45,28 @@ async def retrieve(call: ToolInput) -> Content:
         ToolError: The path has no value, or the value is over the token budget.
     """
     found_value = await find_argument(call)
-    size = len(found_value.blob)
-    if not (_is_media(found_value) and size <= _MAX_MEDIA_BYTES):
-        tokens, budget = call.memory.estimate(found_value.blob), call.memory.mirror.answer_budget
+    is_small = len(found_value.blob) <= _MAX_MEDIA_BYTES
+    if not (_is_media(found_value) and is_small):
+        tokens, budget = count_tokens(found_value.blob, call.memory.estimate), call.memory.mirror.answer_budget
         if tokens > budget:
+            size = format_bytes(await count_shown_bytes(call, found_value))
             raise ToolError(
-                f"{as_json_string(str(found_value.path), _PATH_BYTES)} is {found_value.kind} of {format_bytes(size)}, "
+                f"{as_json_string(str(found_value.path), _PATH_BYTES)} is {found_value.kind} of {size}, "
                 f"about {tokens:,} tokens; answers are limited to {budget:,} (`answer_budget`). {_advise(found_value)}"
             )
-    if found_value.kind == "binary" and size <= _MAX_MEDIA_BYTES:
+    if found_value.kind == "binary" and is_small:
         return ((found_value.blob,),)
     return ((b'{"type":"text","text":', encode_json_string(found_value), b"}"),)
+
+
+async def count_shown_bytes(call: ToolInput, found_value: FoundValue) -> int:
+    """Return the bytes of a value: of a text without quotes and escapes, of any other value as JSON text."""
+    if found_value.kind != "text":
+        return len(found_value.blob)
+    if not found_value.path.tokens and (known := found_value.descriptor.text_size) is not None:
+        return known
+    memory = call.memory
+    return await memory.queries.run(found_value.blob, found_value.file, Size(), memory.tools.timeout, call.namespace)
 
 
 def _is_media(found_value: FoundValue) -> bool:

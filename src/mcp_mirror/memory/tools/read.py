@@ -3,8 +3,9 @@
 from typing import Final, TypeVar, cast
 
 from mcp_mirror.core.preview import format_bytes, format_time
+from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.lookup import find_argument
+from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.query.grep import Search
@@ -31,10 +32,10 @@ async def describe(call: ToolInput) -> Content:
     found_value = await find_argument(call)
     memory = call.memory
     shape = await run_query(call, found_value, Shape(memory.budget.without(_PROVENANCE)))
-    tokens = memory.estimate(found_value.blob)
+    tokens = count_tokens(found_value.blob, memory.estimate)
     described = await memory.store.describe(call.namespace, found_value.path.base)
     origin = _describe_origin(described, memory.flows) if isinstance(described, Descriptor) else ""
-    size = format_bytes(len(found_value.blob))
+    size = format_bytes(await count_shown_bytes(call, found_value))
     kind = "binary " if found_value.kind == "binary" else ""
     return build_text_content(f"{kind}{size}, about {tokens:,} tokens\n{shape}{origin}")
 

@@ -11,6 +11,7 @@ import msgspec
 
 from mcp_mirror.core.capture import PASS_THROUGH_TOKENS, CaptureRules
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
+from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
@@ -78,7 +79,7 @@ async def show_or_save(call: ToolInput, value: NewValue) -> str:
     """
     memory, (blob,) = call.memory, tuple(value.pieces)
     is_short = blob[:1] != b"{" and value.size <= _SHOWN_BYTES and value.preview
-    if is_short and memory.estimate(blob) < min(PASS_THROUGH_TOKENS, memory.mirror.inline_budget):
+    if is_short and count_tokens(blob, memory.estimate) < min(PASS_THROUGH_TOKENS, memory.mirror.inline_budget):
         return msgspec.json.decode(blob, type=str) if blob[:1] == b'"' else str(blob, "utf-8")
     return (await save_value(call, value)).notice
 

@@ -1,0 +1,45 @@
+"""The size and tokens of a value in the form that a model reads: a text without quotes and escapes, else JSON.
+
+The notices, the memory tools and all budgets use these counts, so that a value has the same size everywhere.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.payload.json_spans import kind_at, measure_text, text_sample, trim
+from mcp_mirror.types import Buffer, Span, TextSize
+
+Estimate = Callable[[Buffer], int]
+"""Returns the tokens of a text (UTF-8) or of JSON text."""
+
+_MAX_MEASURED_BYTES: Final = 1 << 25
+"""Bytes up to which a text is measured whole, larger ones by a sample."""
+_MAX_DECODED_BYTES: Final = 1 << 18
+"""Bytes up to which a text is decoded for the estimate of its tokens; of a larger one, a sample of this size is."""
+
+
+def size_text(blob: Buffer, span: Span) -> TextSize:
+    """The size of the text at `span`; an estimate for a very large one."""
+    if span.length <= _MAX_MEASURED_BYTES:
+        return measure_text(blob, span)
+    sample, share = text_sample(blob, span, _MAX_DECODED_BYTES)
+    return TextSize(round(len(sample) / share), 0)
+
+
+def count_bytes(blob: Buffer, span: Span | None = None) -> int:
+    """The bytes of the value at `span`, or of the whole value."""
+    span = span or trim(blob)
+    return size_text(blob, span).size if kind_at(blob, span.start) == "text" else span.length
+
+
+def count_tokens(json_text: Buffer, estimate: Estimate) -> int:
+    """The tokens of a value. Of a large text, only a sample is decoded."""
+    if bytes(json_text[:1]) != b'"':
+        return estimate(json_text)
+    if len(json_text) <= _MAX_DECODED_BYTES:
+        text = msgspec.json.decode(json_text, type=str).encode("utf-8", "replace")
+        return estimate(text) if text else 0
+    sample, share = text_sample(json_text, trim(json_text), _MAX_DECODED_BYTES)
+    return round(estimate(sample) / share)
