@@ -246,6 +246,16 @@ async def test_reconnect_delays_grow_without_requests(connect: Connect) -> None:
     assert fourth - third >= 0.25 + 2 * 0.8 - slack
 
 
+async def test_a_start_that_fails_late_does_not_reset_the_backoff(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.upstreams.reconnect.STABLE_AFTER", 0.0)  # each start takes longer
+    async with connect(broken=True) as (_, program):
+        while len(program.starts) < 4:  # noqa: ASYNC110  # another process writes them
+            await anyio.sleep(0.05)
+    assert program.starts[3] - program.starts[2] >= 0.25 + 2 * 0.8 - 0.3 * slowness()
+
+
 def test_backoff_delays_double_up_to_their_limit() -> None:
     assert [backoff_delay(attempts, 0.25, 60) for attempts in range(4)] == [0.25, 0.5, 1, 2]
     assert [backoff_delay(attempts, 0.25, 60) for attempts in (7, 8, 100, 100_000)] == [32, 60, 60, 60]

@@ -213,18 +213,14 @@ class ReconnectingConnection:
         try:
             while True:
                 self._reconnect_requested = anyio.Event()
-                began = anyio.current_time()
-                try:
-                    await self._serve()
-                except UpstreamError as error:
-                    self.failure = error
-                    if self._switch_mode(error):
-                        continue
-                    if self.listing and self.listing.is_stale:
-                        self.listing = None
-                        await self._announce_change("tools")
-                    self._set_down(error)
-                delay = add_jitter(backoff.next_delay(anyio.current_time() - began))
+                error = await self._serve()
+                self.failure = error
+                if self._switch_mode(error):
+                    continue
+                if self.listing and self.listing.is_stale:
+                    self.listing = None
+                    await self._announce_change("tools")
+                delay = add_jitter(backoff.next_delay(self._set_down(error)))
                 await anyio.sleep(_FIRST_DELAY)
                 with anyio.move_on_after(delay):
                     await self._reconnect_requested.wait()
@@ -297,12 +293,8 @@ class ReconnectingConnection:
         exited_at_first = isinstance(error, EndedEarlyError) and not self._ready_since
         return following < len(self._modes) and (exited_at_first or refused_legacy)
 
-    async def _serve(self) -> None:
-        """Connect, and follow list changes until the connection ends.
-
-        Raises:
-            UpstreamError: Always: why the connection failed or ended.
-        """
+    async def _serve(self) -> UpstreamError:
+        """Connect, follow list changes until the connection ends, and return why it failed or ended."""
         settings = self.settings
         output = ServerOutput(settings.redactor)
         try:
@@ -324,14 +316,14 @@ class ReconnectingConnection:
                 raise UpstreamError("It ended the connection.")  # noqa: TRY301
         except anyio.get_cancelled_exc_class():
             await anyio.lowlevel.checkpoint_if_cancelled()  # raises if the gateway cancelled this connection
-            raise UpstreamError("It aborted the connection.") from None  # the SDK's #3560 cancels without a request
+            return UpstreamError("It aborted the connection.")  # the SDK's #3560 cancels without a request
         except Exception as error:  # noqa: BLE001  # a server's failure must not affect other upstreams
-            is_starting = self.status.state != "ready"
-            self._output = output.lines if is_starting else ()
             cause = unwrap_error_group(error)
-            raise explain_end(cause, output, settings.policy, settings.redactor, is_starting=is_starting) from None
         finally:
             self._set_session(None)
+        is_starting = self.status.state != "ready"
+        self._output = output.lines if is_starting else ()
+        return explain_end(cause, output, settings.policy, settings.redactor, is_starting=is_starting)
 
     @asynccontextmanager
     async def _open_session(self, transport: "StdioTransport | HttpTransport") -> AsyncIterator[UpstreamSession]:
@@ -367,17 +359,20 @@ class ReconnectingConnection:
         else:
             self._notify_waiters()
 
-    def _set_down(self, error: UpstreamError) -> None:
+    def _set_down(self, error: UpstreamError) -> float:
+        """Note that an attempt failed or the connection ended; return the seconds that the connection was usable."""
         was_ready = self.status.state == "ready"
         self._failed_attempts += not was_ready
         counts = self.settings.counts
         counts.lost += was_ready
         counts.failed += not was_ready
-        lasted = was_ready and anyio.current_time() - self._ready_since > STABLE_AFTER
-        self._circuit_breaker.record_end(was_stable=lasted and not isinstance(error, FloodError))
+        is_usable = was_ready and not isinstance(error, FloodError)
+        lasted = anyio.current_time() - self._ready_since if is_usable else 0.0
+        self._circuit_breaker.record_end(was_stable=lasted > STABLE_AFTER)
         self._settle(Status("down", str(error), self._output))
         _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
         self._log_output()
+        return lasted
 
     def _settle(self, status: Status) -> None:
         """Set the state after an attempt to connect, and wake the requests that wait for it."""
