@@ -300,7 +300,7 @@ async def _read_savings(request: DashboardRequest) -> Response:
     )
     return _encode(
         {
-            **build_savings(sums, assumed),
+            **await anyio.to_thread.run_sync(build_savings, sums, assumed),
             "days": days,
             "model": assumed.price.name,
             "later_steps": assumed.later_steps,

@@ -7,6 +7,7 @@ import base64
 import binascii
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush, heapreplace
 from typing import Any, Final
 
 import msgspec
@@ -111,9 +112,10 @@ class Calls:
         Raises:
             ToolError: The log has no such call.
         """
-        async for one in self._walk({}, {}):
-            if one.event.id == wanted:
-                return self.describe(one)
+        for namespace in self.namespaces[:_MAX_NAMESPACES]:
+            async for one in self._read(namespace, None, None):
+                if one.event.id == wanted:
+                    return self.describe(one)
         raise ToolError("The log has no call with this id. It keeps the newest calls; see `events.max_calls`.")
 
     def describe(self, one: FoundCall) -> dict[str, Any]:
@@ -143,17 +145,32 @@ class Calls:
 
     async def _walk(self, older: Mapping[str, str], newer: Mapping[str, str]) -> AsyncIterator[FoundCall]:
         """The calls of all namespaces, the newest first, between the cursors of each namespace."""
-        batches = {
-            name: _Batches(self.services, name, older.get(name), newer.get(name))
-            for name in self.namespaces[:_MAX_NAMESPACES]
-        }
-        while True:
-            heads = [head for one in batches.values() if (head := await one.peek())]
-            newest = max(heads, key=lambda head: head.event.at, default=None)
-            if newest is None:
-                return
-            batches[newest.namespace].drop()
-            yield newest
+        heads: list[tuple[float, int, FoundCall, AsyncIterator[FoundCall]]] = []
+        for place, name in enumerate(self.namespaces[:_MAX_NAMESPACES]):
+            calls = self._read(name, older.get(name), newer.get(name))
+            if newest := await anext(calls, None):
+                heappush(heads, (-newest.event.at, place, newest, calls))
+        while heads:
+            _, place, found, calls = heads[0]
+            yield found
+            if following := await anext(calls, None):
+                heapreplace(heads, (-following.event.at, place, following, calls))
+            else:
+                heappop(heads)
+
+    async def _read(self, namespace: str, before: str | None, after: str | None) -> AsyncIterator[FoundCall]:
+        """The calls of one namespace, the newest first, between two cursors."""
+        is_complete = False
+        while not is_complete:
+            log = self.services.store.events
+            try:
+                batch = await read_calls(log, namespace, before=before, after=after, limit=_BATCH)
+            except ValueError:
+                raise ToolError(_FOREIGN_CURSOR) from None
+            is_complete = len(batch) < _BATCH
+            for cursor, event in batch:
+                before = cursor
+                yield FoundCall(namespace, cursor, event)
 
     def _read_cursors(self, text: str | None) -> dict[str, str]:
         if not text:
@@ -167,28 +184,3 @@ class Calls:
 
 def _write_cursors(cursors: Mapping[str, str]) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(dict(cursors))).decode()
-
-
-class _Batches:
-    """The calls of one namespace, read in batches."""
-
-    def __init__(self, services: DashboardServices, namespace: str, before: str | None, after: str | None) -> None:
-        self._services, self._namespace, self._before, self._after = services, namespace, before, after
-        self._read: list[FoundCall] = []
-        """The calls of the last batch, the newest last."""
-        self._is_complete = False
-
-    async def peek(self) -> FoundCall | None:
-        """The newest call that was not dropped; None after the last one."""
-        if not self._read and not self._is_complete:
-            log, before, after = self._services.store.events, self._before, self._after
-            try:
-                batch = await read_calls(log, self._namespace, before=before, after=after, limit=_BATCH)
-            except ValueError:
-                raise ToolError(_FOREIGN_CURSOR) from None
-            self._is_complete = len(batch) < _BATCH
-            self._read = [FoundCall(self._namespace, cursor, event) for cursor, event in reversed(batch)]
-        return self._read[-1] if self._read else None
-
-    def drop(self) -> None:
-        self._before = self._read.pop().cursor

@@ -4,14 +4,15 @@ A provider charges a token again in every later step of a conversation, at the p
 tool is an extra step: it costs the tokens that it shows, and the whole context again. This module has no I/O.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from operator import add, attrgetter
 from typing import Any, Final
 
 from mcp_mirror.callers import OWN
 from mcp_mirror.settings.policies import PricePolicy
-from mcp_mirror.stores.event_log import HOUR, HOURS_PER_DAY, SumKey, Sums
+from mcp_mirror.stores.event_log import DAY, HOURS_PER_DAY, SumKey, Sums
 
 PRICES: Final = (
     PricePolicy("claude-opus", 4.0, 0.2),
@@ -42,6 +43,9 @@ MAX_ROWS: Final = 50
 
 _MILLION: Final = 1_000_000
 _OTHERS: Final = "(others)"
+_Counts = tuple[int, ...]
+"""The members of `Sums`."""
+_read_counts: Final = attrgetter(*(one.name for one in fields(Sums)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +67,6 @@ class Assumptions:
         return self.step_context * self.price.cached / _MILLION
 
 
-@dataclass(frozen=True, slots=True)
-class Money:
-    """USD over a set of calls."""
-
-    avoided: float
-    """Tokens that stayed out of the context."""
-    shown: float
-    """Tokens that memory tools showed."""
-    steps: float
-    """The context of the steps in which the model called memory tools."""
-
-    @property
-    def net(self) -> float:
-        """The savings after the costs."""
-        return self.avoided - self.shown - self.steps
-
-
 def merge_prices(configured: Sequence[PricePolicy]) -> tuple[PricePolicy, ...]:
     """Return the configured prices and those of the page, each name once; configured ones first."""
     names = {one.name for one in configured}
@@ -92,48 +79,48 @@ def find_price(prices: Sequence[PricePolicy], name: str) -> PricePolicy:
     return by_name.get(name) or by_name.get(DEFAULT_MODEL) or prices[0]
 
 
-def price_calls(own: Sums, others: Sums, assumed: Assumptions) -> Money:
-    """Return the money of calls.
-
-    Args:
-        own: The sums over the calls of the gateway's own tools: each is an extra step.
-        others: The sums over all other calls.
-        assumed: Price and lengths.
-    """
-    return Money(
-        (own.kept_out + others.kept_out) * assumed.per_token,
-        own.sent * assumed.per_token,
-        own.calls * assumed.per_step,
-    )
-
-
 def build_savings(sums: Mapping[str, Mapping[SumKey, Sums]], assumed: Assumptions) -> dict[str, Any]:
-    """Return totals and rows by day, upstream, tool and principal, as an object for JSON."""
-    flat = [(name, key, one) for name, each in sums.items() for key, one in each.items()]
-    groups: dict[str, dict[str, list[tuple[SumKey, Sums]]]] = {"day": {}, "upstream": {}, "tool": {}, "principal": {}}
-    for name, key, one in flat:
-        hour, upstream, tool = key
-        day = datetime.fromtimestamp(hour // HOURS_PER_DAY * HOURS_PER_DAY * HOUR, UTC).strftime("%Y-%m-%d")
-        labels = {"day": day, "upstream": upstream or "mcp-mirror", "tool": tool, "principal": name}
+    """Return totals and rows by day, upstream, tool and principal, as an object for JSON.
+
+    It takes up to a second, so it must run in a thread: 90 days of a busy gateway have tens of thousands of sums.
+    """
+    days: dict[Any, _Counts] = {}
+    sources: dict[Any, _Counts] = {}
+    for name, each in sums.items():
+        for (hour, upstream, tool), one in each.items():
+            counts = _read_counts(one)
+            _add(days, (hour // HOURS_PER_DAY, upstream), counts)
+            _add(sources, (name, upstream, tool), counts)
+    groups: dict[str, dict[Any, _Counts]] = {"day": {}, "upstream": {}, "tool": {}, "principal": {}, "total": {}}
+    for (day, upstream), counts in days.items():
+        _add(groups["day"], (f"{datetime.fromtimestamp(day * DAY, UTC):%Y-%m-%d}", upstream == OWN), counts)
+    for (name, upstream, tool), counts in sources.items():
+        labels = {"upstream": upstream or "mcp-mirror", "tool": tool, "principal": name, "total": "total"}
         for group, label in labels.items():
-            groups[group].setdefault(label, []).append((key, one))
-    rows = {group: [_build_row(name, sums, assumed) for name, sums in found.items()] for group, found in groups.items()}
+            _add(groups[group], (label, upstream == OWN), counts)
+    rows = {
+        group: [_build_row(name, groups[group], assumed) for name in dict.fromkeys(name for name, _ in groups[group])]
+        for group in ("day", "upstream", "tool", "principal")
+    }
     rows["day"].sort(key=lambda row: row["name"])
     for group in ("upstream", "tool", "principal"):
         rows[group].sort(key=lambda row: (-row["kept_out"], -row["calls"], row["name"]))
-    total = _build_row("total", [(key, one) for _, key, one in flat], assumed)
-    cut = {group: _cut_rows(found) if group != "day" else found for group, found in rows.items()}
-    return {"total": total, **{f"by_{group}": found for group, found in cut.items()}}
+        rows[group] = _cut_rows(rows[group])
+    total = _build_row("total", groups["total"], assumed)
+    return {"total": total, **{f"by_{group}": found for group, found in rows.items()}}
 
 
-def _build_row(name: str, sums: Iterable[tuple[SumKey, Sums]], assumed: Assumptions) -> dict[str, Any]:
-    own, others = Sums(), Sums()
-    for (_, upstream, _), one in sums:
-        if upstream == OWN:
-            own = own.plus(one)
-        else:
-            others = others.plus(one)
-    money, both = price_calls(own, others, assumed), own.plus(others)
+def _add(found: dict[Any, _Counts], key: Any, counts: _Counts) -> None:
+    known = found.get(key)
+    found[key] = counts if known is None else tuple(map(add, known, counts))
+
+
+def _build_row(name: str, found: Mapping[Any, _Counts], assumed: Assumptions) -> dict[str, Any]:
+    """Return the figures of a name; each call of the gateway's own tools is an extra step."""
+    own, others = (Sums(*found.get((name, is_own), ())) for is_own in (True, False))
+    both = own.plus(others)
+    avoided, shown = both.kept_out * assumed.per_token, own.sent * assumed.per_token
+    step_cost = own.calls * assumed.per_step
     return {
         "name": name,
         "calls": both.calls,
@@ -145,10 +132,10 @@ def _build_row(name: str, sums: Iterable[tuple[SumKey, Sums]], assumed: Assumpti
         "milliseconds": both.milliseconds,
         "steps": own.calls,
         "read_again": own.sent,
-        "avoided": money.avoided,
-        "shown": money.shown,
-        "step_cost": money.steps,
-        "net": money.net,
+        "avoided": avoided,
+        "shown": shown,
+        "step_cost": step_cost,
+        "net": avoided - shown - step_cost,
     }
 
 

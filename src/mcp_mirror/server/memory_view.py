@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.replies import Reply
@@ -88,7 +89,7 @@ async def _build_overview(gateway: Gateway, namespace: str) -> str:
     stats = await store.stats(namespace)
     sums = await store.events.sums(namespace, time.time() - _DAYS * _DAY)
     assumed = Assumptions(find_price(merge_prices(policy.prices), ""))
-    savings = build_savings({namespace: sums}, assumed)
+    savings = await anyio.to_thread.run_sync(build_savings, {namespace: sums}, assumed)
     overview = {
         "values": stats.values,
         "bytes": stats.size,

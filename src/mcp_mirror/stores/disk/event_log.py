@@ -110,8 +110,7 @@ class DiskEventLog:
 
     async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
         """The sums of a namespace."""
-        rows = await self._run(self._select, _SUMS, namespace, int(since) // HOUR)
-        return {(hour, upstream, tool): Sums(*numbers) for hour, upstream, tool, *numbers in rows}
+        return await self._run(self._select_sums, namespace, int(since) // HOUR)
 
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
         """The number of calls by day."""
@@ -145,6 +144,10 @@ class DiskEventLog:
 
     def _select(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
         return self._open().execute(query, arguments).fetchall()
+
+    def _select_sums(self, namespace: str, first: int) -> dict[SumKey, Sums]:
+        rows = self._select(_SUMS, namespace, first)
+        return {(hour, upstream, tool): Sums(*numbers) for hour, upstream, tool, *numbers in rows}
 
     def _append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], keep: int) -> None:
         now = self._clock()
