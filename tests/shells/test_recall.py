@@ -85,7 +85,20 @@ async def test_a_path_that_is_like_none_is_answered_with_the_newest(text: str) -
 
 
 async def test_an_empty_memory_is_reported() -> None:
-    assert await answer(GRID, []) == f'No value is stored under "{GRID}". Nothing is stored yet: call a tool first.'
+    assert await answer("the grid", []) == 'No value is stored under "the grid". Nothing is stored: call a tool first.'
+
+
+@pytest.mark.parametrize("part", ["", "/grid/0"])
+async def test_the_error_of_a_whole_path_says_that_its_value_may_be_deleted(part: str) -> None:
+    store = await memory_of([GRID, SHEET])
+    assert await store.delete("me", GRID)
+    cause = f'No value is stored under "{GRID}{part}". It was deleted or has expired, or the path is not exact. '
+    error = str(await unknown_path_error(store, "me", GRID + part))
+    assert error == f'{cause}Newest are "{SHEET}". Copy a path exactly.'
+    await store.delete("me", SHEET)
+    error = str(await unknown_path_error(store, "me", GRID + part))
+    assert error == f"{cause}Nothing is stored: call a tool first."
+    assert "deleted" not in str(await unknown_path_error(store, "me", GRID[:-3]))
 
 
 NOTICE = (

@@ -19,6 +19,7 @@ from mcp_mirror.paths import (
     is_pathless_notice,
     label_of,
     label_of_near_miss,
+    parse_path,
     position_token,
     unescape_token,
 )
@@ -63,6 +64,8 @@ _STEP: Final = re.compile(
     r"|\.(?P<name>\w[\w-]*|\"(?P<quoted>[^\"\\]*)\")|#?/(?P<key>[^/\[]*)|\\(?P<other>[^/\\.\[]+)"
 )
 """One key or index in these syntaxes."""
+_DELETED: Final = "It was deleted or has expired, or the path is not exact. "
+"""Stores keep no record of a deleted value."""
 _REASONS: Final = {"expired": "expired", "evicted": "was evicted to make room"}
 
 
@@ -237,7 +240,8 @@ async def unknown_path_error(store: Store, namespace: str, text: str) -> ToolErr
     base = text[:_MAX_COMPARED_CHARACTERS].partition("/")[0]
     near = await _find_neighbours(store, namespace, base) if newest else ()
     advice = await anyio.to_thread.run_sync(_advise, text, newest, (*newest, *near))
-    return _build_refusal(f"No value is stored under {as_json_string(text, 160)}. {advice}")
+    cause = _DELETED if parse_path(text) else ""
+    return _build_refusal(f"No value is stored under {as_json_string(text, 160)}. {cause}{advice}")
 
 
 def _build_refusal(message: str) -> ToolError:
@@ -259,7 +263,7 @@ async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str
 def _advise(text: str, newest: Sequence[str], bases: Sequence[str]) -> str:
     """Name the bases that are similar to a text, else those of the same tool, else the newest ones."""
     if not bases:
-        return "Nothing is stored yet: call a tool first."
+        return "Nothing is stored: call a tool first."
     bases = tuple(dict.fromkeys(bases))
     given, text = text, text[:_MAX_COMPARED_CHARACTERS].partition("/")[0].casefold()
     extended = (base for base in bases if text.startswith(base.casefold()) and _OTHER_SYNTAX.match(text, len(base)))
