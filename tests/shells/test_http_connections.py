@@ -248,6 +248,28 @@ async def test_informational_responses_are_skipped() -> None:
         assert await site.read() == b"hi"
 
 
+@pytest.mark.parametrize(
+    "response",
+    [b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000 + JSON, STREAM + b"1\r\nx\r\n" * 20_000 + END],
+    ids=["informational responses", "chunks"],
+)
+async def test_other_tasks_run_while_a_response_of_many_parts_is_read(response: bytes) -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with serving(response) as site, anyio.create_task_group() as tasks:
+        answer = await site.request() if response.endswith(END) else None
+        tasks.start_soon(count_turns)
+        assert (await answer.aread() if answer else await site.read()).startswith(b"hi")
+        tasks.cancel_scope.cancel()
+    assert turns > 200
+
+
 async def test_an_early_response_is_read_although_the_request_cannot_be_sent() -> None:
     async def body() -> AsyncIterator[bytes]:
         for _ in range(4):

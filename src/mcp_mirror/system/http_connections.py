@@ -23,6 +23,8 @@ _MAX_MERGED: Final = 1 << 16
 """Bytes of a request that are written in one piece."""
 _MAX_BUFFERED: Final = 1 << 20
 """Received bytes above which a connection stops to read until they are taken."""
+_EVENTS_AT_ONCE: Final = 64
+"""Parts of a response after which other tasks run: received bytes may contain many small chunks."""
 _PORTS: Final = {"http": 80, "https": 443}
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
 
@@ -167,6 +169,7 @@ class _Connection:
         self._receiver = receiver
         self._h11 = h11.Connection(h11.CLIENT, _MAX_HEAD)
         self._idle_since = 0.0
+        self._event_count = 0
 
     def is_reusable(self, seconds: float) -> bool:
         """Whether the connection is idle, and not longer than some seconds.
@@ -217,6 +220,9 @@ class _Connection:
         Raises:
             httpx2.TransportError: The connection broke, the server violated the protocol, or was silent for too long.
         """
+        self._event_count += 1
+        if not self._event_count % _EVENTS_AT_ONCE:
+            await asyncio.sleep(0)
         while True:
             try:
                 event = self._h11.next_event()
