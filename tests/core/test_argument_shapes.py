@@ -82,6 +82,14 @@ def test_strings_that_resemble_paths_are_named_without_their_text() -> None:
     assert explain(arguments, PATH, with_values=True)["b.0"] == f"see {PATH} of John"
 
 
+def test_the_place_of_a_string_is_bounded() -> None:
+    value: Any = OTHER
+    for _ in range(100):
+        value = {"a key": value}
+    (place,) = explain(value)
+    assert place == f"{'a key.' * 34}"[:200] + "... (599 characters)"
+
+
 def test_used_paths_and_other_texts_are_not_explained() -> None:
     assert explain({"a": PATH}, PATH) == {}
     assert explain({"a": "text"}) == {}

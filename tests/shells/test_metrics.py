@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +30,22 @@ def test_the_number_of_tools_in_labels_is_bounded() -> None:
     assert metrics.registry.get_sample_value(CALLS, {**labels, "gen_ai_tool_name": "tool 0"}) == 2
     series = [sample for family in metrics.registry.collect() for sample in family.samples if sample.name == CALLS]
     assert len(series) == 2_001
+
+
+def test_new_names_of_tools_need_no_memory_beyond_the_limit() -> None:
+    metrics = Metrics("1")
+
+    def record(numbers: range) -> int:
+        for number in numbers:
+            metrics.record_request(f"tool {number}", "upstream", "", 0.1)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = record(range(3_000))
+        assert record(range(3_000, 13_000)) - before < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 class BrokenStore(MemoryStore):

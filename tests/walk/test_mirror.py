@@ -439,6 +439,14 @@ async def test_each_namespace_has_its_own_memory() -> None:
         assert "No value is stored under" in other.text
 
 
+async def test_a_namespace_that_no_store_can_write_is_an_error(tmp_path: Path) -> None:
+    async with with_functions(store={"kind": "disk", "path": str(tmp_path)}) as mirror:
+        for use in (mirror.call("average_mirrored", namespace="\ud800"), mirror.put(1, namespace="\ud800")):
+            with pytest.raises(MirrorError, match=r"The namespace '\\ud800' is not valid Unicode"):
+                await use
+        assert await mirror.read(await mirror.put([1])) == [1]
+
+
 async def test_values_outlive_a_mirror_only_on_disk(tmp_path: Path) -> None:
     for store in ({"kind": "disk", "path": str(tmp_path)}, StorePolicy(kind="disk", path=str(tmp_path))):
         async with Mirror(store=store) as mirror:

@@ -171,7 +171,7 @@ class Mirror:
             MirrorError: The mirror is not open.
         """
         meta = {CONVERSATION: conversation}
-        return await self._run(lambda application: _call(application, name, arguments, namespace, meta))
+        return await self._run(lambda application: _call(application, name, arguments, namespace, meta), namespace)
 
     async def run(
         self,
@@ -200,7 +200,7 @@ class Mirror:
             raise MirrorError("Scripts need an extra: pip install '.[code]' in the checkout.")
         arguments = {"code": code, "inputs": inputs or {}}
         meta = {CONVERSATION: conversation}
-        return await self._run(lambda application: _run_script(application, RUN, arguments, namespace, meta))
+        return await self._run(lambda application: _run_script(application, RUN, arguments, namespace, meta), namespace)
 
     async def sql(
         self,
@@ -228,7 +228,9 @@ class Mirror:
             raise MirrorError("SQL needs an extra: pip install '.[sql]' in the checkout.")
         arguments = {"sql": query, "inputs": inputs or {}}
         meta = {CONVERSATION: conversation}
-        return await self._run(lambda application: _run_script(application, QUERY, arguments, namespace, meta))
+        return await self._run(
+            lambda application: _run_script(application, QUERY, arguments, namespace, meta), namespace
+        )
 
     async def read(self, path: str, *, namespace: str = LOCAL) -> Any:
         """Return the complete value under a memory path, for the program itself.
@@ -242,9 +244,11 @@ class Mirror:
         """
         if not isinstance(path, str):
             raise MirrorError("This result is not stored, so `reply.path` is None. Use `reply.text`.")
-        return _to_python(
-            await self._run(lambda application: find_value(application.gateway.memory, namespace, path, _READ, to=None))
-        )
+
+        def find(application: Application) -> Coroutine[Any, Any, FoundValue]:
+            return find_value(application.gateway.memory, namespace, path, _READ, to=None)
+
+        return _to_python(await self._run(find, namespace))
 
     async def put(self, value: object, *, namespace: str = LOCAL) -> str:
         """Store a value of the program and return its memory path.
@@ -264,7 +268,7 @@ class Mirror:
             tool_input = ToolInput(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}"))
             return (await save_value(tool_input, new_value)).path
 
-        return await self._run(put_value)
+        return await self._run(put_value, namespace)
 
     async def prune(
         self,
@@ -306,7 +310,7 @@ class Mirror:
             labels = format_labels(memory.flows.labels_of_place(MODEL))
             await memory.writer.store_values(namespace, _PRUNED, texts, memory.estimate, labels)
 
-        await self._run(store_texts)
+        await self._run(store_texts, namespace)
         return pruned
 
     async def restore(self, messages: list[Any], provider: ChatFormat, *, namespace: str = LOCAL) -> list[Any]:
@@ -331,7 +335,7 @@ class Mirror:
             for path in pruned_paths(messages, provider):
                 texts[path] = await application.gateway.writer.store.read(namespace, path)
 
-        await self._run(read_texts)
+        await self._run(read_texts, namespace)
         return await anyio.to_thread.run_sync(restore_messages, messages, texts.get, provider)
 
     def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # the usual word for it
@@ -427,9 +431,19 @@ class Mirror:
             raise MirrorError(f"This Mirror {state}: use it within `async with mirror:`.")
         return self._running
 
-    async def _run(self, work: Callable[[Application], Coroutine[Any, Any, T]]) -> T:
-        """Run work in the event loop of the application; the caller may run in another loop."""
+    async def _run(self, work: Callable[[Application], Coroutine[Any, Any, T]], namespace: str = LOCAL) -> T:
+        """Run work for a namespace in the event loop of the application; the caller may run in another loop.
+
+        Raises:
+            MirrorError: The mirror is not open, or a store cannot write the namespace.
+        """
         running = self._require_running()
+        try:
+            namespace.encode()
+        except UnicodeEncodeError:
+            raise MirrorError(
+                f"The namespace {namespace!r} is not valid Unicode: it contains half of a surrogate pair. Use another."
+            ) from None
         if asyncio.get_running_loop() is running.loop:
             return await work(running.application)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(running.application), running.loop))

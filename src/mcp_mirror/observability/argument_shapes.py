@@ -16,7 +16,7 @@ MAX_CHARACTERS: Final = 2_000
 """Characters of described arguments."""
 _KEY_CHARACTERS: Final = 80
 _NAMED_CHARACTERS: Final = 200
-"""Characters of a text that is named beside the reason why it is not a memory path."""
+"""Characters of a text, and of its place, beside the reason why the text is not a memory path."""
 _PATH_CHARACTERS: Final = range(38, 400)
 """Characters of a memory path that is kept."""
 
@@ -83,7 +83,7 @@ def explain_unused_paths(
     unused = [(at, reason) for at, path, reason in explained if reason != IS_PATH and path not in used]
     return tuple(
         (
-            ".".join(_cut(str(step), _KEY_CHARACTERS) for step in at),
+            _cut(".".join(_cut(str(step), _KEY_CHARACTERS) for step in at), _NAMED_CHARACTERS),
             _name_text(reduce(getitem, at, root), with_values=with_values),
             reason,
         )

@@ -81,8 +81,6 @@ class Metrics:
         self.inflight_calls: int = 0
         self._tools: set[str] = set()
         self._calls: dict[tuple[str, str], _CallChildren] = {}
-        self._requests: dict[tuple[str, str, str], Callable[[float], None]] = {}
-        self._operations: dict[tuple[str, str], Callable[[float], None]] = {}
         self._server = self._histogram(
             "mcp_server_operation_duration_seconds",
             "Duration of MCP requests that the gateway answered.",
@@ -147,20 +145,11 @@ class Metrics:
 
     def record_request(self, tool: str, upstream: str, error: str, seconds: float) -> None:
         """Count a tool call that the gateway has sent to an upstream."""
-        key = (tool, upstream, error)
-        observe = self._requests.get(key)
-        if observe is None:
-            labels = (CALL, self._bound_tool(tool), upstream, error)
-            observe = self._requests[key] = self._client.labels(*labels).observe
-        observe(seconds)
+        self._client.labels(CALL, self._bound_tool(tool), upstream, error).observe(seconds)
 
     def record_store_operation(self, operation: str, seconds: float, error: str) -> None:
         """Count an operation of the store."""
-        key = (operation, error)
-        observe = self._operations.get(key)
-        if observe is None:
-            observe = self._operations[key] = self._store.labels(*key).observe
-        observe(seconds)
+        self._store.labels(operation, error).observe(seconds)
 
     def record_session(self, version: str, transport: str, seconds: float) -> None:
         """Count a session that has ended."""
