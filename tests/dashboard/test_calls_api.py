@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import time
-from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 from tests.dashboard.conftest import Page
 from tests.dashboard.samples import NOW, base_of, fill_busy, log_calls, make_call, put
-from tests.load import slowness
+from tests.load import measure_pause, slowness
 
 from mcp_mirror.dashboard import api
 from mcp_mirror.dashboard.savings import MAX_ROWS, Assumptions, build_savings, find_price, merge_prices
@@ -158,24 +155,6 @@ async def test_an_operator_sees_no_keys_in_the_lineage_of_others(page: Page) -> 
     assert "canary" not in answer.text
     calls = await operator.send("GET", "calls", principal=BOB)
     assert "canary" not in calls.text
-
-
-async def measure_pause(request: Awaitable[Any]) -> float:
-    """Return the seconds of the longest pass of the event loop during a request."""
-    pauses: list[float] = []
-
-    async def watch() -> None:
-        while True:
-            began = time.perf_counter()
-            await asyncio.sleep(0)
-            pauses.append(time.perf_counter() - began)
-
-    watching = asyncio.create_task(watch())
-    await asyncio.sleep(0)
-    await request
-    await asyncio.sleep(0)
-    watching.cancel()
-    return max(pauses)
 
 
 async def test_calls_of_many_principals_do_not_stall_others(page: Page) -> None:

@@ -8,6 +8,7 @@ import time
 import pytest
 from tests.dashboard.conftest import Page
 from tests.dashboard.samples import HOSTILE, NOW, base_of, fill_busy, image_block, orders, png, put
+from tests.load import measure_pause, slowness
 
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.security.flows import Flows
@@ -181,6 +182,19 @@ async def test_only_raster_images_are_shown(page: Page) -> None:
     for name, number in (("svg", 2), ("fake", 3)):
         assert (await page.refuse("image", path=base_of(name, number)))[0] == 404
         assert (await page.get("value", path=base_of(name, number)))["is_image"] is False
+
+
+async def test_a_large_image_does_not_stall_others(page: Page) -> None:
+    image = png() + bytes(18 << 20)
+    path = await put(page.store, image_block(image, "image/png"), "png", 1, kind="binary")
+    received: list[bytes] = []
+
+    async def receive() -> None:
+        received.append((await page.send("GET", "image", path=path)).content)
+
+    pause = await measure_pause(receive())
+    assert received == [image]
+    assert pause < 0.06 * slowness()
 
 
 @pytest.mark.parametrize("slash", [b"\\/", b"\\u002f", b"/\\r\\n"])

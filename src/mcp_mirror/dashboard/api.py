@@ -6,7 +6,7 @@ page itself: other origins are rejected, and changes need a header that no form 
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from time import time
@@ -238,8 +238,8 @@ async def _read_part(request: DashboardRequest) -> Response:
 
 
 async def _read_image(request: DashboardRequest) -> Response:
-    media_type, content = await request.values.read_image(request.text("path"))
-    return Response(content, headers=_build_headers(media_type))
+    media_type, pieces = await request.values.open_image(request.text("path"))
+    return await _stream(pieces, _build_headers(media_type))
 
 
 async def _read_notice(request: DashboardRequest) -> Response:
@@ -248,11 +248,15 @@ async def _read_notice(request: DashboardRequest) -> Response:
 
 async def _download(request: DashboardRequest) -> Response:
     name, pieces = await request.values.open_download(request.text("path"))
-    first = await anyio.to_thread.run_sync(next, pieces, b"")  # an error becomes a response, not a broken body
     headers = {
         **_build_headers("application/octet-stream"),
         "content-disposition": f'attachment; filename="{name}"',
     }
+    return await _stream(pieces, headers)
+
+
+async def _stream(pieces: Iterator[bytes], headers: Mapping[str, str]) -> Response:
+    first = await anyio.to_thread.run_sync(next, pieces, b"")  # an error becomes a response, not a broken body
     return StreamingResponse(chain((first,), pieces), headers=headers)
 
 

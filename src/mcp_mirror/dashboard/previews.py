@@ -4,7 +4,6 @@ A part never contains more than a few hundred kB, whatever the size of the value
 them as text.
 """
 
-import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +12,14 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.media import read_media
+from mcp_mirror.core.media import Media
 from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
 from mcp_mirror.query import indexes
-from mcp_mirror.query.texts import IsOver, check_time, unescape_json
+from mcp_mirror.query.texts import IsOver, check_time
 from mcp_mirror.query.windows import count_lines
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.types import Buffer, Descriptor, Span
@@ -191,26 +190,12 @@ def find_raster_type(data: bytes) -> str | None:
     return None
 
 
-def peek_raster_type(block: Buffer) -> str | None:
-    """Return the media type of the image in a content block; None if it has none or is too large."""
-    media = read_media(block)
+def peek_raster_type(media: Media | None) -> str | None:
+    """Return the media type of a raster image; None for other media, and for too large ones."""
     if media is None or media.size > MAX_IMAGE_BYTES:
         return None
     try:
         return find_raster_type(binascii.a2b_base64(bytes(media.encoded[:32])))
-    except binascii.Error:
-        return None
-
-
-def decode_image(block: Buffer) -> tuple[str, bytes] | None:
-    """Return the media type and the bytes of the image in a content block; None without a raster image."""
-    media_type, media = peek_raster_type(block), read_media(block)
-    if media is None or media_type is None:
-        return None
-    try:
-        # Some programs write a slash as `\/`, or base64 in lines.
-        encoded = b"".join(unescape_json(bytes(media.encoded)).split())
-        return media_type, base64.b64decode(encoded, validate=True)
     except binascii.Error:
         return None
 

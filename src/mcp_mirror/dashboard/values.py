@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from mcp_mirror.core.media import read_media
 from mcp_mirror.core.preview import describe_media
-from mcp_mirror.dashboard.previews import MAX_ROWS, PartQuery, decode_image, peek_raster_type, rebuild_notice
+from mcp_mirror.dashboard.previews import MAX_ROWS, PartQuery, peek_raster_type, rebuild_notice
 from mcp_mirror.dashboard.services import DashboardServices, Viewer
 from mcp_mirror.errors import FlowError, MirrorError, RefusalReason, ToolError
 from mcp_mirror.memory.flow_guard import FlowGuard
@@ -160,7 +160,7 @@ class Values:
             "selected_bytes": await self._run(found, Size()) if found.kind == "text" else len(found.blob),
             "shape": shape,
             "media": describe_media(media) if media else None,
-            "is_image": found.kind == "binary" and peek_raster_type(found.blob) is not None,
+            "is_image": peek_raster_type(media) is not None,
         }
 
     async def read_part(self, text: str, offset: int, limit: int) -> Mapping[str, Any]:
@@ -174,7 +174,7 @@ class Values:
         part: Mapping[str, Any] = await self._run(found, PartQuery(max(offset, 0), min(max(limit, 1), MAX_ROWS)))
         return part
 
-    async def read_image(self, text: str) -> tuple[str, bytes]:
+    async def open_image(self, text: str) -> tuple[str, Iterator[bytes]]:
         """Return the media type and the bytes of a raster image.
 
         Raises:
@@ -182,10 +182,10 @@ class Values:
             ToolError: The path has no value, or the value is not a raster image.
         """
         found = await self._find(text)
-        image = decode_image(found.blob) if found.kind == "binary" else None
-        if image is None:
+        media_type = peek_raster_type(read_media(found.blob)) if found.kind == "binary" else None
+        if media_type is None:
             raise ToolError("The value is not a PNG, JPEG, GIF or WebP image of up to 20 MiB. Download it instead.")
-        return image
+        return media_type, encode_file(found, from_base64=False)
 
     async def write_notice(self, text: str) -> str:
         """Return the notice that a model read in place of a value, by the present configuration.
@@ -336,7 +336,7 @@ class Values:
 def _name_file(found: FoundValue) -> str:
     """A file name of ASCII letters, digits, _, - and a dot."""
     if found.kind == "binary":
-        ending = _EXTENSIONS.get(peek_raster_type(found.blob) or "", ".bin")
+        ending = _EXTENSIONS.get(peek_raster_type(read_media(found.blob)) or "", ".bin")
     else:
         ending = ".txt" if found.kind == "text" else ".json"
     base = found.path.base
