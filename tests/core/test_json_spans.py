@@ -137,7 +137,7 @@ def test_a_failed_pointer_reports_the_keys_that_exist(text: bytes, tokens: list[
             found = locate(text, tuple(tokens))
             assert isinstance(found, Miss)
             assert (found.depth, found.keys) == (depth, tuple(here) if is_object else ())
-            assert found.length == (len(here) if is_array else None)
+            assert found.length == (len(here) if is_object or is_array else 0)
             assert (found.kind == "object", found.kind == "array") == (is_object, is_array)
             return
     assert isinstance(locate(text, tuple(tokens)), Span)
@@ -332,3 +332,11 @@ def test_half_a_surrogate_pair_is_an_error() -> None:
     literal = b'"a\\ud800b"'
     with pytest.raises(msgspec.DecodeError):
         list(text_pieces(literal, trim(literal)))
+
+
+def test_a_miss_in_an_object_of_many_keys_has_the_first_of_them() -> None:
+    text = json.dumps({f"k{index}": index for index in range(5000)}).encode()
+    missed = locate(text, ("k5000",))
+    assert isinstance(missed, Miss)
+    assert missed.length == 5000
+    assert missed.keys == tuple(f"k{index}" for index in range(2000))

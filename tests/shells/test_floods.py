@@ -1,12 +1,13 @@
 """The rate limit for unsolicited messages, and the limit of repeated log lines."""
 
 import logging
+import threading
 from time import perf_counter
 
 import anyio
 import pytest
 
-from mcp_mirror.payload.floods import BURST, RATE, Flood, Pacer, RepeatedLog
+from mcp_mirror.payload.floods import BURST, INLINE_BYTES, RATE, Flood, Pacer, RepeatedLog, run_by_size
 
 
 class Clock:
@@ -95,3 +96,9 @@ async def test_other_tasks_run_between_slices_of_work() -> None:
             tasks.start_soon(work)
             tasks.start_soon(other)
     assert len(turns) > 5
+
+
+async def test_work_on_many_bytes_runs_beside_the_event_loop() -> None:
+    assert await run_by_size(INLINE_BYTES, threading.get_ident) == threading.get_ident()
+    assert await run_by_size(INLINE_BYTES + 1, threading.get_ident) != threading.get_ident()
+    assert await run_by_size(INLINE_BYTES + 1, divmod, 7, 2) == (3, 1)

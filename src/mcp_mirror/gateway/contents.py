@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.capture import CaptureRules
@@ -19,6 +18,7 @@ from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions
 from mcp_mirror.errors import StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import NewBases
+from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import array_of, contiguous, join, object_of, open_array, open_object
 from mcp_mirror.security.flows import Flows, format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
@@ -30,11 +30,10 @@ _logger = logging.getLogger(__name__)
 LABELS: Final = frozenset({"resource", "prompt"})
 """The labels with which paths of captured contents begin."""
 
-_INLINE_BYTES: Final = 1 << 20
-"""Contents up to this size are processed on the event loop, larger ones in a thread."""
-
 Members = Mapping[str, Buffer | Segments]
 """A result, its members JSON text."""
+_Item = tuple[Buffer, Mapping[str, Buffer]]
+"""A content or a message, and its members."""
 
 
 class _Source(NamedTuple):
@@ -69,12 +68,11 @@ class ContentCapture:
         """
         source = _Source("resource", namespace, origin, self._read_labels(result, origin))
         is_shown = self.may_show(origin.upstream)
-        items = self._select_items(result, "contents", origin)
+        items = await self._select_items(result, "contents", origin)
         if items is None and is_shown:
             return result
         contents: list[Segments] = []
-        for raw in items or ():
-            members = open_object(raw) or {}
+        for raw, members in items or ():
             notice = await self._capture(_build_block(raw, members), source)
             if notice is None:
                 contents.append((raw,))
@@ -94,12 +92,11 @@ class ContentCapture:
         """
         source = _Source("prompt", namespace, origin, self._read_labels(result, origin))
         is_shown = self.may_show(origin.upstream)
-        items = self._select_items(result, "messages", origin)
+        items = await self._select_items(result, "messages", origin)
         if items is None and is_shown:
             return result
         messages: list[Segments] = []
-        for raw in items or ():
-            members = open_object(raw) or {}
+        for raw, members in items or ():
             notice = await self._capture((members.get("content", b"{}"),), source)
             if notice is None:
                 messages.append((raw,))
@@ -109,11 +106,12 @@ class ContentCapture:
             messages.append(object_of({**rest, "content": content}))
         return {**(result if is_shown else {}), "messages": array_of(messages)}
 
-    def _select_items(self, result: Members, member: str, origin: ResourceOrigin) -> "list[Buffer] | None":
+    async def _select_items(self, result: Members, member: str, origin: ResourceOrigin) -> list[_Item] | None:
         """The contents or messages of a result; None if they are not captured or not an array."""
         if self.may_show(origin.upstream) and not self.mirror.capture_resources:
             return None
-        return open_array(contiguous(result.get(member, b"null")))
+        array = contiguous(result.get(member, b"null"))
+        return await run_by_size(len(array), _open_items, array)
 
     def _read_labels(self, result: Members, origin: ResourceOrigin) -> Labels:
         """The flow labels of a result.
@@ -152,7 +150,7 @@ class ContentCapture:
             max_key_bytes=self.limits.max_key_bytes,
             provider=self.mirror.provider,
         )
-        result = await _process(join(array_of([block])), options)
+        result = await run_by_size(sum(map(len, block)), _process, block, options)
         if result.captured.value is None or result.captured.shown is not None:
             return None
         try:
@@ -166,11 +164,14 @@ class ContentCapture:
         return result.notice
 
 
-async def _process(content: Buffer, options: ProcessingOptions) -> ProcessedResult:
-    members = {"content": content}
-    if len(content) > _INLINE_BYTES:
-        return await anyio.to_thread.run_sync(process_result, members, options, options.estimate)
-    return process_result(members, options, options.estimate)
+def _open_items(array: Buffer) -> list[_Item] | None:
+    """The items of a JSON array with their members; None for any other text."""
+    items = open_array(array)
+    return None if items is None else [(raw, open_object(raw) or {}) for raw in items]
+
+
+def _process(block: Segments, options: ProcessingOptions) -> ProcessedResult:
+    return process_result({"content": join(array_of([block]))}, options, options.estimate)
 
 
 def _read_role(message: Mapping[str, Buffer]) -> bytes:

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, compute_capacity
 from mcp_mirror.core.replies import Reply, count_reply_bytes, count_result_tokens
 from mcp_mirror.errors import ToolError
+from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.settings.policies import ContextPolicy
 from mcp_mirror.types import Buffer
 
@@ -38,8 +38,6 @@ _EXPECTED: Final = (
 
 Key = tuple[str, str]
 """Whether the harness or the connection named the conversation, and the name."""
-_INLINE_BYTES: Final = 1 << 17
-"""Replies up to this size are counted on the event loop, larger ones in a thread."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -209,6 +207,4 @@ def _create_account(capacity: int, definitions: int) -> TokenAccount:
 
 async def count_reply_tokens(reply: Reply, estimate: Callable[[Buffer], int]) -> int:
     """Return the tokens that a model reads of a reply."""
-    if count_reply_bytes(reply) > _INLINE_BYTES:
-        return await anyio.to_thread.run_sync(count_result_tokens, reply, estimate)
-    return count_result_tokens(reply, estimate)
+    return await run_by_size(count_reply_bytes(reply), count_result_tokens, reply, estimate)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.callers import ClientChannel
@@ -41,6 +40,7 @@ from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import has_candidates
+from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import contiguous, join
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import discard_after
@@ -64,8 +64,6 @@ Values = Mapping[Pointer, Resolved]
 _NO_VALUES: Final[Values] = {}
 _VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
-_INLINE_BYTES: Final = 1 << 17
-"""Values up to this size are substituted on the event loop, larger ones in a thread."""
 
 Found = Pointer | EscapedPath | TypedText
 """A string of the arguments that is replaced."""
@@ -260,10 +258,11 @@ class Dispatcher:
         upstream = self._services.upstreams[entry.upstream]
         await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
         find_entry(self._runtime.state.catalog_for(call.caller), call)
+        mirrored = await run_by_size(sum(map(len, arguments)), select_header_arguments, entry, arguments)
         request = UpstreamRequest(
             method="tools/call",
             params={"arguments": arguments},
-            shown={"name": entry.tool, "arguments": select_header_arguments(entry, arguments)},
+            shown={"name": entry.tool, "arguments": mirrored},
             meta=call.meta,
             timeout=entry.timeout,
             is_repeatable=entry.is_repeatable,
@@ -356,13 +355,9 @@ async def fit_arguments(
 async def _substitute(
     entry: CatalogEntry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
 ) -> Segments:
-    """Replace pointers by their values; in a thread if a value is large, because it may need to be parsed or quoted."""
-
-    def replace_all() -> Segments:
-        return substitute_pointers(arguments, found, values, types_at(entry.schema))
-
-    is_large = any(len(value.blob) > _INLINE_BYTES for value in values.values())
-    return await anyio.to_thread.run_sync(replace_all) if is_large else replace_all()
+    """Replace pointers by their values, which may need to be parsed or quoted."""
+    size = max((len(value.blob) for value in values.values()), default=0)
+    return await run_by_size(size, substitute_pointers, arguments, found, values, types_at(entry.schema))
 
 
 async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Validate) -> str | None:

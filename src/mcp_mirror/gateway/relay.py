@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import anyio
+import anyio.to_thread
 import mcp_types as types
 import msgspec
 from mcp.shared.uri_template import UriTemplate
@@ -20,6 +21,7 @@ from mcp_mirror.core.merged_lists import KINDS, IsReserved, Kind, ResourceOrigin
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
+from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.spool import SpooledFrame, discard_after
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.types import Buffer, Segments
@@ -145,9 +147,11 @@ class Relay:
         # An upstream that is down for a while keeps its items, so that the names of the others do not change.
         listed = [(name, pages.get(name, self._last_pages.get((kind, name, namespace)))) for name in names]
         # The check for reserved names: the gateway has no prompts of its own.
-        merged = merge_lists(
+        merged = await run_by_size(
+            sum(page.size for _, page in listed if page),
+            merge_lists,
             kind,
-            ((name, page.items) for name, page in listed if page),
+            [(name, page.items) for name, page in listed if page],
             self.is_reserved if kind != "prompts" else lambda _name: False,
         )
         self._keep_origins((kind, self._get_view(channel.caller)), merged.origins)
@@ -261,9 +265,10 @@ class Relay:
         caller = channel.caller
         offering = [upstream.policy.name for upstream in self._select_upstreams("resources", caller)]
         for kind in _RESOURCE_KINDS if len(offering) > 1 else ():
-            if self._find_listed_origin(uri, caller) is None and (kind, self._get_view(caller)) not in self._origins:
+            is_known = (kind, self._get_view(caller)) in self._origins
+            if not is_known and await self._find_listed_origin(uri, caller) is None:
                 await self.list_all(kind, channel)
-        if listed := self._find_listed_origin(uri, caller):
+        if listed := await self._find_listed_origin(uri, caller):
             return (listed,)
         for name in offering:
             scheme, _, rest = uri.partition("+")
@@ -271,16 +276,12 @@ class Relay:
                 return (ResourceOrigin(name, rest),)
         return tuple(ResourceOrigin(name, uri) for name in offering)
 
-    def _find_listed_origin(self, uri: str, caller: Caller) -> ResourceOrigin | None:
+    async def _find_listed_origin(self, uri: str, caller: Caller) -> ResourceOrigin | None:
         """The origin of a URI that is listed or matches a listed template."""
         templates = self._get_last_list("templates", caller)
         if origin := self._get_last_list("resources", caller).get(uri) or templates.get(uri):
             return origin
-        for template, origin in templates.items():
-            if _matches(template, uri):
-                prefix = template.removesuffix(origin.key)
-                return ResourceOrigin(origin.upstream, uri.removeprefix(prefix))
-        return None
+        return await anyio.to_thread.run_sync(_match_templates, templates, uri) if templates else None
 
     async def _request(self, method: str, key: str, origin: ResourceOrigin, request: RelayRequest) -> RelayedResult:
         outbound = _build_upstream_request(method, {key: origin.key}, request)
@@ -335,6 +336,14 @@ def _build_upstream_request(method: str, renamed: Mapping[str, str], request: Re
     params: dict[str, Segments] = {key: (raw,) for key, raw in request.params.items() if key not in _OWN_PARAMS}
     params |= {key: (msgspec.json.encode(value),) for key, value in renamed.items()}
     return UpstreamRequest(method, params, renamed, request.meta)
+
+
+def _match_templates(templates: Mapping[str, ResourceOrigin], uri: str) -> ResourceOrigin | None:
+    """The origin of a URI that matches a template; an upstream may list a hundred thousand."""
+    for template, origin in templates.items():
+        if _matches(template, uri):
+            return ResourceOrigin(origin.upstream, uri.removeprefix(template.removesuffix(origin.key)))
+    return None
 
 
 def _matches(template: str, uri: str) -> bool:

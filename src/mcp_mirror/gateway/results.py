@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.budgets import lower_budgets
@@ -33,6 +32,7 @@ from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.context_budgets import count_reply_tokens
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.paths import NewBases
+from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
@@ -44,8 +44,6 @@ from mcp_mirror.upstreams.transports.requests import RawResponse
 
 _logger = logging.getLogger(__name__)
 
-_INLINE_BYTES: Final = 1 << 17
-"""Results up to this size are read on the event loop: the cost also depends on their keys."""
 _TOKEN_BYTES: Final = 64
 """Bytes per token above which a result is over every budget."""
 _QUOTED_BYTES: Final = 1 << 10
@@ -158,7 +156,7 @@ class ResultProcessor:
         captured, trace = processed.result.captured, call.trace
         trace.labels = format_labels(processed.labels)
         if captured.value is not None:
-            digest = hashlib.sha256(call.arguments).hexdigest()
+            digest = (await run_by_size(len(call.arguments), hashlib.sha256, call.arguments)).hexdigest()
             paths = tuple(sorted({value.path for value in values.values()}))
             provenance = Provenance(entry.upstream, entry.tool, digest, paths, trace.traceparent)
             writer = self.services.writer
@@ -203,14 +201,13 @@ class ResultProcessor:
         return members
 
     async def _read(self, entry: CatalogEntry, response: RawResponse, options: ProcessingOptions) -> ProcessedResult:
-        """Read a result: a small one on the event loop, a large one in a thread, a spooled one in a worker process."""
+        """Read a result; a spooled one in a worker process."""
         try:
             if isinstance(response, SpooledFrame):
                 result = await self.services.scanner.scan(response, options)
-            elif sum(map(len, response.values())) > _INLINE_BYTES:
-                result = await anyio.to_thread.run_sync(process_result, response, options, options.estimate)
             else:
-                result = process_result(response, options, options.estimate)
+                size = sum(map(len, response.values()))
+                result = await run_by_size(size, process_result, response, options, options.estimate)
         except WireError as error:
             raise UpstreamError(
                 f"Upstream {entry.upstream!r} sent an invalid answer to {entry.tool!r}. {error}"

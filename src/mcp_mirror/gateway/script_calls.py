@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.callers import ClientChannel
@@ -20,6 +19,7 @@ from mcp_mirror.memory.code.scripts import ScriptCall, ScriptTool, ScriptToolRes
 from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import MemoryPath
+from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.settings.labels import FUNCTIONS, Labels
@@ -27,8 +27,6 @@ from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
 
-_INLINE_BYTES: Final = 1 << 17
-"""Results up to this size are read on the event loop."""
 _SHOWN_BYTES: Final = 2_000
 """Bytes of a call's arguments that the user sees."""
 _MAX_ROUNDS: Final = 20
@@ -157,10 +155,7 @@ async def _read_value(call: Call, reply: Reply) -> Buffer:
     rules = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=is_wrapped)
     members = {key: contiguous(part) for key, part in reply.items()}
     estimate = upper_estimator(call.config.mirror.provider)
-    if sum(map(len, members.values())) > _INLINE_BYTES:
-        captured = await anyio.to_thread.run_sync(capture, members, rules, estimate)
-    else:
-        captured = capture(members, rules, estimate)
+    captured = await run_by_size(sum(map(len, members.values())), capture, members, rules, estimate)
     return b"null" if captured.value is None else captured.value.blob
 
 

@@ -12,6 +12,7 @@ from mcp_mirror.memory.tools.lookup import CONTENTS, encode_json_string, find_va
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import SCHEME, URI_TEMPLATE, parse_uri
+from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import array_of, object_of
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.flows import Flows
@@ -96,7 +97,7 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
             f"a resource is limited to {format_bytes(MAX_BYTES)}, because clients drop larger messages. "
             "Read a part of the value: add a key or an index to the path."
         )
-    content = {"uri": msgspec.json.encode(uri), **_build_content(found_value)}
+    content = {"uri": msgspec.json.encode(uri), **await run_by_size(size, _build_content, found_value)}
     return {"contents": array_of([object_of(content)])}
 
 

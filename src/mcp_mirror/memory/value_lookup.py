@@ -23,6 +23,7 @@ from mcp_mirror.paths import (
     position_token,
     unescape_token,
 )
+from mcp_mirror.payload.floods import INLINE_BYTES
 from mcp_mirror.payload.json_rpc import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space
 from mcp_mirror.security.sanitize import as_json_string
@@ -30,12 +31,8 @@ from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
 from mcp_mirror.workers.frames import FrameScanner
 
-_INLINE_BYTES: Final = 1 << 17
-"""Values up to this size are searched on the event loop: the cost also depends on their keys."""
 _WORKER_BYTES: Final = 1 << 23
 """Values above this size in a file are searched in a worker process."""
-_MAX_RANKED_KEYS: Final = 2000
-"""Keys that are ranked by their similarity to an unknown key."""
 _MAX_NEAREST: Final = 3
 """Nearest names that an error lists."""
 _NEWEST_BASES: Final = 64
@@ -138,7 +135,7 @@ async def look_up(
                 f'"{path}" does not exist. The flow policy hides the keys of the value from the model.'
             )
         depth = len(path.tokens) - len(tokens) + span.depth
-        raise _build_miss_error(path, depth, span, include_keys=described.preview)
+        raise await anyio.to_thread.run_sync(_build_miss_error, path, depth, span, described.preview)
     found = _build_found_value(path, described, blob, span)
     if file is None:
         return found
@@ -184,7 +181,7 @@ def _locate_below(part: Buffer, index: int, tokens: Location) -> Span | Miss:
 
 async def _is_costly(blob: Buffer) -> bool:
     """Whether a worker process should search a value: it is large, or has very many members or items."""
-    if not _INLINE_BYTES < len(blob) <= _WORKER_BYTES:
+    if not INLINE_BYTES < len(blob) <= _WORKER_BYTES:
         return len(blob) > _WORKER_BYTES
     is_text = kind_at(blob, skip_space(blob, 0)) == "text"
     return not is_text and await anyio.to_thread.run_sync(has_more_values, blob, MAX_VALUES)
@@ -218,7 +215,7 @@ async def _find_file(store: Store, namespace: str, base: str, member: Member | N
 
 async def _locate(scanner: FrameScanner, file: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
     """Search a small value here and a large one in a worker, which gets the value if its file was deleted."""
-    if not tokens or len(blob) <= _INLINE_BYTES:
+    if not tokens or len(blob) <= INLINE_BYTES:
         return locate(blob, tokens)
     if file and (span := await scanner.locate(file, tokens)):
         return span
@@ -335,7 +332,7 @@ def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, s
     return FoundValue(path, part, kind, descriptor)
 
 
-def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, *, include_keys: bool) -> ToolError:
+def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, include_keys: bool) -> ToolError:  # noqa: FBT001
     """The error of a key that does not exist. Logs do not get the keys that the value has.
 
     Args:
@@ -361,20 +358,21 @@ def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, *, include_keys:
 
 def _has_member(miss: Miss, key: str) -> bool:
     """Whether an object has a key, or an array an index."""
-    return key in miss.keys or (INDEX.fullmatch(key) is not None and int(key) < (miss.length or 0))
+    is_item = miss.kind == "array" and INDEX.fullmatch(key) is not None and int(key) < miss.length
+    return is_item or key in miss.keys
 
 
 def _list_keys(miss: Miss, wanted: str) -> str:
-    keys = sort_by_similarity(wanted, miss.keys[:_MAX_RANKED_KEYS])
+    keys = sort_by_similarity(wanted, miss.keys)
     listed = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY_BYTES) for key in keys[:_MAX_LISTED_KEYS])
-    more = f" and {len(miss.keys) - _MAX_LISTED_KEYS:,} more" if len(miss.keys) > _MAX_LISTED_KEYS else ""
+    more = f" and {miss.length - _MAX_LISTED_KEYS:,} more" if miss.length > _MAX_LISTED_KEYS else ""
     return f"Its keys are {listed}{more}." if keys else "It is an empty object."
 
 
 def _list_positions(miss: Miss) -> str:
     if not miss.keys:
         return "It is an empty object."
-    last = f' to "/{position_token(len(miss.keys) - 1)}"' if len(miss.keys) > 1 else ""
+    last = f' to "/{position_token(miss.length - 1)}"' if miss.length > 1 else ""
     return f'Its keys are hidden; name them by position: "/{position_token(0)}"{last}.'
 
 

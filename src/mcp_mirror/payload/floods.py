@@ -1,4 +1,4 @@
-"""Rate limit for unsolicited messages, time slices for long work, and a bound for repeated log lines.
+"""Rate limit for unsolicited messages, time slices and threads for long work, and a bound for repeated log lines.
 
 Reading a flood alternates with all other work of the event loop. The caller reads, and reacts to an exceeded limit.
 """
@@ -6,10 +6,11 @@ Reading a flood alternates with all other work of the event loop. The caller rea
 import logging
 from collections.abc import Callable, Generator
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 _SLICE: Final = 0.002
 """Seconds of work after which other tasks run."""
@@ -21,6 +22,8 @@ BURST: Final = 50_000
 """Unsolicited messages that a connection may send at once."""
 RATE: Final = 5_000
 """Unsolicited messages per second that a connection may send continuously."""
+INLINE_BYTES: Final = 1 << 15
+"""Bytes of JSON that the event loop reads at once: with very many keys or content blocks they take about 10 ms."""
 _INTERVAL: Final = 10.0
 """Seconds between two log lines of one kind."""
 
@@ -56,6 +59,7 @@ class Pacer:
 
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 Steps = Generator[None, None, T]
 """Work in small steps, so that others can run between them; the result is its return value."""
 
@@ -82,6 +86,11 @@ async def take_sliced(steps: Steps[T]) -> T:
         if monotonic() > began + _STEPS:
             await anyio.lowlevel.checkpoint()
             began = monotonic()
+
+
+async def run_by_size(size: int, work: Callable[[*Args], T], *args: *Args) -> T:
+    """Return the result of work on `size` bytes, which runs in a thread if they are too many for the event loop."""
+    return work(*args) if size <= INLINE_BYTES else await anyio.to_thread.run_sync(work, *args)
 
 
 class Flood:

@@ -73,6 +73,8 @@ _FAST: Final = 1 << 16
 
 _LISTED: Final = 1 << 26
 """Bytes up to which `count_items` builds a list of all items of an array."""
+_MAX_KEYS: Final = 2000
+"""Keys of an object that a `Miss` has."""
 _DEEP: Final = 16
 """Levels of nesting below which all large containers are measured once. To measure them again at each level takes
 seconds for hostile text of a megabyte."""
@@ -96,9 +98,9 @@ class Miss:
     kind: Kind
     """The kind of the value in which the next token was not found."""
     keys: tuple[str, ...] = ()
-    """The keys of that value, if it is an object."""
-    length: int | None = None
-    """The number of its items, if it is an array."""
+    """The first 2,000 keys of that value, if it is an object."""
+    length: int = 0
+    """The number of its keys or items, if it is an object or an array."""
 
 
 def trim(blob: Buffer, span: Span | None = None) -> Span:
@@ -418,7 +420,7 @@ def _locate_child(
         found = next(
             (one.span for at, one in enumerate(known) if token == (at if _is_number(token) else one.key)), None
         )
-        return found or Miss(0, kind, keys=tuple(member.key for member in known))
+        return found or Miss(0, kind, keys=tuple(member.key for member in known[:_MAX_KEYS]), length=len(known))
     if kind == "array":
         reached = find_item(blob, span, int(token)) if INDEX.fullmatch(str(token)) else count_items(blob, span)
         return reached if isinstance(reached, Span) else Miss(0, kind, length=reached)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.preview import format_bytes
@@ -14,6 +13,7 @@ from mcp_mirror.core.resolve import Pointer, Resolved, find_pointers, substitute
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
+from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.query.texts import decode_string
@@ -22,8 +22,6 @@ from mcp_mirror.types import Buffer, Descriptor, FileSpan
 
 _RESERVED: Final = frozenset({"tools", "json"})
 _MAX_INPUTS: Final = 100
-_INLINE_BYTES: Final = 1 << 16
-"""Bytes of values up to which texts are parsed on the event loop."""
 
 
 class ValueBudget:
@@ -160,8 +158,7 @@ async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, R
             for pointer, value in values.items()
         }
 
-    is_large = sum(len(value.blob) for value in values.values()) > _INLINE_BYTES
-    return await anyio.to_thread.run_sync(parse) if is_large else parse()
+    return await run_by_size(sum(len(value.blob) for value in values.values()), parse)
 
 
 def check_variables(names: Collection[str]) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.preview import format_count
@@ -30,6 +29,7 @@ from mcp_mirror.memory.tools.save import NewValue, save_value, show_or_save
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import find_nearest
+from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import CodePolicy
@@ -40,8 +40,6 @@ _MAX_CODE: Final = 100_000
 """Characters of a script."""
 _MAX_STORED: Final = 20
 """Stored values that an error names."""
-_INLINE_BYTES: Final = 1 << 16
-"""Bytes of a result up to which it becomes a text on the event loop."""
 _CHARACTERS_PER_TOKEN: Final = 3
 """Printed characters that are shown for each token of the read budget."""
 _PARSED: Final = "Inputs and results of tools are parsed values already: use them without json.loads."
@@ -158,8 +156,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
     def read_variables() -> dict[str, str | bytes]:
         return {one.name: one.read_variable() for one in used}
 
-    is_large = sum(len(one.blob) for one in used) > _INLINE_BYTES
-    variables = await anyio.to_thread.run_sync(read_variables) if is_large else read_variables()
+    variables = await run_by_size(sum(len(one.blob) for one in used), read_variables)
     prelude, stubs = "", None
     selected = select_tools(code, tools)
     if used or uses_tools:
@@ -224,8 +221,7 @@ async def _settle(result: ScriptToolResult, progress: _Progress) -> Settled:
     def read_result() -> str:
         return str(read_python_literal(value) or value, "utf-8", "replace")
 
-    is_large = len(value) > _INLINE_BYTES
-    return {"return_value": await anyio.to_thread.run_sync(read_result) if is_large else read_result()}
+    return {"return_value": await run_by_size(len(value), read_result)}
 
 
 async def _reply(call: ToolInput, inputs: Inputs, progress: _Progress, value: bytes) -> Content:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
 
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.capture import PASS_THROUGH_TOKENS, CaptureRules
@@ -16,6 +15,7 @@ from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import NewBases
+from mcp_mirror.payload.floods import INLINE_BYTES, run_by_size
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
 from mcp_mirror.security.flows import format_labels
@@ -25,8 +25,6 @@ from mcp_mirror.types import Buffer, Provenance
 UPSTREAM: Final = "mcp-mirror"
 """The name of the gateway as the upstream of its own tools, in provenance."""
 
-_INLINE_BYTES: Final = 1 << 18
-"""Values up to this size are processed on the event loop, larger ones in a thread."""
 _SHOWN_BYTES: Final = 1 << 20
 """Bytes above which a computed value is stored without an estimate of its tokens."""
 _QUOTED_BYTES: Final = 1 << 10
@@ -59,7 +57,7 @@ class NewValue:
     """It is a content block."""
     preview: bool = True
     """The model may see parts of the value that it did not request."""
-    size: int = _INLINE_BYTES + 1
+    size: int = INLINE_BYTES + 1
     """The size in bytes, if it is known."""
 
 
@@ -97,10 +95,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         StoreError: The store failed.
     """
     memory = call.memory
-    if value.size <= _INLINE_BYTES:
-        frame = _build_frame(call, value)
-    else:
-        frame = await anyio.to_thread.run_sync(_build_frame, call, value)
+    frame = await run_by_size(value.size, _build_frame, call, value)
     if isinstance(frame, Overlong):
         limit = memory.limits.max_message_bytes
         raise ToolError(
@@ -117,9 +112,9 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
             raise ToolError(f"The value cannot be stored. {error}") from None
         if isinstance(result, RejectedFrame) or result.captured.value is None:
             raise ToolError("null cannot be stored. Store another value.")
-        arguments_digest = hashlib.sha256(call.arguments.raw).hexdigest()
+        digest = await run_by_size(len(call.arguments.raw), hashlib.sha256, call.arguments.raw)
         inputs = (*(str(one.path) for one in value.inputs), *value.paths)
-        provenance = Provenance(UPSTREAM, call.tool, arguments_digest, inputs, memory.trace.traceparent)
+        provenance = Provenance(UPSTREAM, call.tool, digest.hexdigest(), inputs, memory.trace.traceparent)
         await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
         memory.trace.path = options.bases.value
     return SavedValue(options.bases.value, result.notice)
@@ -140,7 +135,7 @@ def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:
         rules=rules,
         style=mirror.notice,
         tool=call.tool,
-        arguments=call.arguments.raw[:_QUOTED_BYTES],
+        arguments=bytes(call.arguments.raw[:_QUOTED_BYTES]),
         bases=NewBases(call.tool, call.memory.new_id),
         max_key_bytes=call.memory.limits.max_key_bytes,
         provider=mirror.provider,
@@ -168,6 +163,4 @@ async def _process(
 ) -> ProcessedResult | RejectedFrame:
     if isinstance(frame, SpooledFrame):
         return await call.memory.scanner.scan(frame, options)
-    if len(frame) > _INLINE_BYTES:
-        return await anyio.to_thread.run_sync(process_frame, frame, options, options.estimate)
-    return process_frame(frame, options, options.estimate)
+    return await run_by_size(len(frame), process_frame, frame, options, options.estimate)

@@ -15,6 +15,8 @@ from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
+from mcp_mirror.payload.floods import run_by_size
+from mcp_mirror.payload.json_rpc import is_json
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import Flows
@@ -76,7 +78,7 @@ class Memory:
 class Arguments:
     """The arguments of a call, converted to the types of the schema."""
 
-    def __init__(self, values: Mapping[str, Any], raw: bytes) -> None:
+    def __init__(self, values: Mapping[str, Any], raw: Buffer) -> None:
         """Keep the arguments of a call.
 
         Args:
@@ -157,7 +159,8 @@ class MemoryTool:
         Raises:
             ToolError: The arguments do not match the schema, or the tool failed.
         """
-        return await self.run(ToolInput(memory, namespace, self.name, self.read_arguments(arguments)))
+        read = await run_by_size(len(arguments), self.read_arguments, arguments)
+        return await self.run(ToolInput(memory, namespace, self.name, read))
 
     def read_arguments(self, arguments: Buffer) -> Arguments:
         """Return the arguments of a call, converted to the types of the schema.
@@ -169,14 +172,15 @@ class MemoryTool:
             members = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise ToolError(f"The arguments are not a JSON object. {self._describe_usage}") from None
-        given = {name: bytes(raw) for name, raw in members.items() if bytes(raw) != b"null"}
+        texts = {name: bytes(raw) for name, raw in members.items()}
+        given = {name: text for name, text in texts.items() if text != b"null"}
         if unknown := next((name for name in given if name not in self.properties), None):
             near = find_nearest(unknown, self.properties)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ToolError(f"{self.name} has no argument {unknown[:80]!r}.{hint} {self._describe_usage}")
         if missing := next((name for name in self.required if name not in (*given, *self.optional)), None):
             raise ToolError(f"{self.name} needs {missing!r}. {self._describe_usage}")
-        return Arguments({name: self._read(name, raw) for name, raw in given.items()}, bytes(arguments))
+        return Arguments({name: self._read(name, raw) for name, raw in given.items()}, arguments)
 
     def _read(self, name: str, raw: bytes) -> Any:
         """The value of an argument from its JSON text."""
@@ -226,13 +230,10 @@ def _make_json_reader(opening: bytes) -> Callable[[bytes], bytes | None]:
     """A reader of JSON that begins with `opening`, or of a string with such JSON. It returns None for other JSON."""
 
     def read(raw: bytes) -> bytes | None:
-        text = _read_text(raw)
-        json_text = raw if text is None else text.strip().encode()
-        try:
-            msgspec.json.decode(json_text, type=msgspec.Raw)
-        except (msgspec.MsgspecError, RecursionError):
-            return None
-        return json_text if json_text[:1] == opening else None
+        if (text := _read_text(raw)) is None:
+            return raw if raw[:1] == opening else None
+        json_text = text.strip().encode()
+        return json_text if json_text[:1] == opening and is_json(json_text) else None
 
     return read
 

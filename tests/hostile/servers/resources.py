@@ -1,0 +1,38 @@
+"""An upstream of the 2025 version over stdio that lists many resources and templates, and reads every URI."""
+
+import json
+import sys
+from typing import Any
+
+COUNT = 20_000
+
+LISTS = {
+    "resources/list": {"resources": [{"uri": f"file:///r/{index}", "name": "r"} for index in range(COUNT)]},
+    "resources/templates/list": {
+        "resourceTemplates": [{"uriTemplate": f"file:///t/{index}/{{x}}", "name": "t"} for index in range(COUNT)]
+    },
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"resources": {}},
+        "serverInfo": {"name": "resources", "version": "1"},
+    },
+}
+
+
+def answer(method: str, params: dict[str, Any]) -> object:
+    if method == "resources/read":
+        return {"contents": [{"uri": params["uri"], "text": f"read {params['uri']}"}]}
+    return LISTS.get(method, {})
+
+
+def main() -> None:
+    for line in sys.stdin:
+        message: dict[str, Any] = json.loads(line)
+        if "id" in message:
+            result = answer(message["method"], message.get("params") or {})
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Long lists of resources and templates delay no other client, neither listed nor searched for a URI."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.hostile.conftest import STATUS, connect_http, pinging
+from tests.hostile.servers import resources
+
+if TYPE_CHECKING:
+    from tests.hostile.conftest import Budget
+    from tests.walk.conftest import Configured, Serve
+
+
+@pytest.mark.parametrize("uri", ["file:///r/7", f"file:///t/{resources.COUNT - 1}/a", "file:///unlisted"])
+async def test_long_lists_of_resources_do_not_delay_other_clients(
+    configured: Configured, serve: Serve, budget: Budget, uri: str
+) -> None:
+    server = {"command": sys.executable, "args": [resources.__file__]}
+    async with (
+        serve(configured({"one": server, "two": server}), "-v") as served,
+        connect_http(served.url) as client,
+        connect_http(served.url) as other,
+    ):
+        await client.list_tools()
+        async with (
+            budget(served, "resources of two servers", f"{4 * resources.COUNT:,}", stall=0.05) as row,
+            pinging(lambda: other.read_resource(STATUS), row),
+        ):
+            contents = (await client.read_resource(uri)).contents
+            row.outcome = "read"
+    assert contents[0].text == f"read {uri}"  # type: ignore[union-attr]
