@@ -79,6 +79,27 @@ def test_a_missing_configuration_is_reported_before_the_import(
     assert ran.stderr.startswith("mcp-mirror: some.yaml:1: ")
 
 
+@pytest.mark.parametrize("command", ["serve", "check", "call", "lock"])
+@pytest.mark.parametrize(
+    "option", [["--config", "gone.yaml"], ["--config=gone.yaml"], ["-c", "gone.yaml"], ["-vcgone.yaml"], []]
+)
+def test_a_missing_file_is_reported_before_the_import(
+    command: str, option: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MCP_MIRROR_CONFIG", "gone.yaml")
+    if option:
+        monkeypatch.setenv("MCP_MIRROR_CONFIG", __file__)
+    words = [command, *option, *(["tool"] if command == "call" else [])]
+    program = (
+        "import io\nfrom mcp_mirror.cli.main import app\nsys.stderr = io.StringIO()\n"
+        "try: app(sys.argv[1:])\nexcept SystemExit as end: assert end.code == 2\n"
+        "reason = sys.stderr.getvalue()\n"
+        "assert reason.startswith('mcp-mirror: gone.yaml: the configuration cannot be read: No such file'), reason"
+    )
+    assert not {"mcp", "mcp_mirror.app"} & modules_after(program, *words)
+
+
 def test_a_mistyped_command_is_corrected() -> None:
     ran = CliRunner().invoke(app, ["serv"])
     assert ran.exit_code == 2

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -80,8 +81,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 
 _GATEWAYS: Final = frozenset({"serve", "check", "call", "lock"})
 """The commands that import the gateway, and need a configuration."""
-_NAMES_FILE: Final = re.compile(r"--(?:config|help)\b.*|-[a-z]*c.*", re.DOTALL)
-"""An argument with which a command does not look for a configuration file."""
+_CONFIG_OPTION: Final = re.compile(r"--config(?:=(?P<long>.+))?|-v*c(?P<short>.*)", re.DOTALL)
+"""The option that names a configuration file, and its value unless that is the next argument."""
 
 
 class LazyCommand(TyperCommand):
@@ -103,9 +104,25 @@ class CommandTable(TyperGroup):
 
 
 def check_configuration(args: Sequence[str], *, has_client: bool) -> None:
-    """Exit if the command would find no configuration: the import of the gateway takes a second."""
-    if not any(map(_NAMES_FILE.fullmatch, args)) and not import_lazily("mcp_mirror.config").list_configs(os.environ):
+    """Exit if the configuration is missing: the import of the gateway takes a second."""
+    if "--help" in args:
+        return
+    config = import_lazily("mcp_mirror.config")
+    named = _find_config_option(args)
+    found = [config.find_config(Path(named), {}).path] if named else config.list_configs(os.environ)
+    if not found:
         import_lazily("mcp_mirror.cli.run").find_file(None, has_client=has_client)
+    elif not os.path.exists(found[0]):  # noqa: PTH110  # `exists` raises in a folder of another user
+        import_lazily("mcp_mirror.cli.run").load_file(found[0], has_client=has_client)
+
+
+def _find_config_option(args: Sequence[str]) -> str | None:
+    """The value of the last `--config`; None without one."""
+    value = None
+    for at, arg in enumerate(args):
+        if match := _CONFIG_OPTION.fullmatch(arg):
+            value = match["long"] or match["short"] or next(iter(args[at + 1 :]), None)
+    return value
 
 
 def load_command(name: str) -> Any:
