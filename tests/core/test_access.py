@@ -89,6 +89,10 @@ def test_no_policy_shows_a_secret() -> None:
         ("64:ff9b::5db8:d822", True),
         ("2002:7f00:1::", False),
         ("::7f00:1", False),
+        ("192.0.0.8", False),
+        ("fec0::1", False),
+        ("3fff::1", False),
+        ("5f00::1", False),
     ],
 )
 def test_only_the_whole_internets_addresses_are_public(address: str, *, public: bool) -> None:

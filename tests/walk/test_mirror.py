@@ -429,6 +429,14 @@ async def test_functions_stay_where_the_configuration_changes() -> None:
         assert list(application.gateway.state.catalog.entries) == ["find_twin"]
 
 
+def test_functions_without_options_cost_nothing_for_the_tools_of_others() -> None:
+    functions, named = LocalFunctions(), ToolPolicy(capture="always")
+    for number in range(100):
+        functions.add(read_function(path_in, f"find{number}", None, ToolPolicy()))
+    functions.add(read_function(path_in, "named", None, named))
+    assert functions.policy.overrides == (("named", named),)
+
+
 async def test_each_namespace_has_its_own_memory() -> None:
     async with with_functions() as mirror:
         path = await mirror.put([1, "two"], namespace="one")

@@ -151,7 +151,7 @@ def is_public(address: str) -> bool:
             inner = IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
-    return found.is_global and not found.is_multicast
+    return found.is_global and not found.is_multicast and not any(found in network for network in _RESERVED)
 
 
 def is_local_host(host: str) -> bool:
@@ -169,6 +169,8 @@ def is_local_host(host: str) -> bool:
 
 _IPV4_PREFIXES: Final = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"), ip_network("::/96"))
 """Prefixes whose last 32 bits are an IPv4 address (RFC 6052, RFC 8215, RFC 4291)."""
+_RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "fec0::/10", "3fff::/20", "5f00::/16")))
+"""Networks of protocols, sites, documentation and segment routing that the `ipaddress` of some Pythons calls global."""
 _LOCAL_NAMES: Final = (".localhost", ".local", ".internal", ".home.arpa", ".lan")
 
 

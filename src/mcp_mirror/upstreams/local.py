@@ -21,7 +21,7 @@ from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, convert_failure,
 from mcp_mirror.functions.signatures import Function
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.settings.labels import FUNCTIONS
-from mcp_mirror.settings.upstreams import LocalEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import LocalEndpoint, ToolPolicy, UpstreamPolicy
 from mcp_mirror.upstreams.connection import ReconnectingConnection, Status
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.listing import Listing
@@ -64,7 +64,8 @@ class LocalFunctions:
                 f"A tool with the name {function.name!r} exists already. Give one of the two another name: name=...."
             )
         self._all[function.name] = function
-        self.policy = replace(self.policy, overrides=(*self.policy.overrides, (function.name, function.policy)))
+        if function.policy != ToolPolicy():  # each override is compared with the name of each tool
+            self.policy = replace(self.policy, overrides=(*self.policy.overrides, (function.name, function.policy)))
         self._on_change()
 
     @contextmanager
