@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,12 @@ import pytest
 from gateway_processes import forked_upstream
 from samples import sample
 from tests.walk.conftest import BOUND, until
+from tests.walk.servers import forgetful
+
+from mcp_mirror.app import open_application
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
+from mcp_mirror.config import load_config
+from mcp_mirror.functions.reply import read_reply
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, OpenLines
@@ -115,6 +122,27 @@ async def test_a_subscription_outlives_the_process_of_its_upstream(
             while (message := json.loads(await client.receive())).get("method") != "notifications/resources/updated":
                 pass
         assert message["params"]["uri"] == note
+
+
+async def test_a_subscription_that_a_new_process_refuses_is_reported_once(
+    configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.gateway.subscriptions._PAUSE", 0.0)
+    server = {"command": sys.executable, "args": [forgetful.__file__, str(tmp_path / "log")]}
+    channel, updates = NullChannel(Caller(LOCAL)), []
+    async with open_application(load_config(configured({"shelf": server}), {})) as application, asyncio.timeout(BOUND):
+        await application.upstreams.settle(BOUND)
+        gateway, subscriptions = application.gateway, application.server.handlers.subscriptions
+
+        async def call(tool: str) -> str:
+            return read_reply(await gateway.call_tool(gateway.new_call(channel, tool, b"{}"))).text
+
+        await subscriptions.subscribe(channel, "note:one", "reader", lambda uri, _params: updates.append(uri))
+        await call("forget_mirrored")
+        while await call("count_mirrored") != "1" or not updates:
+            pass
+        assert [await call("count_mirrored") for _ in range(50)] == ["1"] * 50
+        assert updates == ["note:one"]
 
 
 async def test_clients_are_notified_when_memory_tools_are_switched(

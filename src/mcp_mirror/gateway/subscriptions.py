@@ -15,9 +15,9 @@ from mcp import MCPError
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.merged_lists import ResourceOrigin
-from mcp_mirror.errors import ToolError, UpstreamError
+from mcp_mirror.errors import RefusedError, ToolError, UpstreamError
 from mcp_mirror.gateway.relay import Relay
-from mcp_mirror.upstreams.connection import ReconnectingConnection
+from mcp_mirror.upstreams.connection import NO_SUBSCRIPTION, ReconnectingConnection
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest, UpstreamSession
 
@@ -189,12 +189,21 @@ class Subscriptions:
                 self._notify(subscription, subscription.origin.key, {"uri": subscription.origin.key})
 
     async def _wait_for_end(self, origin: ResourceOrigin, session: UpstreamSession, *, is_subscribed: bool) -> None:
-        """Subscribe if that is not done yet, and wait until the session or its stream ends."""
-        if session.is_stateless:
-            await session.listen(resourceSubscriptions=[origin.key])
-            return
-        if not is_subscribed:
-            await session.request(_request_for("resources/subscribe", origin))
+        """Subscribe if that is not done yet, and wait until the session or its stream ends.
+
+        A server that refuses the subscription gets no second request in the same session.
+        """
+        try:
+            if session.is_stateless:
+                await session.listen(resourceSubscriptions=[origin.key])
+                return
+            if not is_subscribed:
+                await session.request(_request_for("resources/subscribe", origin))
+        except MCPError as error:
+            if error.code not in NO_SUBSCRIPTION:
+                raise
+        except RefusedError:
+            pass
         await session.ended.wait()
 
 

@@ -59,7 +59,7 @@ _REQUEST_WAIT: Final = 5.0
 """Seconds that a request waits while the connection reconnects."""
 _LONGEST_SUBSCRIPTION_DELAY: Final = 4.0
 """Seconds between two attempts to subscribe to list changes, at most."""
-_NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
+NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
 _RELIST_INTERVAL: Final = 1.0
 """Seconds between two listings of an upstream that keeps announcing changes."""
 
@@ -411,7 +411,7 @@ class ReconnectingConnection:
             try:
                 await session.listen(**wanted)
             except MCPError as error:
-                if error.code in _NO_SUBSCRIPTION:
+                if error.code in NO_SUBSCRIPTION:
                     _logger.warning("upstream %s does not support subscriptions (error %d)", session.name, error.code)
                     return
             await anyio.sleep(backoff.next_delay(anyio.current_time() - began))
