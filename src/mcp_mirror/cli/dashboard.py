@@ -28,7 +28,7 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import build_flows
 from mcp_mirror.server.dashboard import LocalDashboard
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.http_server import listen
+from mcp_mirror.server.http_server import HttpServer, listen
 from mcp_mirror.settings.policies import Config, ServerPolicy
 from mcp_mirror.stores.opening import open_persistent_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -76,20 +76,12 @@ async def _serve(config: Config, port: int, *, opens_browser: bool) -> None:
             async with anyio.create_task_group() as tasks:
                 if opens_browser:
                     tasks.start_soon(_open_browser, links[0])
-                await _Server(settings).serve(sockets=[listening])
+                await HttpServer(settings).serve_until(anyio.Event(), listening)
                 tasks.cancel_scope.cancel()
 
 
 async def _open_browser(link: str) -> None:
     await anyio.to_thread.run_sync(webbrowser.open, link, abandon_on_cancel=True)
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that leaves signals to the command."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 @asynccontextmanager

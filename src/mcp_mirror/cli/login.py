@@ -1,6 +1,6 @@
 """The command `mcp-mirror login`: a user signs in to an upstream with a browser, and a file stores the tokens.
 
-The authorization server redirects the browser to a loopback port (RFC 8252, section 7.3), which serves one request.
+The authorization server redirects the browser to a loopback port (RFC 8252, section 7.3).
 """
 
 import json
@@ -10,34 +10,36 @@ import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Annotated, Any, Final
-from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import anyio.to_thread
 import httpx2
 import typer
-from anyio.abc import SocketAttribute, SocketStream
+import uvicorn
 from mcp.shared.auth import AuthorizationCodeResult
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
+from mcp_mirror.server.http_server import HttpServer, listen
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, BrowserSignIn
 
+_HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
 _SIGN_IN_TIMEOUT: Final = 600.0
 """Seconds that a user may take to sign in."""
 _CONNECT_TIMEOUT: Final = 20.0
-_MAX_HEAD_BYTES: Final = 1 << 14
-"""Largest head of the browser's request."""
-_SIGNED_IN_PAGE: Final = "You are signed in. You can close this window."
-_NOT_FOUND_PAGE: Final = "Page not found."
 
 _VERSION: Final = HANDSHAKE_PROTOCOL_VERSIONS[-1]
 _SESSION: Final = "mcp-session-id"
@@ -185,6 +187,17 @@ class _Redirect:
     event: anyio.Event = field(default_factory=anyio.Event)
     parameters: dict[str, str] = field(default_factory=dict)
 
+    async def answer(self, request: Request) -> Response:
+        """Answer the browser."""
+        parameters = dict(request.query_params)
+        if request.method != "GET" or not parameters.keys() & {"code", "error"}:
+            return PlainTextResponse("Page not found.", HTTPStatus.NOT_FOUND)
+        if not self.event.is_set():
+            self.parameters = parameters
+            self.event.set()
+        page = "You are signed in. You can close this window."
+        return PlainTextResponse(page, headers={"referrer-policy": "no-referrer", "connection": "close"})
+
     async def wait(self) -> AuthorizationCodeResult:
         await self.event.wait()
         if "code" not in self.parameters:
@@ -197,58 +210,16 @@ class _Redirect:
 @asynccontextmanager
 async def _open_redirect(port: int) -> AsyncIterator[tuple[str, _Redirect]]:
     """Listen for the browser; yield the redirect URL and the parameters that arrive there."""
-    redirect = _Redirect()
+    redirect, closing = _Redirect(), anyio.Event()
     try:
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
-    except OSError:
+        listening = listen(_HOST, port)
+    except MirrorError:
         raise MirrorError(f"Port {port} (`redirect_port`) is in use. Choose another, or 0 for any free port.") from None
-    async with listener, anyio.create_task_group() as tasks:
-        bound = listener.extra(SocketAttribute.local_port)  # noqa: S610  # of a socket
-
-        async def serve(stream: SocketStream) -> None:
-            async with stream:
-                with anyio.move_on_after(_CONNECT_TIMEOUT):
-                    await _answer(stream, redirect)
-
-        tasks.start_soon(listener.serve, serve)
-        yield f"http://127.0.0.1:{bound}{_PATH}", redirect
-        tasks.cancel_scope.cancel()
-
-
-async def _answer(stream: SocketStream, redirect: _Redirect) -> None:
-    try:
-        head = await _read_head(stream)
-        target = urlsplit(head.split(b" ", 2)[1].decode("ascii"))
-        parameters = {name: values[0] for name, values in parse_qs(target.query).items()}
-        is_redirect = head.startswith(b"GET ") and target.path == _PATH and bool(parameters.keys() & {"code", "error"})
-        await stream.send(
-            _build_response(
-                "200 OK" if is_redirect else "404 Not Found", _SIGNED_IN_PAGE if is_redirect else _NOT_FOUND_PAGE
-            )
-        )
-    except (ValueError, IndexError, anyio.EndOfStream, anyio.BrokenResourceError):
-        return
-    if is_redirect and not redirect.event.is_set():
-        redirect.parameters = parameters
-        redirect.event.set()
-
-
-async def _read_head(stream: SocketStream) -> bytes:
-    head = b""
-    while b"\r\n\r\n" not in head:
-        head += await stream.receive()
-        if len(head) > _MAX_HEAD_BYTES:
-            raise ValueError
-    return head
-
-
-def _build_response(status: str, text: str) -> bytes:
-    body = text.encode()
-    headers: dict[str, Any] = {
-        "content-type": "text/plain; charset=utf-8",
-        "content-length": len(body),
-        "referrer-policy": "no-referrer",
-        "connection": "close",
-    }
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode() + body
+    app = Starlette(routes=[Route(_PATH, redirect.answer)])
+    # h11 also closes connections that send no HTTP.
+    settings = uvicorn.Config(app, http="h11", ws="none", log_config=None, access_log=False, lifespan="off")
+    with listening:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(HttpServer(settings).serve_until, closing, listening)
+            yield f"http://{_HOST}:{listening.getsockname()[1]}{_PATH}", redirect
+            closing.set()

@@ -130,7 +130,7 @@ def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 class HttpServer(uvicorn.Server):
     """A uvicorn server with a graceful shutdown, which leaves signals to the command."""
 
-    def __init__(self, config: uvicorn.Config, handover: ConnectionHandover | None) -> None:
+    def __init__(self, config: uvicorn.Config, handover: ConnectionHandover | None = None) -> None:
         super().__init__(config)
         self._handover = handover
 

@@ -88,4 +88,4 @@ async def serve_metrics(
         shown = f"[{host}]" if ":" in host else host
         async with readiness.running():
             announce(f"http://{shown}:{listening.getsockname()[1]}{METRICS_PATH}")
-            await HttpServer(settings, None).serve_until(anyio.Event(), listening)
+            await HttpServer(settings).serve_until(anyio.Event(), listening)
