@@ -3,8 +3,8 @@
 `PrincipalLimiter` and `UpstreamLimiter` combine both for one owner. This module must not know tools or protocols.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,6 +43,21 @@ class Queue:
     seconds: float
 
 
+class Place:
+    """A place that a call has for the duration of a context. Every call takes some, so this is not a generator."""
+
+    __slots__ = ("_enter", "_leave")
+
+    def __init__(self, enter: Callable[[], Awaitable[None]], leave: Callable[[], None]) -> None:
+        self._enter, self._leave = enter, leave
+
+    async def __aenter__(self) -> None:
+        await self._enter()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+
 class ConcurrencyLimiter(FairQueue):
     """A concurrency limit with a bounded, fair waiting queue."""
 
@@ -59,14 +74,9 @@ class ConcurrencyLimiter(FairQueue):
         self._queue = queue
         self._owner = owner
 
-    @asynccontextmanager
-    async def acquire(self, key: str, *, is_shared: bool = False) -> AsyncIterator[None]:
+    def acquire(self, key: str, *, is_shared: bool = False) -> Place:
         """Hold one place for the duration of the context; see `enter`."""
-        await self.enter(key, is_shared=is_shared)
-        try:
-            yield
-        finally:
-            self.release(key)
+        return Place(lambda: self.enter(key, is_shared=is_shared), lambda: self.release(key))
 
     async def enter(self, key: str, *, is_shared: bool = False) -> None:
         """Take a place, which `release` frees.
@@ -161,20 +171,15 @@ class PrincipalLimiter:
         """The number of calls in all queues."""
         return sum(limiter.waiting_count for limiter in self._limiters.values())
 
-    def acquire(self, principal: str) -> "PrincipalPlace":
+    def acquire(self, principal: str) -> Place:
         """Count a call of a principal, and hold one of its places for the duration of the context.
 
         Raises:
             BusyError: A limit is reached.
         """
-        return PrincipalPlace(self, principal)
+        return Place(lambda: self._enter(principal), lambda: self._leave(principal))
 
-    async def enter(self, principal: str) -> ConcurrencyLimiter:
-        """Count a call of a principal, and take one of its places, which `leave` frees.
-
-        Raises:
-            BusyError: A limit is reached.
-        """
+    async def _enter(self, principal: str) -> None:
         self.count(principal)
         if (limiter := self._limiters.get(principal)) is None:
             limiter = self._limiters[principal] = ConcurrencyLimiter(self._bound, self._queue, _OWNER)
@@ -183,10 +188,9 @@ class PrincipalLimiter:
         except BaseException:
             self._drop_idle(principal, limiter)
             raise
-        return limiter
 
-    def leave(self, principal: str, limiter: ConcurrencyLimiter) -> None:
-        """Free the place of a call."""
+    def _leave(self, principal: str) -> None:
+        limiter = self._limiters[principal]
         limiter.release(principal)
         self._drop_idle(principal, limiter)
 
@@ -211,21 +215,6 @@ class PrincipalLimiter:
             del self._limiters[principal]
 
 
-class PrincipalPlace:
-    """A place that `PrincipalLimiter.acquire` returns. Every call takes one, so this is not a generator."""
-
-    __slots__ = ("_limiter", "_limiters", "_principal")
-
-    def __init__(self, limiters: PrincipalLimiter, principal: str) -> None:
-        self._limiters, self._principal = limiters, principal
-
-    async def __aenter__(self) -> None:
-        self._limiter = await self._limiters.enter(self._principal)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._limiters.leave(self._principal, self._limiter)
-
-
 class UpstreamLimiter:
     """The concurrency limit and the rate limit of one upstream, over all its connections, round-robin by principal."""
 
@@ -244,20 +233,18 @@ class UpstreamLimiter:
         """The number of requests in the queue."""
         return self._limiter.waiting_count
 
-    def acquire(self, channel: ClientChannel | None) -> "UpstreamPlace":
+    def acquire(self, channel: ClientChannel | None) -> AbstractAsyncContextManager[None]:
         """Admit a request for the duration of the context; the gateway's own (`channel` None) are not limited.
 
         Raises:
             UpstreamError: The request exceeds a limit.
         """
-        return UpstreamPlace(self, channel.caller if channel else None)
+        if channel is None:
+            return nullcontext()
+        caller = channel.caller
+        return Place(lambda: self._enter(caller), lambda: self._limiter.release(caller.namespace))
 
-    async def enter(self, caller: Caller) -> None:
-        """Admit a request of a caller, until `release`.
-
-        Raises:
-            UpstreamError: The request exceeds a limit.
-        """
+    async def _enter(self, caller: Caller) -> None:
         has_others = caller.scopes is not None  # without tokens there is one principal
         try:
             if self._rate is not None:
@@ -265,24 +252,3 @@ class UpstreamLimiter:
             await self._limiter.enter(caller.namespace, is_shared=has_others)
         except BusyError as error:
             raise UpstreamError(str(error)) from None
-
-    def release(self, caller: Caller) -> None:
-        """Record that a request of a caller has ended."""
-        self._limiter.release(caller.namespace)
-
-
-class UpstreamPlace:
-    """A place that `UpstreamLimiter.acquire` returns. Every call takes one, so this is not a generator."""
-
-    __slots__ = ("_caller", "_limiter")
-
-    def __init__(self, limiter: UpstreamLimiter, caller: Caller | None) -> None:
-        self._limiter, self._caller = limiter, caller
-
-    async def __aenter__(self) -> None:
-        if self._caller is not None:
-            await self._limiter.enter(self._caller)
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._caller is not None:
-            self._limiter.release(self._caller)

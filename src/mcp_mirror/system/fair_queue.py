@@ -4,7 +4,7 @@ However many waiters a key has in the queue, the others take turns with it.
 """
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 
 import anyio
@@ -21,7 +21,7 @@ class FairQueue:
         self.taken = 0
         """Places that are taken."""
         self._places = places
-        self.taken_by: Counter[str] = Counter()
+        self._taken_by: dict[str, int] = {}
         """Taken places by key."""
         self._waiting: dict[str, deque[anyio.Event]] = {}
         """Waiters by key, in the order of admission."""
@@ -31,12 +31,16 @@ class FairQueue:
     @property
     def is_idle(self) -> bool:
         """Whether no place is taken and nothing waits."""
-        return not self.taken_by and not self._waiting
+        return not self._taken_by and not self._waiting
 
     @property
     def waiting_count(self) -> int:
         """The number of waiters."""
         return sum(map(len, self._waiting.values()))
+
+    def count_taken(self, key: str) -> int:
+        """The number of places that a key has taken."""
+        return self._taken_by.get(key, 0)
 
     def try_enter(self, key: str, share: int) -> bool:
         """Take a place, which `release` frees, and return True; return False if the key must wait.
@@ -87,9 +91,9 @@ class FairQueue:
     def release(self, key: str) -> None:
         """Free a place and admit the next waiter, round-robin by key."""
         self.taken -= 1
-        self.taken_by[key] -= 1
-        if not self.taken_by[key]:
-            del self.taken_by[key]
+        self._taken_by[key] -= 1
+        if not self._taken_by[key]:
+            del self._taken_by[key]
         for following in tuple(self._waiting) if self._waiting else ():
             if not self._has_room(following, self._shares[following]):
                 continue
@@ -102,10 +106,10 @@ class FairQueue:
                 del self._shares[following]
 
     def _has_room(self, key: str, share: int) -> bool:
-        return self.taken < self._places and self.taken_by[key] < share
+        return self.taken < self._places and self._taken_by.get(key, 0) < share
 
     def _admit(self, key: str) -> None:
-        self.taken_by[key] += 1
+        self._taken_by[key] = self._taken_by.get(key, 0) + 1
         self.taken += 1
 
     def _withdraw(self, key: str, waiter: anyio.Event) -> None:

@@ -231,7 +231,7 @@ class WorkerPool:
 
     def _preempt(self, principal: str) -> None:
         """Stop the oldest task of another principal that has had its share, if it keeps this principal waiting."""
-        if self._places.taken_by[principal] >= self._size.per_principal:
+        if self._places.count_taken(principal) >= self._size.per_principal:
             return
         before = anyio.current_time() - _SHARE
         others = (one for one in self._running if one.principal != principal and not one.is_preempted)
