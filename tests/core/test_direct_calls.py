@@ -43,7 +43,9 @@ def test_the_envelope_of_a_call_contains_its_reserved_members_as_they_came() -> 
 
 @pytest.mark.parametrize("members", [{}, {"params": {}}, {"params": {"_meta": {"progressToken": 1}}}])
 def test_a_request_for_the_list_of_tools_is_opened(members: Any) -> None:
-    opened = open_direct_request(json.dumps({"id": 1, "method": "tools/list", **members}).encode(), 1000)
+    opened = open_direct_request(
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", **members}).encode(), 1000
+    )
     assert opened is not None
     assert (opened.id, opened.method, opened.name) == (1, "tools/list", "")
     assert opened.meta == members.get("params", {}).get("_meta", {})
@@ -52,10 +54,19 @@ def test_a_request_for_the_list_of_tools_is_opened(members: Any) -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        pytest.param(b'{"id":1,"method":"tools/list","params":null}', id="list with null parameters"),
-        pytest.param(b'{"id":1,"method":"tools/list","params":{"cursor":"a"}}', id="list with a cursor"),
-        pytest.param(b'{"id":1,"method":"tools/list","params":{"arguments":{}}}', id="list with arguments"),
-        pytest.param(b'{"id":1,"method":"tools/list","params":{"_meta":null}}', id="list with null meta"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":null}', id="list with null parameters"),
+        pytest.param(
+            b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"a"}}', id="list with a cursor"
+        ),
+        pytest.param(
+            b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"arguments":{}}}', id="list with arguments"
+        ),
+        pytest.param(
+            b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":null}}', id="list with null meta"
+        ),
+        pytest.param(b'{"id":1,"method":"tools/list"}', id="list without a version"),
+        pytest.param(b'{"jsonrpc":"1.0","id":1,"method":"tools/list"}', id="list of another version"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"tools/list","error":{"code":1}}', id="list with an error"),
         pytest.param(b'{"id":1,"method":"tools/call"}', id="call without parameters"),
         pytest.param(b'{"id":1,"method":"ping","params":{"a":"tools/list"}}', id="list elsewhere"),
         pytest.param(message(method="tools/list"), id="other method"),
@@ -71,6 +82,7 @@ def test_a_request_for_the_list_of_tools_is_opened(members: Any) -> None:
         pytest.param(message({**CALL, "inputResponses": {}}), id="input responses"),
         pytest.param(message({**CALL, "task": {"ttl": 1}}), id="task"),
         pytest.param(message({**CALL, "_meta": None}), id="null meta"),
+        pytest.param(message({**CALL, "_meta": {"progressToken": None}}), id="null progress token"),
         pytest.param(message({**CALL, "_meta": {"progressToken": True}}), id="boolean progress token"),
         pytest.param(message({**CALL, "_meta": {"progressToken": 1.5}}), id="float progress token"),
         pytest.param(message({**CALL, "_meta": {"progress_token": []}}), id="another progress token"),

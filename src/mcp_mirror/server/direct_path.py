@@ -27,7 +27,7 @@ from starlette.requests import Request
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.errors import MirrorError, WireError
-from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message
+from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message, open_object
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import (
     NO_ENVELOPE,
@@ -53,6 +53,7 @@ _MAX_BRACKETS: Final = 400
 """Opening brackets of a message on the direct path: its nesting cannot reach a limit of the interpreter."""
 _PARAMETERS: Final = {TOOL_CALL: frozenset({"name", "arguments", "_meta"}), _TOOL_LIST: frozenset({"_meta"})}
 """The parameters that a request on the direct path may have, by its method."""
+_REQUEST: Final = frozenset({"jsonrpc", "id", "method", "params"})
 _EMPTY_RESULT: Final[Mapping[str, Any]] = {"content": []}
 _SHORT_META: Final = 1 << 10
 """Bytes of a `_meta` that is remembered: most clients send the same one with each request."""
@@ -121,10 +122,16 @@ def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
         meta, envelope = _open_meta(bytes(params["_meta"])) if "_meta" in params else _NO_META
     except (WireError, KeyError, ValueError):
         return None
-    is_known = _PARAMETERS[message.method].issuperset(params)
+    is_known = _PARAMETERS[message.method].issuperset(params) and (message.method == TOOL_CALL or _is_request(frame))
     if meta is None or not is_known or bytes(params.get("arguments", b"{}")[:1]) != b"{":
         return None
     return DirectRequest(message.id, message.method, name, params, meta, envelope)
+
+
+def _is_request(frame: Buffer) -> bool:
+    """Whether a message has only the members of a request. The SDK gets no others of a tool call, and checks a list's."""
+    members = open_object(frame) or {}
+    return _REQUEST.issuperset(members) and bytes(members.get("jsonrpc", b"")) == b'"2.0"'
 
 
 def _is_small_request(frame: Buffer) -> bool:
@@ -151,7 +158,7 @@ def _read_meta(text: bytes) -> tuple[Mapping[str, Any] | None, Envelope]:
     meta = json.loads(text)
     if not isinstance(meta, dict) or "progress_token" in meta:
         return None, NO_ENVELOPE
-    if type(meta.get("progressToken")) not in (int, str, type(None)):
+    if type(meta.get("progressToken", "")) not in (int, str):
         return None, NO_ENVELOPE
     return meta, read_envelope(text) if any(key.startswith(RESERVED) for key in meta) else NO_ENVELOPE
 
