@@ -129,7 +129,7 @@ def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
 
 
 def _is_request(frame: Buffer) -> bool:
-    """Whether a message has only the members of a request. The SDK gets no others of a tool call, and checks a list's."""
+    """Whether a message has the members of a request only, as the SDK checks; it gets no others of a tool call."""
     members = open_object(frame) or {}
     return _REQUEST.issuperset(members) and bytes(members.get("jsonrpc", b"")) == b'"2.0"'
 
