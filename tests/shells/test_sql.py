@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -72,6 +73,38 @@ def test_every_line_of_a_text_is_a_row_with_its_text() -> None:
     lines = ["one, two\t|;", "", "\x01\x02 \x1b[0m", " 'four\" ", "", "a\\b"]
     for end in ("\n", "\r\n"):
         assert rows("SELECT line FROM t", t=end.join(lines)) == [{"line": line} for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a b\r\nc\nd\r\n", ["a b", "c", "d"]),
+        ("10 %\r100 %\ndone\r\n", ["10 %\r100 %", "done"]),
+        ("a\r\r\nb\n", ["a\r", "b"]),
+        ("a\rb\r\rc", ["a", "b", "", "c"]),
+        ("a\0b\n\0\n", ["a\0b", "\0"]),
+        ("\x01\x02\x03\x04\0\r\x01\r\nc\n", ["\x01\x02\x03\x04\0\r\x01", "c"]),
+    ],
+    ids=["CRLF and LF", "CR within lines", "CR before CRLF", "CR", "NUL", "controls"],
+)
+def test_lines_with_any_ends_and_characters_are_rows(text: str, lines: list[str]) -> None:
+    assert rows("SELECT line FROM t", t=text) == [{"line": line} for line in lines]
+
+
+def test_a_long_line_is_a_row() -> None:
+    assert rows("SELECT length(line) AS n FROM t", t="word " * 600_000 + "\nend\n") == [{"n": 3_000_000}, {"n": 3}]
+
+
+def test_a_text_with_all_orders_of_the_marks_is_refused() -> None:
+    text = "\0" + "".join("".join(order) for order in permutations("\1\2\3\4\5\6\7\10", 4))
+    assert "too many control characters" in failure("SELECT * FROM t", t=text).message
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_csv_text_with_mixed_line_ends_has_its_columns(end: str) -> None:
+    text = 'id,name\r\n1,"a\r\nb"\n2,"c\nd"\r\n3,e' + end
+    found = rows("SELECT * FROM t ORDER BY id", t=text)
+    assert found == [{"id": 1, "name": "a\r\nb"}, {"id": 2, "name": "c\nd"}, {"id": 3, "name": "e"}]
 
 
 def test_json_after_a_heading_is_a_table() -> None:

@@ -9,6 +9,7 @@ import binascii
 import codecs
 import csv
 import io
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -35,8 +36,14 @@ _CSV: Final = (
     "auto_type_candidates = ['BOOLEAN', 'BIGINT', 'HUGEINT', 'DOUBLE', 'VARCHAR']"
 )
 _LINES: Final = (
-    "auto_detect = false, header = false, delim = '', quote = '', escape = '', columns = {'line': 'VARCHAR'}"
+    "auto_detect = false, header = false, quote = '', escape = '', new_line = '\\n', columns = {'line': 'VARCHAR'}"
 )
+_CONTROLS: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08"
+"""The characters of marks."""
+_LINE_BYTES: Final = 2_000_000
+"""The longest line that DuckDB reads by default."""
+_LINE_ENDS: Final = re.compile(rb'("[^"]*")|\r\n?')
+"""Values in quotes, as the group, and line ends other than LF."""
 _INTEGERS: Final = ("BIGINT", "HUGEINT")
 _PREFIXED: Final = re.compile(rb"0[xXbB]")
 """The prefix of hexadecimal and binary integers."""
@@ -146,6 +153,15 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
 
 
 def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
+    is_loaded = _try_csv(database, name, data)
+    if not is_loaded and _has_mixed_ends(data):
+        is_loaded = _try_csv(database, name, _LINE_ENDS.sub(lambda match: match[1] or b"\n", data))
+    if not is_loaded:
+        _load_lines(database, name, data)
+
+
+def _try_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
+    """Make a table of CSV whose rows have the same line ends. Return whether the text is such a table."""
     import duckdb  # noqa: PLC0415  # an extra
 
     with _open_as_file(data) as path:
@@ -158,14 +174,41 @@ def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
             except duckdb.Error:
                 continue
             if len(columns) >= _COLUMNS or "VARCHAR" not in columns.values():
-                return
-    _load_lines(database, name, data)
+                return True
+    return False
+
+
+def _has_mixed_ends(data: bytes) -> bool:
+    both = data.count(b"\r\n")
+    return sum(count > 0 for count in (both, data.count(b"\n") - both, data.count(b"\r") - both)) > 1
 
 
 def _load_lines(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
+    """Make a table of the lines of a text, which end with LF or CRLF, or with CR if the text contains no LF."""
+    data = data.replace(b"\r\n", b"\n") if b"\n" in data else data.replace(b"\r", b"\n")
+    line, delimiter = "line", ""
+    if b"\r" in data:  # DuckDB would end a line there
+        mark = _find_mark(data)
+        data, line = data.replace(b"\r", mark.encode()), f"replace(line, {_quote_text(mark)}, chr(13))"
+    if b"\0" in data:  # the empty delimiter
+        delimiter = _find_mark(data)
+    longest = max(map(len, io.BytesIO(data)), default=0)
+    options = f"{_LINES}, delim = {_quote_text(delimiter)}, max_line_size = {max(longest + 1, _LINE_BYTES)}"
     with _open_as_file(data) as path:
-        source = f"read_csv({path}, compression = 'none', {_LINES})"
-        _create(database, name, f"{source} SELECT coalesce(line, '') AS line")  # CSV has NULL for an empty line
+        source = f"read_csv({path}, compression = 'none', {options})"
+        _create(database, name, f"{source} SELECT coalesce({line}, '') AS line")  # CSV has NULL for an empty line
+
+
+def _find_mark(data: bytes) -> str:
+    """Return four different control characters that a text does not contain in this order.
+
+    Raises:
+        ValueError: The text contains them in every order.
+    """
+    for mark in map(bytes, itertools.permutations(_CONTROLS, 4)):
+        if mark not in data:
+            return mark.decode()
+    raise ValueError("it contains too many control characters.")
 
 
 def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: str) -> dict[str, str]:
