@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_collector import MemoryCollector
 
-from mcp_mirror.payload.framing import HEAD, Event, EventReader, LineReader, Overlong
+from mcp_mirror.payload.framing import HEAD, DiscardedFrame, Event, EventReader, LineReader
 from mcp_mirror.types import Buffer
 
-Message = bytes | Overlong
+Message = bytes | DiscardedFrame
 
 
 def read_lines(chunks: Iterable[bytes], max_bytes: int = 1000) -> list[Message]:
@@ -42,12 +42,12 @@ def test_lines_are_the_same_for_any_chunks(data: bytes, places: list[int]) -> No
 
 
 def test_an_overlong_line_keeps_its_head_and_the_next_is_whole() -> None:
-    assert read_lines([b"12345678901234\nabc\n"], max_bytes=10) == [Overlong(b"1234567890", 14), b"abc"]
+    assert read_lines([b"12345678901234\nabc\n"], max_bytes=10) == [DiscardedFrame(b"1234567890", 14), b"abc"]
 
 
 def test_the_head_of_an_overlong_line_is_bounded() -> None:
     (line,) = read_lines([b"x" * (HEAD + 100), b"\n"], max_bytes=HEAD + 10)
-    assert line == Overlong(b"x" * HEAD, HEAD + 100)
+    assert line == DiscardedFrame(b"x" * HEAD, HEAD + 100)
 
 
 EVENTS = [
@@ -91,7 +91,7 @@ def test_events_are_the_same_for_any_chunks(data: bytes, places: list[int]) -> N
 
 def test_overlong_data_is_marked_and_the_next_event_is_whole() -> None:
     first, second = read_events([b"id: 1\ndata: 123456789012\n\ndata: ok\n\n"], max_bytes=10)
-    assert first == Event((b"id: 1",), Overlong(b"1234567890", 12))
+    assert first == Event((b"id: 1",), DiscardedFrame(b"1234567890", 12))
     assert second.data == b"ok"
 
 
@@ -122,3 +122,10 @@ def test_empty_lines_are_not_kept() -> None:
     assert reader.feed(b"\n" * 1000) == []
     assert collector.added == 0
     assert reader.feed(b"\na\n\nb") == [b"a"]
+
+
+def test_a_discarded_message_names_the_limit_or_the_failure() -> None:
+    assert DiscardedFrame(b"{", 3000).explain() == "A message of 3,000 bytes is over `limits.max_message_bytes`."
+    assert (
+        "cannot be written: No space left on device." in DiscardedFrame(b"{", 3000, "No space left on device").explain()
+    )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_collector import MemoryCollector
 
-from mcp_mirror.payload.framing import LineReader, Overlong
+from mcp_mirror.payload.framing import DiscardedFrame, LineReader
 from mcp_mirror.payload.json_rpc import line_of
 
 STREAMS = st.lists(st.sampled_from([b"\n", b"a", b"{}", b'"x"', b"\r", b" ", b"abcdefghij" * 3]), max_size=30).map(
@@ -17,8 +17,8 @@ STREAMS = st.lists(st.sampled_from([b"\n", b"a", b"{}", b'"x"', b"\r", b" ", b"a
 )
 
 
-def read(chunks: Iterator[bytes], max_bytes: int) -> list[bytes | Overlong]:
-    reader: LineReader[bytes | Overlong] = LineReader(MemoryCollector(max_bytes))
+def read(chunks: Iterator[bytes], max_bytes: int) -> list[bytes | DiscardedFrame]:
+    reader: LineReader[bytes | DiscardedFrame] = LineReader(MemoryCollector(max_bytes))
     return [line for chunk in chunks for line in reader.feed(chunk)]
 
 
@@ -41,16 +41,16 @@ def test_an_overlong_line_keeps_its_head_and_size(
     is_whole: bool,  # noqa: FBT001
 ) -> None:
     line = b"0123456789" * 100
-    expected = line[:size] if is_whole else Overlong(line[:10], size)
+    expected = line[:size] if is_whole else DiscardedFrame(line[:10], size)
     assert read(iter([line[:size] + b"\nnext\n"]), 10) == [expected, b"next"]
 
 
 def test_the_rest_of_an_overlong_line_is_not_kept() -> None:
-    reader: LineReader[bytes | Overlong] = LineReader(MemoryCollector(1 << 20))
+    reader: LineReader[bytes | DiscardedFrame] = LineReader(MemoryCollector(1 << 20))
     for _ in range(64):
         assert reader.feed(b"x" * (1 << 16)) == []
     (line,) = reader.feed(b"\n")
-    assert isinstance(line, Overlong)
+    assert isinstance(line, DiscardedFrame)
     assert (len(line.head), line.size) == (1 << 16, 1 << 22)
 
 

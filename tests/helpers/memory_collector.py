@@ -1,6 +1,6 @@
 """A collector of messages in memory, for tests of the framing."""
 
-from mcp_mirror.payload.framing import HEAD, Overlong
+from mcp_mirror.payload.framing import HEAD, DiscardedFrame
 from mcp_mirror.types import Buffer
 
 
@@ -20,8 +20,8 @@ class MemoryCollector:
         elif was_within:
             self._pieces = [b"".join((*self._pieces, piece))[: min(HEAD, self._max_bytes)]]
 
-    def take(self) -> bytes | Overlong:
+    def take(self) -> bytes | DiscardedFrame:
         """Return the message and begin the next one."""
         message, size = b"".join(self._pieces), self.size
         self._pieces, self.size = [], 0
-        return message if size <= self._max_bytes else Overlong(message, size)
+        return message if size <= self._max_bytes else DiscardedFrame(message, size)

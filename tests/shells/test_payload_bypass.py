@@ -12,7 +12,7 @@ from mcp import MCPError
 
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.observability.logging import configure_logging
-from mcp_mirror.payload.framing import Overlong
+from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.server.pending_payloads import PendingPayloads
@@ -184,7 +184,12 @@ def test_the_sdk_reads_large_messages_that_answer_no_call(tmp_path: Path) -> Non
 
 def test_the_error_of_an_overlong_message_names_its_limit() -> None:
     with pytest.raises(WireError, match=r"3,000 bytes is over `limits\.max_message_bytes`"):
-        PayloadBypass().inbound(Overlong(b"{", 3000))
+        PayloadBypass().inbound(DiscardedFrame(b"{", 3000))
+
+
+def test_the_error_of_a_message_without_a_file_names_the_reason() -> None:
+    with pytest.raises(WireError, match=r"3,000 bytes was discarded, because .*: No space left on device\."):
+        PayloadBypass().inbound(DiscardedFrame(b"{", 3000, "No space left on device"))
 
 
 SERVER_MESSAGES: list[tuple[bytes, ServerMessage]] = [

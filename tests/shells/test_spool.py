@@ -1,10 +1,14 @@
 """Messages that are buffered in files."""
 
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from mcp_mirror.payload.framing import LineReader, Overlong
+from mcp_mirror.payload.framing import DiscardedFrame, LineReader
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 
@@ -19,6 +23,16 @@ def read(spool: Spool, *chunks: bytes) -> list[Frame]:
 def spooled(frame: Frame) -> SpooledFrame:
     assert isinstance(frame, SpooledFrame)
     return frame
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_small_message_stays_in_memory(tmp_path: Path) -> None:
@@ -59,7 +73,7 @@ def test_a_growing_message_is_written_in_small_parts(tmp_path: Path, size: int) 
             before = now
         message = collector.take()
         assert isinstance(message, SpooledFrame) is (size > 100)
-        assert not isinstance(message, Overlong)
+        assert not isinstance(message, DiscardedFrame)
         data = bytes(message.view if isinstance(message, SpooledFrame) else message)
         assert data == b"".join(b"%d" % (at % 10) for at in range(size))
         assert len(list(spool.directory.iterdir())) == (size > 100)
@@ -87,11 +101,63 @@ def test_an_overlong_message_keeps_only_its_head(tmp_path: Path, chunk: int) -> 
     stream = b"y" * 4000 + b"\nnext\n"
     with Spool(POLICY, tmp_path) as spool:
         over, following = read(spool, *(stream[at : at + chunk] for at in range(0, len(stream), chunk)))
-        assert isinstance(over, Overlong)
+        assert isinstance(over, DiscardedFrame)
         assert over.size == 4000
         assert set(over.head) == {ord("y")}
         assert following == b"next"
         assert list(spool.directory.iterdir()) == []
+
+
+def cannot_write(folder: Path) -> Spool:
+    """A spool whose folder cannot be created."""
+    (folder / "file").touch()
+    return Spool(POLICY, folder / "file" / "spool")
+
+
+@pytest.mark.parametrize("chunk", [1, 60, 101, 5000])
+def test_a_message_that_cannot_be_written_keeps_only_its_head(tmp_path: Path, chunk: int) -> None:
+    message = b'{"id":7,"x":"%b"}' % (b"y" * 400)
+    stream = message + b"\n" + message + b"\nnext\n"
+    first, second, following = read(
+        cannot_write(tmp_path), *(stream[at : at + chunk] for at in range(0, len(stream), chunk))
+    )
+    for frame in (first, second):
+        assert isinstance(frame, DiscardedFrame)
+        assert frame.size == len(message)
+        assert frame_id(frame) == 7
+        assert "temporary files cannot be written: Not a directory" in frame.explain()
+    assert following == b"next"
+
+
+@pytest.mark.parametrize("chunk", [1, 60, 100])
+def test_a_small_message_needs_no_file(tmp_path: Path, chunk: int) -> None:
+    stream = b"x" * 100 + b"\n"
+    assert read(cannot_write(tmp_path), *(stream[at : at + chunk] for at in range(0, 101, chunk))) == [b"x" * 100]
+
+
+def test_a_file_that_ends_within_a_message_discards_it(tmp_path: Path) -> None:
+    """The limit of a file's size stands for a disk that becomes full while the message arrives."""
+    with Spool(WirePolicy(spool_bytes=100), tmp_path) as spool, file_size_limit(1000):
+        frame, following = read(spool, b"x" * 900, b"y" * 900, b"z" * 900 + b"\nnext\n")
+        assert isinstance(frame, DiscardedFrame)
+        assert (frame.head[:901], frame.size, following) == (b"x" * 900 + b"y", 2700, b"next")
+        assert "File too large" in frame.explain()
+        assert list(spool.directory.iterdir()) == []
+
+
+def test_a_message_with_many_values_that_cannot_be_written_is_discarded(tmp_path: Path) -> None:
+    message = b'{"id":7,"x":[%b0]}' % (b"0," * 100_000)
+    (tmp_path / "file").touch()
+    (frame,) = read(Spool(WirePolicy(), tmp_path / "file" / "spool"), message + b"\n")
+    assert isinstance(frame, DiscardedFrame)
+    assert (frame_id(frame), frame.size) == (7, len(message))
+
+
+def test_a_removed_directory_is_created_again(tmp_path: Path) -> None:
+    with Spool(POLICY, tmp_path) as spool:
+        read(spool, b"x" * 200 + b"\n")
+        shutil.rmtree(spool.directory)
+        assert bytes(spooled(read(spool, b"x" * 200 + b"\n")[0]).view) == b"x" * 200
 
 
 def test_an_unfinished_message_leaves_no_file(tmp_path: Path) -> None:

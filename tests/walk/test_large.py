@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 from notices import path_in
 from samples import sample
+from tests.walk.conftest import BOUND
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Listening, OpenLines
+    from tests.walk.conftest import Configured, Listening, OpenLines, Serve
 
 SPOOLED = {"spool_bytes": 1024}
 RETRIEVE = "retrieve_final_answer_from_memory"
@@ -157,6 +161,48 @@ async def test_an_oversized_message_fails_by_name_and_the_upstream_stays_usable(
         over = await client.text("hear_mirrored", {"one": path, "two": path})
         assert "`limits.max_message_bytes`" in over
         assert await client.text("say_mirrored", {"result": result(content=text("fine"))}) == "fine"
+
+
+@pytest.mark.executable  # another process would have cached the value of TMPDIR
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_message_without_room_on_the_disk_fails_only_its_call(
+    transport: str, configured: Configured, open_lines: OpenLines, listening: Listening, raw: Any, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    async with listening("raw_http.py") as port:
+        lab = raw() if transport == "stdio" else {"url": f"http://127.0.0.1:{port}/mcp"}
+        config = configured({"lab": lab}, limits={"spool_bytes": 4096}, store={"kind": "memory", "path": None})
+        async with open_lines(config, env={**os.environ, "TMPDIR": str(scratch)}) as client:
+            await client.greet()
+            path = path_in(await client.text("hear_mirrored", {"pad": "x" * 3000}))
+            shutil.rmtree(scratch)
+            result_failed = await client.text("hear_mirrored", {"one": path, "two": path})
+            request = json.dumps({"name": "hear_mirrored", "arguments": {"pad": "y" * 5000}})
+            request_failed = json.loads(await client.request("tools/call", request))["error"]["message"]
+            for message in (result_failed, request_failed):
+                assert "because temporary files cannot be written: No such file or directory" in message
+            assert await client.text("say_mirrored", {"result": result(content=text("alive"))}) == "alive"
+            scratch.mkdir()
+            assert "This path " in await client.text("hear_mirrored", {"one": path, "two": path})
+        assert b"Temporary files cannot be written in" in b"".join(client.stderr)
+
+
+@pytest.mark.executable
+async def test_a_body_without_room_on_the_disk_gets_503(
+    configured: Configured, serve: Serve, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured({"lab": raw()}, limits={"spool_bytes": 4096}, store={"kind": "memory", "path": None})
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    async with serve(config) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        body = b'{"id":5,%b}' % (b" " * 5000)
+        assert (await http.post(served.url, content=body, headers=headers)).status_code == 400
+        shutil.rmtree(tmp_path / "scratch")
+        response = await http.post(served.url, content=body, headers=headers)
+    assert (response.status_code, response.json()["id"]) == (503, 5)
+    assert "temporary files cannot be written" in response.json()["error"]["message"]
 
 
 async def test_arguments_over_an_upstreams_limit_are_not_sent(

@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from mcp_mirror.types import Buffer
 
 HEAD: Final = 1 << 16
-"""Bytes that are kept of an overlong message, to find its id."""
+"""Bytes that are kept of a discarded message, to find its id."""
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
@@ -22,11 +22,22 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
-class Overlong(NamedTuple):
-    """A message past the size limit. The bytes after its head were discarded."""
+class DiscardedFrame(NamedTuple):
+    """A message that could not be buffered. The bytes after its head were discarded."""
 
     head: bytes
     size: int
+    failure: str | None = None
+    """Why no file could be written for the message; None: the message is over the size limit."""
+
+    def explain(self) -> str:
+        """The error for the sender of the message."""
+        if self.failure is None:
+            return f"A message of {self.size:,} bytes is over `limits.max_message_bytes`."
+        return (
+            f"A message of {self.size:,} bytes was discarded, because temporary files cannot be written: "
+            f"{self.failure}. The log of the gateway names their folder: make room there, or correct it."
+        )
 
 
 class Collector(Protocol[T_co]):

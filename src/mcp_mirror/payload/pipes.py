@@ -91,7 +91,7 @@ class LineSource:
 
     @property
     def is_dropping(self) -> bool:
-        """Whether the current message is over the size limit: later messages wait for its end."""
+        """Whether the rest of the current message is discarded: later messages wait for its end."""
         return self._collector.is_dropping
 
     def close(self) -> None:

@@ -1,24 +1,31 @@
 """Large messages on disk: written while they arrive and memory-mapped for reading.
 
+If no file can be written, such as on a full disk, a message up to `spool_bytes` stays in memory and a larger one is
+discarded. Other messages of the connection are not affected.
+
 A spool is a directory of one process. A file in it exists while its message is processed. To keep the bytes, link the
 file elsewhere or keep the map.
 """
 
+import logging
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from mcp_mirror.payload.framing import HEAD, Overlong
+from mcp_mirror.payload.floods import RepeatedLog
+from mcp_mirror.payload.framing import HEAD, DiscardedFrame
 from mcp_mirror.payload.json_rpc import MAX_VALUES, RequestId, has_more_values, recover_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.files import map_file, open_folder, unlink_large, write_all
 from mcp_mirror.types import Buffer
+
+_logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "mcp-mirror-"
 _SMALL: Final = 1 << 16
@@ -61,7 +68,7 @@ class SpooledFrame:
             unlink_large(path)
 
 
-Frame = bytes | SpooledFrame | Overlong
+Frame = bytes | SpooledFrame | DiscardedFrame
 
 
 def frame_id(frame: Frame) -> RequestId | None:
@@ -69,7 +76,7 @@ def frame_id(frame: Frame) -> RequestId | None:
     if isinstance(frame, SpooledFrame):
         first = recover_id(frame.head)
         return recover_id(bytes(frame.view[-HEAD:])) if first is None else first
-    return recover_id(frame.head if isinstance(frame, Overlong) else frame)
+    return recover_id(frame.head if isinstance(frame, DiscardedFrame) else frame)
 
 
 def discard_after(frame: object) -> AbstractContextManager[object]:
@@ -84,6 +91,7 @@ class Spool:
         self.policy = policy
         self._parent = directory
         self._directory: Path | None = None
+        self._log = RepeatedLog(_logger)
 
     def __enter__(self) -> Self:
         if self._parent is not None and self._parent.exists():
@@ -91,13 +99,14 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._log.close()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     @property
     def directory(self) -> Path:
-        """The directory, created at first use and accessible only to this user."""
-        if self._directory is None:
+        """The directory, accessible only to this user: created at first use, and again if a cleaner removed it."""
+        if self._directory is None or not self._directory.exists():
             if self._parent is not None:
                 open_folder(self._parent, _OWN_NAMES)
             self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
@@ -107,13 +116,25 @@ class Spool:
         """A new, unused file name."""
         return self.directory / secrets.token_hex(16)
 
+    def explain_failure(self, error: OSError) -> str:
+        """Log that no file could be written, and return the reason, which does not name the folder."""
+        reason = error.strerror or type(error).__name__
+        folder = self._directory or self._parent or tempfile.gettempdir()
+        self._log.warning(
+            "Temporary files cannot be written in %s: %s. Messages over `limits.spool_bytes` are discarded. Make room "
+            "there, or start the gateway with another folder (`TMPDIR`).",
+            folder,
+            reason,
+        )
+        return reason
+
     def collector(self) -> "SpoolCollector":
         """A collector for the messages of one connection."""
         return SpoolCollector(self)
 
 
 class SpoolCollector:
-    """Buffers a message in memory, past `spool_bytes` in a file, and drops it past `max_message_bytes`.
+    """Buffers a message in memory, past `spool_bytes` in a file, and discards it past `max_message_bytes`.
 
     A message with very many values is also written to a file, because a worker process reads it (`FrameScanner`).
     """
@@ -129,42 +150,44 @@ class SpoolCollector:
         self._is_spooled = False
         """The message is only in the file."""
         self._dropping = False
+        self._failure: str | None = None
+        """Why the current message could not be written to a file."""
         self.size: int = 0
 
     def add(self, piece: Buffer) -> None:
         """Append the next bytes. The caller may overwrite them afterwards."""
         self.size += len(piece)
         policy = self._spool.policy
-        if self.size > policy.max_message_bytes:
+        if self.size > policy.max_message_bytes or self._dropping:
             self._drop(piece)
         elif self.size > policy.spool_bytes:
-            if not self._is_spooled:
-                self._write_ahead(self.size)
-                self._pieces, self._is_spooled = [_read_head((*self._pieces, piece))], True
-            assert self._file is not None  # noqa: S101  # opened above
-            write_all(self._file, piece)
+            self._write(piece)
         else:
             self._pieces.append(bytes(piece))
             if self.size > policy.spool_bytes // 2:
-                self._write_ahead(_AHEAD * len(piece))
+                with suppress(OSError):  # the message is in memory
+                    self._write_ahead(_AHEAD * len(piece))
 
     @property
     def is_dropping(self) -> bool:
-        """Whether the current message is over the size limit."""
+        """Whether the rest of the current message is discarded as it arrives."""
         return self._dropping
 
     def take(self) -> Frame:
         """Return the message and begin the next one."""
         size, self.size = self.size, 0
         if self._dropping:
-            (head,), self._pieces, self._dropping = self._pieces, [], False
-            return Overlong(head, size)
+            return self._take_discarded(size)
         if not self._is_spooled:
             message = b"".join(self._pieces)
             if size <= _SMALL or not has_more_values(message, MAX_VALUES):
                 self.close()
                 return message
-            self._write_ahead(size)
+            try:
+                self._write_ahead(size)
+            except OSError as error:
+                self._fail(error, b"")
+                return self._take_discarded(size)
             self._pieces = [message[:HEAD]]
         assert self._file is not None  # noqa: S101  # of a spooled message
         assert self._path is not None  # noqa: S101
@@ -176,22 +199,56 @@ class SpoolCollector:
 
     def close(self) -> None:
         """Discard an unfinished message."""
-        if self._file is not None and self._path is not None:
-            os.close(self._file)
-            self._path.unlink(missing_ok=True)
-        self._file = self._path = None
-        self._pieces, self._written, self._is_spooled = [], 0, False
+        self._remove_file()
+        self._pieces, self._is_spooled = [], False
+
+    def _write(self, piece: Buffer) -> None:
+        """Write a piece to the file, after what is in memory; discard the message if that is not possible."""
+        try:
+            if not self._is_spooled:
+                self._write_ahead(self.size)
+                self._pieces, self._is_spooled = [_read_head((*self._pieces, piece))], True
+            assert self._file is not None  # noqa: S101  # opened above
+            write_all(self._file, piece)
+        except OSError as error:
+            self._fail(error, piece)
 
     def _write_ahead(self, size: int) -> None:
-        """Write the next pieces of the message, about `size` bytes, to the file."""
-        if self._file is None:
-            self._path = self._spool.new_path()
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        while size > 0 and self._written < len(self._pieces):
-            piece = self._pieces[self._written]
-            write_all(self._file, piece)
-            self._written += 1
-            size -= len(piece)
+        """Write the next pieces of the message, about `size` bytes, to the file.
+
+        Raises:
+            OSError: That is not possible. The pieces are in memory, and the file is removed.
+        """
+        try:
+            if self._file is None:
+                self._path = self._spool.new_path()
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            while size > 0 and self._written < len(self._pieces):
+                piece = self._pieces[self._written]
+                write_all(self._file, piece)
+                self._written += 1
+                size -= len(piece)
+        except OSError:
+            self._remove_file()
+            raise
+
+    def _remove_file(self) -> None:
+        if self._file is not None and self._path is not None:
+            os.close(self._file)
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        self._file = self._path = None
+        self._written = 0
+
+    def _fail(self, error: OSError, piece: Buffer) -> None:
+        """Discard the message, of which `piece` is the last part so far, because no file can be written."""
+        self._failure = self._spool.explain_failure(error)
+        self._drop(piece)
+
+    def _take_discarded(self, size: int) -> DiscardedFrame:
+        (head,), failure = self._pieces, self._failure
+        self._pieces, self._dropping, self._failure = [], False, None
+        return DiscardedFrame(head, size, failure)
 
     def _drop(self, piece: Buffer) -> None:
         """Keep only the head, and discard the rest of this message as it arrives."""

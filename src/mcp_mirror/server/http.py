@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.observability.audit import Audit, AuditRecord
-from mcp_mirror.payload.framing import Overlong
+from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message, recover_id
 from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame
 from mcp_mirror.server.auth.principals import build_owner_scope_entries, read_namespace
@@ -197,9 +197,9 @@ class PayloadMiddleware:
             return _build_error_response(408, types.INVALID_REQUEST, message, None)
         except ClientDisconnect:
             return None
-        if isinstance(body, Overlong):
-            message = f"The message of {body.size:,} bytes is over `limits.max_message_bytes`."
-            return _build_error_response(413, types.INVALID_REQUEST, message, recover_id(body.head))
+        if isinstance(body, DiscardedFrame):
+            status, code = (413, types.INVALID_REQUEST) if body.failure is None else (503, types.INTERNAL_ERROR)
+            return _build_error_response(status, code, body.explain(), recover_id(body.head))
         return body
 
     def _exceeds_sessions(self, namespace: str, frame: Buffer) -> bool:
@@ -224,8 +224,8 @@ class PayloadMiddleware:
 
         return watch
 
-    async def _read(self, scope: Scope, receive: Receive) -> Buffer | Overlong:
-        """Read the body; a large one is mapped from a file, and one over the limit is not kept.
+    async def _read(self, scope: Scope, receive: Receive) -> Buffer | DiscardedFrame:
+        """Read the body; a large one is mapped from a file. The result has only the head of a body that is discarded.
 
         Raises:
             TimeoutError: The body is too slow.

@@ -21,7 +21,7 @@ from mcp.shared.message import SessionMessage
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.errors import MirrorError, WireError
 from mcp_mirror.payload.floods import Pacer
-from mcp_mirror.payload.framing import Overlong
+from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
@@ -301,8 +301,8 @@ class _StdioWriter(MessageSink):
 
 
 def _read_frame(frame: Frame) -> Buffer:
-    if isinstance(frame, Overlong):
-        raise WireError(f"A message of {frame.size:,} bytes is over `limits.max_message_bytes`.")
+    if isinstance(frame, DiscardedFrame):
+        raise WireError(frame.explain())
     if isinstance(frame, SpooledFrame):
         with frame:  # the file stays mapped while the arguments refer to it
             return frame.view

@@ -11,12 +11,12 @@ import msgspec
 from mcp_mirror.core.capture import PASS_THROUGH_TOKENS, CaptureRules
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.core.value_sizes import count_tokens
-from mcp_mirror.errors import ToolError, WireError
+from mcp_mirror.errors import StoreError, ToolError, WireError
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.floods import INLINE_BYTES, run_by_size
-from mcp_mirror.payload.framing import Overlong
+from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
@@ -92,11 +92,13 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
 
     Raises:
         ToolError: The value is null, too large or nested too deeply.
-        StoreError: The store failed.
+        StoreError: The store failed, or temporary files cannot be written.
     """
     memory = call.memory
     frame = await run_by_size(value.size, _build_frame, call, value)
-    if isinstance(frame, Overlong):
+    if isinstance(frame, DiscardedFrame):
+        if frame.failure is not None:
+            raise StoreError(frame.explain())
         limit = memory.limits.max_message_bytes
         raise ToolError(
             f"The value would be larger than {limit:,} bytes (`limits.max_message_bytes`). Make a smaller one."

@@ -21,7 +21,7 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.floods import Flood
-from mcp_mirror.payload.framing import Overlong
+from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import (
     MAX_VALUES,
     Message,
@@ -244,11 +244,11 @@ class PayloadBypass:
         """Take a received frame; return it if it is for the SDK, else None.
 
         Raises:
-            WireError: The frame is not a JSON-RPC message, or is too large.
+            WireError: The frame is not a JSON-RPC message, or was discarded.
         """
         self.flood.take()
-        if isinstance(frame, Overlong):
-            raise WireError(f"A message of {frame.size:,} bytes is over `limits.max_message_bytes`.")
+        if isinstance(frame, DiscardedFrame):
+            raise WireError(frame.explain())
         return self._take_spooled(frame, about) if isinstance(frame, SpooledFrame) else self._take_frame(frame, about)
 
     def resolve(self, message: types.JSONRPCMessage) -> bool:
