@@ -25,6 +25,8 @@ from mcp_mirror.settings.policies import Config
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
 
+CANCELLED: Final = "cancelled"
+"""The outcome of a cancelled call."""
 _DEFAULTS: Final = Config()
 _NO_TOOLS: Final = Catalog({}, frozenset())
 
@@ -178,7 +180,7 @@ async def answer_and_report(
         clock: Seconds.
         report: Called with the call and its end.
     """
-    began, outcome = clock(), "cancelled"
+    began, outcome = clock(), CANCELLED
     reply: Reply = {}
     failure: Exception | None = None
     try:

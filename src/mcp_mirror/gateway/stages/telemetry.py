@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -11,7 +12,7 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.replies import Reply, count_reply_bytes
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.gateway.call import Call, Next, name_tool
+from mcp_mirror.gateway.call import CANCELLED, Call, CallEnd, Next, answer_and_report, name_tool
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.session import ConnectionLostError, SessionLostError, UpstreamRequest
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 TOOL_ERROR: Final = "tool_error"
 """The class of errors in results, by the conventions for MCP."""
-_CANCELLED: Final = "cancelled"
 
 Response = RawResponse | InputRequired
 SendRequest = Callable[[UpstreamRequest], Awaitable[Response]]
@@ -42,26 +42,19 @@ class CallMetricsStage:
 
     async def __call__(self, call: Call, call_next: Next) -> Reply:
         """Answer a call and measure it."""
-        metrics, began, error = self.metrics, time.perf_counter(), _CANCELLED
-        reply: Reply = {}
-        metrics.inflight_calls += 1
-        try:
-            reply = await call_next(call)
-            error = classify_reply(call, reply)
-        except Exception as failure:
-            error = classify_error(failure)
-            raise
-        finally:
-            metrics.inflight_calls -= 1
-            trace = call.trace
-            metrics.record_call(
-                name_tool(call),
-                error,
-                time.perf_counter() - began,
-                (count_reply_bytes(reply), trace.sent or 0, trace.kept_out),
-                (trace.reason or "").replace(" ", "_"),
-            )
-        return reply
+        self.metrics.inflight_calls += 1
+        return await answer_and_report(call, call_next, time.perf_counter, self._record)
+
+    def _record(self, call: Call, end: CallEnd) -> None:
+        trace = call.trace
+        self.metrics.inflight_calls -= 1
+        self.metrics.record_call(
+            name_tool(call),
+            classify_end(call, end),
+            end.milliseconds / 1000,
+            (count_reply_bytes(end.reply), trace.sent or 0, trace.kept_out),
+            (trace.reason or "").replace(" ", "_"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +65,37 @@ class RequestMetrics:
 
     async def __call__(self, _call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest) -> Response:
         """Send a request and measure it."""
-        began, error = time.perf_counter(), _CANCELLED
-        try:
-            response = await send(request)
-            error = classify_response(response)
-        except Exception as failure:
-            error = classify_error(failure)
-            raise
-        finally:
+        began = time.perf_counter()
+
+        def record(error: str) -> None:
             self.metrics.record_request(entry.tool, entry.upstream, error, time.perf_counter() - began)
-        return response
+
+        return await _report_error(send(request), record)
 
 
-def classify_reply(call: Call, reply: Reply) -> str:
-    """Return the class of the error that a reply contains; empty for none."""
+async def _report_error(response: Awaitable[Response], report: Callable[[str], None]) -> Response:
+    """Await a response, and report the class of its error, also if waiting fails or is cancelled."""
+    error = CANCELLED
+    try:
+        answered = await response
+        error = classify_response(answered)
+    except Exception as failure:
+        error = classify_error(failure)
+        raise
+    finally:
+        report(error)
+    return answered
+
+
+def classify_end(call: Call, end: CallEnd) -> str:
+    """Return the class of the error with which a call ended; empty for none."""
+    if end.error is not None:
+        return classify_error(end.error)
+    if end.outcome == CANCELLED:
+        return CANCELLED
     if call.trace.reason is not None:
         return call.trace.reason.replace(" ", "_")
-    return TOOL_ERROR if reply.get("isError", b"false") != b"false" else ""
+    return TOOL_ERROR if end.reply.get("isError", b"false") != b"false" else ""
 
 
 def classify_response(response: Response) -> str:
@@ -117,33 +124,30 @@ class TracingStage:
 
     async def __call__(self, call: Call, call_next: Next) -> Reply:
         """Answer a call and record its span."""
-        span, error, call_trace = self._start_span(call), _CANCELLED, call.trace
-        call_trace.span, call_trace.traceparent = span, self.tracing.format_context(span)
-        try:
-            with self.tracing.use(span):
-                reply = await call_next(call)
-            error = classify_reply(call, reply)
-            span.set_attribute("mcp_mirror.result.bytes", count_reply_bytes(reply))
-        except Exception as failure:
-            error = classify_error(failure)
-            raise
-        finally:
-            for producer in call_trace.producers:
-                self.tracing.link(span, producer)
-            if call.script is None:
-                span.set_attributes(self.describe_client(call.channel))
-            span.set_attribute("mcp_mirror.call.id", call.id)
-            span.set_attribute("mcp_mirror.tokens.shown", call_trace.sent or 0)
-            span.set_attribute("mcp_mirror.tokens.kept_out", call_trace.kept_out)
-            if call_trace.path:
-                span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(call_trace.path))
-            self.end_span(span, error)
-        return reply
+        call.trace.span = span = self._start_span(call)
+        call.trace.traceparent = self.tracing.format_context(span)
+        with self.tracing.use(span):
+            return await answer_and_report(call, call_next, time.perf_counter, self._end)
 
     def _start_span(self, call: Call) -> "Span":
         if call.script is None:
             return self.tracing.start_server_span(name_tool(call), call.meta)
         return self.tracing.start_script_span(name_tool(call), call.script.span)
+
+    def _end(self, call: Call, end: CallEnd) -> None:
+        trace = call.trace
+        for producer in trace.producers:
+            self.tracing.link(trace.span, producer)
+        if call.script is None:
+            trace.span.set_attributes(self.describe_client(call.channel))
+        if end.reply:
+            trace.span.set_attribute("mcp_mirror.result.bytes", count_reply_bytes(end.reply))
+        trace.span.set_attribute("mcp_mirror.call.id", call.id)
+        trace.span.set_attribute("mcp_mirror.tokens.shown", trace.sent or 0)
+        trace.span.set_attribute("mcp_mirror.tokens.kept_out", trace.kept_out)
+        if trace.path:
+            trace.span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(trace.path))
+        self.end_span(trace.span, classify_end(call, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +160,8 @@ class RequestTracing:
 
     async def __call__(self, call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest) -> Response:
         """Send a request and record its span."""
-        span, error = self.tracing.start_client_span(entry.tool, call.trace.span), _CANCELLED
+        span = self.tracing.start_client_span(entry.tool, call.trace.span)
         span.set_attribute("mcp_mirror.upstream", entry.upstream)
         request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
-        try:
-            if self.following is None:
-                response = await send(request)
-            else:
-                response = await self.following(call, entry, request, send)
-            error = classify_response(response)
-        except Exception as failure:
-            error = classify_error(failure)
-            raise
-        finally:
-            self.end_span(span, error)
-        return response
+        response = self.following(call, entry, request, send) if self.following else send(request)
+        return await _report_error(response, partial(self.end_span, span))
