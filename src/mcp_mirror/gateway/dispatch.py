@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.callers import ClientChannel
+from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import Reply, build_content_reply, build_error_reply
 from mcp_mirror.core.resolve import (
@@ -31,7 +32,7 @@ from mcp_mirror.gateway.input_required import build_input_required_reply, check_
 from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import Router, find_entry, find_tools
 from mcp_mirror.gateway.script_calls import ScriptCalls
-from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
+from mcp_mirror.gateway.services import Services, open_memory
 from mcp_mirror.gateway.stages.telemetry import RequestObserver
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.run import RUN
@@ -47,10 +48,9 @@ from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.types import Buffer, JsonToken, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
-from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
+from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.requests import RawResponse
-from mcp_mirror.upstreams.upstream import Upstream
 
 _logger = logging.getLogger(__name__)
 
@@ -153,9 +153,14 @@ class Dispatcher:
         if services.sandbox is not None and tool.name == RUN:
             calls = ScriptCalls(call, channel or call.channel, services, self._runtime)
             scripts = Scripts(services.sandbox, call.config.code, calls)
-        labels = call.catalog.labels
-        scope = MemoryScope(call.id, call.reservation, call.granted_flow, call.trace, scripts, labels)
-        memory = open_memory(self._services, call.config, self._runtime.state.flows, scope)
+        memory = replace(
+            open_memory(services, call.config, self._runtime.state.flows, call.id),
+            mirror=lower_budgets(call.config.mirror, call.reservation.tokens),
+            consent=call.granted_flow,
+            trace=call.trace,
+            scripts=scripts,
+            path_labels=call.catalog.labels,
+        )
         return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 
     async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Reply:
@@ -270,7 +275,9 @@ class Dispatcher:
         channel = call.channel if visibility is Visibility.FULL else filter_content(call.channel)
         if self._observer is None:
             return await upstream.request(request, channel, call.input_round)
-        return await self._observer(call, entry, request, partial(_send, upstream, channel, call.input_round))
+        return await self._observer(
+            call, entry, request, lambda observed: upstream.request(observed, channel, call.input_round)
+        )
 
     def _log_strings(self, call: Call, entry: CatalogEntry, labels: frozenset[str]) -> None:
         """Log why each string of the arguments is or is not a memory path; name only arguments of the schema."""
@@ -285,12 +292,6 @@ class Dispatcher:
             _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
         if not explained:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
-
-
-async def _send(
-    upstream: Upstream, channel: ClientChannel, answered: InputRound | None, request: UpstreamRequest
-) -> RawResponse | InputRequired:
-    return await upstream.request(request, channel, answered)
 
 
 def _may_have_foreign_path(call: Call, found: tuple[Pointer | EscapedPath, ...]) -> bool:

@@ -11,7 +11,7 @@ from mcp_mirror.core.replies import Reply
 from mcp_mirror.gateway.call import Call, Runtime, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
 from mcp_mirror.gateway.routing import may_show_upstream
-from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
+from mcp_mirror.gateway.services import Services, open_memory
 from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, unwrap_call
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_writer import ValueWriter
@@ -148,4 +148,4 @@ class Gateway:
     def memory(self) -> Memory:
         """The memory for the gateway's own resources and for the program that runs it, without a token budget."""
         state = self.runtime.state
-        return open_memory(self.services, state.config, state.flows, MemoryScope(token_hex(8)))
+        return open_memory(self.services, state.config, state.flows, token_hex(8))

@@ -44,11 +44,6 @@ class ScriptCalls:
     services: Services
     runtime: Runtime
 
-    @property
-    def path_labels(self) -> frozenset[str]:
-        """See `ScriptTools.path_labels`."""
-        return self.call.catalog.labels
-
     async def list_tools(self) -> tuple[ScriptTool, ...]:
         """See `ScriptTools.list_tools`."""
         caller = self.call.caller

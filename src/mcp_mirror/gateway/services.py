@@ -1,17 +1,14 @@
 """The objects that all calls share. They outlive every reload."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
-from mcp_mirror.core.budgets import lower_budgets
-from mcp_mirror.gateway.context_budgets import UNLIMITED, Reservation
 from mcp_mirror.memory.code.sandbox import Sandbox
-from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
+from mcp_mirror.observability.audit import NO_AUDIT, Audit
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import PathHasher
@@ -51,39 +48,27 @@ class Services:
     """Scripts that wait for the answer of a user whose client repeats the call with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryScope:
-    """The limits of one use of the memory: a call's reservation, correlation id and user consent."""
+def open_memory(services: Services, config: Config, flows: Flows, correlation: str) -> Memory:
+    """Return what the gateway's own tools and resources work on.
 
-    correlation: str
-    reservation: Reservation = UNLIMITED
-    granted_flow: str | None = None
-    trace: CallTrace = field(default_factory=CallTrace)
-    scripts: Scripts | None = None
-    """Runs scripts."""
-    path_labels: frozenset[str] = frozenset()
-    """The tool labels of the memory paths that the caller may use."""
-
-
-def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryScope) -> Memory:
-    """Return what the gateway's own tools and resources work on."""
-    tokens = scope.reservation.tokens
+    Args:
+        services: The objects that all calls share.
+        config: The current configuration.
+        flows: The flow policy.
+        correlation: The id in the audit log.
+    """
     return Memory(
         writer=services.writer,
         scanner=services.scanner,
         queries=services.queries,
         spool=services.spool,
         usage_counter=services.usage_counter,
-        mirror=config.mirror if tokens is None else lower_budgets(config.mirror, tokens),
+        mirror=config.mirror,
         tools=config.memory_tools,
         limits=services.limits,
         estimate=upper_estimator(config.mirror.provider),
         new_id=services.new_id,
-        audit=services.audit.with_correlation(scope.correlation),
+        audit=services.audit.with_correlation(correlation),
         flows=flows,
-        consent=scope.granted_flow,
-        trace=scope.trace,
-        scripts=scope.scripts,
         sql=services.sql,
-        path_labels=scope.path_labels,
     )

@@ -105,15 +105,12 @@ def read_python_literal(blob: Buffer) -> bytes | None:
     return translate_python_literal(decode_string(blob)) if bytes(blob[:1]) == b'"' else None
 
 
-async def read_inputs(
-    call: ToolInput, raw: bytes, path_labels: frozenset[str], check_names: Callable[[Collection[str]], None]
-) -> Inputs:
+async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collection[str]], None]) -> Inputs:
     """Resolve the inputs of a call.
 
     Args:
         call: The call.
         raw: The inputs by name, a JSON object.
-        path_labels: The tool labels of this gateway's memory paths.
         check_names: Raises ToolError for names that the inputs cannot have.
 
     Raises:
@@ -128,7 +125,7 @@ async def read_inputs(
     known: dict[str, Descriptor] = {}
     values: dict[Pointer, Resolved] = {}
     for name, text in members.items():
-        found = find_pointers(bytes(text), path_labels)
+        found = find_pointers(bytes(text), memory.path_labels)
         described = await loader.describe(found)
         loaded = await loader.load(found, described)
         known |= {base: one for base, one in described.items() if isinstance(one, Descriptor)}

@@ -120,7 +120,7 @@ async def run(call: ToolInput) -> Content:
     if len(code) > _MAX_CODE:
         raise ToolError(f"The script has {len(code):,} characters; {_MAX_CODE:,} are accepted. Shorten it.")
     raw_inputs = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
-    inputs = await read_inputs(call, raw_inputs, scripts.tools.path_labels, check_variables)
+    inputs = await read_inputs(call, raw_inputs, check_variables)
     policy = scripts.policy
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
     progress = _Progress(inputs.labels, inputs.preview, memory.flows.join, ValueBudget(policy.values), most_printed)

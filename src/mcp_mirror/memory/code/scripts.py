@@ -57,10 +57,6 @@ class ScriptToolResult:
 class ScriptTools(Protocol):
     """Calls tools for one script, in the same way as a client's calls."""
 
-    @property
-    def path_labels(self) -> frozenset[str]:
-        """The tool labels of this gateway's memory paths."""
-
     async def list_tools(self) -> tuple[ScriptTool, ...]:
         """Return all tools of the caller."""
 

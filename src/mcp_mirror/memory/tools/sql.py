@@ -105,7 +105,7 @@ async def _read_tables(call: ToolInput) -> Inputs:
         ToolError: A name cannot be a table, a path has no value, or the values are too large.
     """
     raw = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
-    inputs = await read_inputs(call, raw, call.memory.path_labels, _check_tables)
+    inputs = await read_inputs(call, raw, _check_tables)
     given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     for one in inputs.inputs:
         if one.is_text and len(one.blob) <= _PATH_BYTES and bytes(one.blob) == bytes(given[one.name]).strip():
