@@ -198,7 +198,7 @@ def read_result_members(
 
 def _read_scanned_members(frame: Buffer, scans: Scans) -> Mapping[str, Buffer] | None:
     """The members of a valid result with one large array, scanned once; None for any other frame."""
-    scanned = scans.open_frame(frame)
+    scanned = scans.scan(frame)
     if scanned is None:
         return None
     try:

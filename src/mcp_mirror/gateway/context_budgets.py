@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -55,6 +55,14 @@ class Conversation(msgspec.Struct, frozen=True):
         return Conversation(self.key)
 
 
+class _Report(msgspec.Struct, forbid_unknown_fields=True):
+    """What a harness reports about a conversation."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID)] | None = None
+    tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    reset: bool = False
+
+
 def read_conversation(meta: Mapping[str, Any], connection: str | None) -> Conversation | None:
     """Return the conversation of a call; None if neither the call nor its connection names one.
 
@@ -68,20 +76,14 @@ def read_conversation(meta: Mapping[str, Any], connection: str | None) -> Conver
     given = meta.get(CONVERSATION)
     if given is None:
         return None if connection is None else Conversation(("connection", connection))
-    members = {"id": given} if isinstance(given, str) else given
-    if not isinstance(members, Mapping) or not members.keys() <= {"id", "tokens", "reset"}:
-        raise ToolError(_EXPECTED)
-    name: Any = members.get("id")
-    tokens: Any = members.get("tokens")
-    reset: Any = members.get("reset", False)
-    is_named = name is None or (isinstance(name, str) and 0 < len(name) <= _MAX_ID)
-    is_count = tokens is None or (isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0)
-    if not (is_named and is_count and isinstance(reset, bool)):
-        raise ToolError(_EXPECTED)
-    if name is None and connection is None:
+    try:
+        report = msgspec.convert({"id": given} if isinstance(given, str) else given, _Report)
+    except msgspec.ValidationError:
+        raise ToolError(_EXPECTED) from None
+    if report.id is None and connection is None:
         return None
-    key = ("connection", connection or "") if name is None else ("harness", str(name))
-    return Conversation(key, tokens, is_reset=reset)
+    key = ("connection", connection or "") if report.id is None else ("harness", report.id)
+    return Conversation(key, report.tokens, is_reset=report.reset)
 
 
 @dataclass(slots=True)

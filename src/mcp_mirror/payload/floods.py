@@ -14,8 +14,6 @@ import anyio.to_thread
 
 _SLICE: Final = 0.002
 """Seconds of work after which other tasks run."""
-_STEPS: Final = 0.002
-"""Seconds of steps after which other tasks run."""
 REST: Final = 2.0
 """Seconds of rest for each second of reading unsolicited messages, which so take at most a third of the time."""
 BURST: Final = 50_000
@@ -83,7 +81,7 @@ async def take_sliced(steps: Steps[T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
-        if monotonic() > began + _STEPS:
+        if monotonic() > began + _SLICE:
             await anyio.lowlevel.checkpoint()
             began = monotonic()
 

@@ -224,17 +224,23 @@ def is_deeper(text: Buffer, most: int) -> bool:
 
 def _strip_strings(text: Buffer) -> Iterator[bytes]:
     """The brackets of JSON text outside its strings, all as square brackets."""
-    carried, is_inside = b"", False
-    for at in range(0, len(text), _CHECK_STEP):
-        piece = carried + bytes(text[at : at + _CHECK_STEP])
-        loose = (len(piece) - len(piece.rstrip(b"\\"))) % 2
-        kept, carried = piece[: len(piece) - loose], piece[len(piece) - loose :]
-        unescaped = kept.replace(b"\\\\", b"").replace(b'\\"', b"")
+    is_inside = False
+    for unescaped in _remove_escapes(text, _CHECK_STEP):
         marks = (b'"' if is_inside else b"") + unescaped.translate(_AS_ONE_KIND, _NO_MARK)
         # Most strings have no brackets, and this removes them ten times faster than the expression.
         outside, quote, _ = _QUOTED.sub(b"", marks.replace(b'""', b"")).partition(b'"')
         is_inside = bool(quote)
         yield outside
+
+
+def _remove_escapes(text: Buffer, step: int) -> Iterator[bytes]:
+    """JSON text in pieces, without escaped backslashes and quotes: every other quote begins a string."""
+    carried = b""
+    for at in range(0, len(text), step):
+        piece = carried + bytes(text[at : at + step])
+        loose = (len(piece) - len(piece.rstrip(b"\\"))) % 2
+        kept, carried = piece[: len(piece) - loose], piece[len(piece) - loose :]
+        yield kept.replace(b"\\\\", b"").replace(b'\\"', b"")
 
 
 def _check_depth(frame: Buffer, most: int) -> None:
@@ -420,12 +426,9 @@ def has_more_values(text: Buffer | msgspec.Raw, most: int) -> bool:
     text = memoryview(text)
     if sum(bytes(text[at : at + _COUNT_STEP]).count(b",") for at in range(0, len(text), _COUNT_STEP)) < most:
         return False  # counted with the commas in strings, which takes a tenth of the time
-    count, inside, carried = 0, False, b""
-    for at in range(0, len(text), _COUNT_STEP):
-        piece = carried + bytes(text[at : at + _COUNT_STEP])
-        loose = (len(piece) - len(piece.rstrip(b"\\"))) % 2
-        kept, carried = piece[: len(piece) - loose], piece[len(piece) - loose :]
-        parts = kept.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+    count, inside = 0, False
+    for unescaped in _remove_escapes(text, _COUNT_STEP):
+        parts = unescaped.split(b'"')
         count += sum(part.count(b",") for part in parts[inside::2])
         inside = inside == (len(parts) % 2 == 1)
         if count >= most:

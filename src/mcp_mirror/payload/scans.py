@@ -301,13 +301,17 @@ class Scans:
     def __init__(self) -> None:
         self._known: dict[int, ScannedText] = {}
 
-    def open_frame(self, frame: Buffer) -> ScannedText | None:
-        """The scan of a message; None if it has no large array."""
-        return self._scan(frame)
+    def scan(self, text: Buffer) -> ScannedText | None:
+        """The scan of a text; None if it has no large array or string."""
+        if len(text) < _LARGE:
+            return None
+        if (known := self._known.get(id(text))) is None and (known := scan_text(text)) is not None:
+            self._known[id(text)] = known
+        return known
 
     def open_object(self, text: Buffer) -> dict[str, Buffer] | None:
         """The members of a JSON object as received bytes; see `json_rpc.open_object`."""
-        if (scanned := self._scan(text)) is None:
+        if (scanned := self.scan(text)) is None:
             return open_object(text)
         if open_object(scanned.skeleton) is None:
             return None
@@ -315,7 +319,7 @@ class Scans:
 
     def open_array(self, text: Buffer) -> list[Buffer] | None:
         """The items of a JSON array as received bytes; see `json_rpc.open_array`."""
-        scanned = self._scan(text)
+        scanned = self.scan(text)
         if scanned is None or scanned.hidden == (whole := trim(text)):
             return open_array(text)
         if open_array(scanned.skeleton) is None:
@@ -328,7 +332,7 @@ class Scans:
 
     def is_container(self, text: Buffer) -> bool:
         """Whether a text is a JSON object or array."""
-        scanned = self._scan(text)
+        scanned = self.scan(text)
         whole = scanned.skeleton if scanned else text
         return is_json(whole) and kind_at(whole, skip_space(whole, 0)) in ("object", "array")
 
@@ -354,10 +358,3 @@ class Scans:
         part = scanned.cut(span)
         self._known[id(part.blob)] = part
         return part.blob
-
-    def _scan(self, text: Buffer) -> ScannedText | None:
-        if len(text) < _LARGE:
-            return None
-        if (known := self._known.get(id(text))) is None and (known := scan_text(text)) is not None:
-            self._known[id(text)] = known
-        return known
