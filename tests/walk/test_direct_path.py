@@ -203,6 +203,18 @@ async def test_the_end_of_a_session_ends_its_direct_calls(prepared: Path, serve:
         assert received == ["elicitation/create"]
 
 
+async def test_a_2026_request_does_not_end_the_session_that_it_names(prepared: Path, serve: Serve) -> None:
+    async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        session = await open_session(http, served.url, CAPABILITIES)
+        for method in ("POST", "DELETE"):
+            request = {"jsonrpc": "2.0", "id": 1, "method": "no/method", "params": {"_meta": ENVELOPE}}
+            headers = HEADERS | session | {"mcp-protocol-version": NEW, "mcp-method": "no/method"}
+            answer = await http.request(method, served.url, json=request, headers=headers)
+            assert answer.status_code == (404 if method == "POST" else 405)
+        messages = await HttpClient(http, served.url, HEADERS | session).exchange({"name": "text_mirrored"})
+        assert messages[-1]["result"]["content"] == TEXT
+
+
 async def test_a_large_message_costs_no_more_while_a_direct_call_is_open(prepared: Path, serve: Serve) -> None:
     params = {"name": "unknown", "arguments": {"numbers": [n / 2 for n in range(700_000)]}}
     large = json.dumps({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params})

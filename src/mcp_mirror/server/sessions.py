@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 import anyio
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.types import Scope
 
 from mcp_mirror.callers import LOCAL, Caller
@@ -269,5 +269,8 @@ def read_request(scope: Scope) -> HttpRequest:
     """Return the head of the request with this ASGI scope."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     namespace = read_namespace(scope)
-    session_key = build_session_key(namespace, headers.get("mcp-session-id", ""))
+    version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), None)
+    # The SDK, too, decides by the first of these headers; requests of other versions have no session.
+    is_stateful = version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
+    session_key = build_session_key(namespace, headers.get("mcp-session-id", "")) if is_stateful else ""
     return HttpRequest(scope, headers, namespace, session_key, read_upstream(scope))
