@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 import pytest
-from starlette.types import Message
+from starlette.types import Message, Send
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.server import direct_http
@@ -45,10 +45,10 @@ class Recorder:
         return not self.messages[-1].get("more_body", True)
 
 
-def open_response(recorder: Recorder) -> ResponseStream:
+def open_response(recorder: Recorder, send: Send | None = None) -> ResponseStream:
     caller: Any = Caller("local")
     origin = Origin(caller, "2026-07-28", None, None)  # type: ignore[arg-type]  # no SDK
-    return ResponseStream(recorder.send, origin, None, ClientRequests())
+    return ResponseStream(send or recorder.send, origin, None, ClientRequests())
 
 
 async def test_a_result_alone_is_json_with_its_length() -> None:
@@ -95,6 +95,23 @@ async def test_a_silent_call_sends_comments_until_its_result(monkeypatch: pytest
     assert len(recorder.messages) == count
     assert recorder.media_type == b"text/event-stream"
     assert recorder.is_complete
+
+
+async def test_a_client_that_does_not_read_gets_one_comment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_http, "_PING_INTERVAL", 0.01)
+    recorder, later, reads = Recorder(), Recorder(), anyio.Event()
+
+    async def send_slowly(message: Message) -> None:
+        await reads.wait()
+        await recorder.send(message)
+
+    slow = open_response(recorder, send_slowly)
+    following = open_response(later)
+    await later.wait_for_comments(5)
+    reads.set()
+    await slow.send_outcome(1, RESULT)
+    await following.end()
+    assert recorder.body.count(b": ping") == 1
 
 
 async def test_a_call_without_an_outcome_ends_with_an_empty_event_stream() -> None:

@@ -115,6 +115,7 @@ class ResponseStream:
         self._is_closed = False
         self._lock: anyio.Lock | None = None
         """Keeps the order of events; None while the response cannot be a stream."""
+        self._ping: asyncio.Task[None] | None = None
         requests.silence.start(self, self._start_ping)
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
@@ -200,7 +201,8 @@ class ResponseStream:
                 await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     def _start_ping(self) -> None:
-        self._ping = asyncio.get_running_loop().create_task(self._send_event(_PING))
+        if self._ping is None or self._ping.done():  # else the client does not read
+            self._ping = asyncio.get_running_loop().create_task(self._send_event(_PING))
         self._requests.silence.start(self, self._start_ping)
 
 
