@@ -26,7 +26,7 @@ class Connection:
 
     def reclaim(self) -> None:
         self.is_reclaimed = True
-        self.slot.mark_closing()
+        self.slot.is_closing = True
         if self.closes:
             self.slots.free(self.slot)
 
@@ -34,7 +34,7 @@ class Connection:
 async def connect(slots: ConnectionSlots, principal: str, *, to: str = "up", **how: bool | float) -> Connection:
     slot = await slots.reserve(to, principal, PER_UPSTREAM)
     connection = Connection(slots, slot, **how)  # type: ignore[arg-type]
-    slot.assign(connection)
+    slot.connection = connection
     return connection
 
 

@@ -29,7 +29,7 @@ from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.notifications import ConnectionOwner
-from mcp_mirror.upstreams.reconnect import Backoff, CircuitBreaker, add_jitter, backoff_delay
+from mcp_mirror.upstreams.reconnect import Backoff, CircuitBreaker, add_jitter
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -257,8 +257,9 @@ async def test_a_start_that_fails_late_does_not_reset_the_backoff(
 
 
 def test_backoff_delays_double_up_to_their_limit() -> None:
-    assert [backoff_delay(attempts, 0.25, 60) for attempts in range(4)] == [0.25, 0.5, 1, 2]
-    assert [backoff_delay(attempts, 0.25, 60) for attempts in (7, 8, 100, 100_000)] == [32, 60, 60, 60]
+    backoff = Backoff(0.25, 60)
+    assert [backoff.next_delay(0) for _ in range(9)] == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert {backoff.next_delay(0) for _ in range(10_000)} == {60}
 
 
 def test_jitter_varies_delays_by_20_percent() -> None:

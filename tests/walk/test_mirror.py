@@ -465,7 +465,7 @@ async def test_values_outlive_a_mirror_only_on_disk(tmp_path: Path) -> None:
     async with mirror:
         path = await mirror.put("gone")
     async with mirror:
-        with pytest.raises(ToolError, match="Nothing is stored yet"):
+        with pytest.raises(ToolError, match="Nothing is stored: call a tool first"):
             await mirror.read(path)
 
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import anyio
 
 from mcp_mirror.errors import UpstreamError
+from mcp_mirror.security.rate_limits import Limit
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 
 _MIN_IDLE: Final = 5.0
@@ -21,6 +22,7 @@ _SLOT_WAIT: Final = 10.0
 """Seconds that a new connection waits for a slot: a child process may take a while to end."""
 _CHECK_INTERVAL: Final = 0.25
 """Seconds between two checks for a connection that has become idle."""
+_PER_PRINCIPAL: Final = "connections_per_principal"
 
 Key = str
 """The owner of a dedicated connection: a session, or callers of one principal with the same capabilities."""
@@ -62,23 +64,9 @@ class ConnectionSlot:
     namespace: str
     """The namespace of the principal."""
     connection: Replaceable | None = field(default=None, init=False)
+    """The connection that uses the slot; None before it is created."""
     is_closing: bool = field(default=False, init=False)
-
-    def assign(self, connection: Replaceable) -> None:
-        """Set the connection that uses the slot."""
-        self.connection = connection
-
-    def mark_closing(self) -> None:
-        """Note that the connection is about to close."""
-        self.is_closing = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    name: str
-    value: int
-    scope: str
-    """The connections that count, for an error."""
+    """The connection is about to close."""
 
 
 class ConnectionSlots:
@@ -119,19 +107,19 @@ class ConnectionSlots:
             self._freed.set()
             self._freed = anyio.Event()
 
-    def _find_reached_limit(self, upstream: str, namespace: str, per_upstream: int) -> _Limit | None:
+    def _find_reached_limit(self, upstream: str, namespace: str, per_upstream: int) -> Limit | None:
         if sum(slot.namespace == namespace for slot in self._slots) >= self._per_principal:
-            return _Limit("connections_per_principal", self._per_principal, "of this client")
+            return Limit(_PER_PRINCIPAL, self._per_principal)
         if sum(slot.upstream == upstream for slot in self._slots) >= per_upstream:
-            return _Limit("connections_per_upstream", per_upstream, "to this upstream")
+            return Limit("connections_per_upstream", per_upstream)
         return None
 
-    def _reclaim(self, upstream: str, namespace: str, limit: _Limit) -> bool:
+    def _reclaim(self, upstream: str, namespace: str, limit: Limit) -> bool:
         """Close the longest idle connection of the principal with the most; return whether a slot may become free.
 
         A principal makes room for its own new connections, and for those of principals with fewer at this upstream.
         """
-        if limit.name == "connections_per_principal":
+        if limit.name == _PER_PRINCIPAL:
             slots = [slot for slot in self._slots if slot.namespace == namespace]
         else:
             slots = [slot for slot in self._slots if slot.upstream == upstream]
@@ -150,11 +138,11 @@ class ConnectionSlots:
         return True
 
 
-def _full_error(upstream: str, limit: _Limit) -> UpstreamError:
+def _full_error(upstream: str, limit: Limit) -> UpstreamError:
+    scope = "of this client" if limit.name == _PER_PRINCIPAL else "to this upstream"
     return UpstreamError(
-        f"Upstream {upstream!r} gets no further connection: `limits.{limit.name}` ({limit.value:,}) connections "
-        f"{limit.scope} are in use. End sessions that are not needed, raise the limit, or set `scope: principal` or "
-        "`scope: shared` for the upstream."
+        f"Upstream {upstream!r} gets no further connection: {limit} connections {scope} are in use. End sessions that "
+        "are not needed, raise the limit, or set `scope: principal` or `scope: shared` for the upstream."
     )
 
 
@@ -213,5 +201,5 @@ class DedicatedConnection:
 
     def close(self) -> None:
         """Close the connection."""
-        self.slot.mark_closing()
+        self.slot.is_closing = True
         self.scope.cancel()

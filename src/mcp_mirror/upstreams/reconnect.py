@@ -20,8 +20,6 @@ from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 STABLE_AFTER: Final = 10.0
 """Seconds after which a connection counts as stable: backoff starts again from the first delay."""
-_MAX_DOUBLINGS: Final = 16
-"""Doublings of a delay; further ones would exceed every limit."""
 _JITTER: Final = 0.2
 """Share by which a delay varies."""
 _FAILURE_THRESHOLD: Final = 5
@@ -41,11 +39,6 @@ _QUOTED: Final = 2_000
 """Characters of a server's error that are quoted."""
 
 
-def backoff_delay(attempts: int, first: float, longest: float) -> float:
-    """Return the seconds until the next attempt: `first` doubled per attempt, at most `longest`."""
-    return min(first * (1 << min(attempts, _MAX_DOUBLINGS)), longest)
-
-
 def add_jitter(seconds: float) -> float:
     """Return a delay up to 20 % shorter or longer, so that servers do not all reconnect at once."""
     return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311  # not a secret
@@ -56,14 +49,13 @@ class Backoff:
 
     def __init__(self, first: float, longest: float) -> None:
         """Take the first and the longest delay, in seconds."""
-        self._first = first
+        self._first = self._delay = first
         self._longest = longest
-        self._attempts = 0
 
     def next_delay(self, lasted: float) -> float:
         """Return the seconds until the next attempt, given the seconds that the last one lasted."""
-        self._attempts = 0 if lasted > STABLE_AFTER else self._attempts + 1
-        return backoff_delay(self._attempts, self._first, self._longest)
+        self._delay = self._first if lasted > STABLE_AFTER else min(2 * self._delay, self._longest)
+        return self._delay
 
 
 class CircuitBreaker:

@@ -20,7 +20,7 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client import Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from mcp_mirror.callers import ClientChannel
@@ -53,14 +53,7 @@ _DRAIN_TIMEOUT: Final = 5.0
 """Seconds that the notifications of a request may take to reach its caller before its result does."""
 _DEFAULT_LEVEL: Final = "info"
 """The log level for 2026-07-28 servers if the client's protocol version is 2025-11-25 and it has not set a level."""
-
-
-class _Anything(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-_RESULT: Final = TypeAdapter(_Anything)
-
+_RESULT: Final = TypeAdapter(dict[str, Any])
 _IDENTITY: Final = {"name", "title", "version"}
 """The members of a server's description that clients see."""
 

@@ -379,7 +379,7 @@ class ServerUpstream:
             raise UpstreamError(
                 f"Upstream {self.policy.name!r} was stopped by a reload. List the tools again."
             ) from None
-        slot.assign(dedicated)
+        slot.connection = dedicated
         self._dedicated[key] = dedicated
         return dedicated
 
