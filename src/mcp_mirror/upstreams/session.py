@@ -20,7 +20,7 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client import Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
 from mcp_mirror.callers import ClientChannel
@@ -53,9 +53,13 @@ _DRAIN_TIMEOUT: Final = 5.0
 """Seconds that the notifications of a request may take to reach its caller before its result does."""
 _DEFAULT_LEVEL: Final = "info"
 """The log level for 2026-07-28 servers if the client's protocol version is 2025-11-25 and it has not set a level."""
-_RESULT: Final = TypeAdapter(dict[str, Any])
 _IDENTITY: Final = {"name", "title", "version"}
 """The members of a server's description that clients see."""
+
+
+class _Anything(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
 
 Mode = Literal["auto", "legacy"]
 """`auto`: detect the protocol version; `legacy`: the handshake of protocol version 2025-11-25."""
@@ -269,7 +273,7 @@ class UpstreamSession:
         """
         params = {"notifications": wanted}
         await self.client.session.send_request(
-            types.Request[dict[str, Any], str](method="subscriptions/listen", params=params), _RESULT
+            types.Request[dict[str, Any], str](method="subscriptions/listen", params=params), _Anything
         )
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
