@@ -191,8 +191,9 @@ async def test_without_a_drain_the_first_signal_ends_the_gateway(busy: Any) -> N
         assert await gateway.ends(0) < SOON
 
 
+@pytest.mark.parametrize("cancelled", [99, "99"], ids=["number", "text"])
 async def test_the_shutdown_does_not_wait_for_cancelled_calls(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, cancelled: int | str
 ) -> None:
     started = tmp_path / "started"
     call = {"name": "hang_mirrored", "arguments": {"started": str(started), "until": str(tmp_path / "never")}}
@@ -202,7 +203,8 @@ async def test_the_shutdown_does_not_wait_for_cancelled_calls(
         await until(started.exists)
         client.process.send_signal(signal.SIGTERM)
         await client.send('{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[]}}')
-        await client.send('{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":99}}')
+        notification = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": cancelled}}
+        await client.send(json.dumps(notification))
         async with asyncio.timeout(SOON):
             assert await client.process.wait() == 0
         assert client.stderr == []

@@ -87,7 +87,7 @@ class _Connection:
         self.sink = sink
         self.shutdown = shutdown
         self._open_requests: dict[RequestId, str] = {}
-        """The method of each request without a response, by its id."""
+        """The method of each request without a response, by its id as the SDK compares ids."""
         self._is_answered: anyio.Event | None = None
         """Set when all requests are answered; None while nothing waits for it."""
         self.discover_error: types.ErrorData | None = None
@@ -98,7 +98,7 @@ class _Connection:
         if isinstance(message, types.JSONRPCRequest) and message.method != _SUBSCRIPTION:
             self.add_request(message.id, message.method)
         elif isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
-            if isinstance(cancelled := (message.params or {}).get("requestId"), RequestId):
+            if (cancelled := cancelled_request_id_from_params(message.params)) is not None:
                 self.remove_request(cancelled)
         elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             self.remove_request(message.id)
@@ -107,22 +107,25 @@ class _Connection:
         """Keep the error of the gateway for a `server/discover`, before the client reads it."""
         if not isinstance(message, types.JSONRPCError) or message.id is None:
             return
-        if message.error.code == types.INTERNAL_ERROR and self._open_requests.get(message.id) == _DISCOVER:
+        if (
+            message.error.code == types.INTERNAL_ERROR
+            and self._open_requests.get(coerce_request_id(message.id)) == _DISCOVER
+        ):
             self.discover_error = message.error
 
     def add_request(self, request_id: RequestId, method: str) -> None:
         """Record a request of the client."""
-        self._open_requests[request_id] = method
+        self._open_requests[coerce_request_id(request_id)] = method
 
     def remove_request(self, request_id: RequestId) -> None:
         """Record that a request was answered, or needs no response."""
-        self._open_requests.pop(request_id, None)
+        self._open_requests.pop(coerce_request_id(request_id), None)
         if self._is_answered is not None and not self._open_requests:
             self._is_answered.set()
 
     def is_open(self, request_id: RequestId) -> bool:
         """Whether a request with this id has no response yet."""
-        return request_id in self._open_requests
+        return coerce_request_id(request_id) in self._open_requests
 
     @property
     def grace(self) -> float:
