@@ -91,25 +91,20 @@ async def follow_start(application: Application) -> None:
     """
     console, began = open_console(), perf_counter()
     waiting = [upstream.policy.name for upstream in application.upstreams]
-    sender, receiver = anyio.create_memory_object_stream[Upstream](len(waiting))
 
     async def follow(upstream: Upstream) -> None:
         await upstream.settled.wait()
-        sender.send_nowait(upstream)
+        waiting.remove(upstream.policy.name)
+        console.print(_describe_state(upstream, perf_counter() - began), highlight=False, markup=False)
 
     def describe() -> str:
         seconds = perf_counter() - began
         return "\n".join(f"{name}: starting, {seconds:.0f} s" for name in sorted(waiting))
 
-    async with anyio.create_task_group() as tasks:
-        for upstream in application.upstreams:
-            tasks.start_soon(follow, upstream)
-        with sender, receiver, show_progress(console, describe):
-            while waiting:
-                settled = await receiver.receive()
-                waiting.remove(settled.policy.name)
-                state = _describe_state(settled, perf_counter() - began)
-                console.print(state, highlight=False, markup=False)
+    with show_progress(console, describe):
+        async with anyio.create_task_group() as tasks:
+            for upstream in application.upstreams:
+                tasks.start_soon(follow, upstream)
 
 
 def _describe_state(upstream: Upstream, seconds: float) -> str:

@@ -11,55 +11,46 @@ from mcp_mirror.cli.main import import_lazily
 from mcp_mirror.cli.options import StoreOption, VerboseOption
 from mcp_mirror.system.early_program import end_early, start_early
 
-_NameOption = Annotated[
-    str | None,
-    typer.Option(
-        help="The server's name in messages and in the origin of values. Default: the name of its program or host.",
-        show_default=False,
-    ),
-]
-
-
-_CommandArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="-- COMMAND [ARGS]...", help="The server's own command, unchanged.", show_default=False),
-]
-_UrlOption = Annotated[
-    str | None, typer.Option(help="The address of a remote server, instead of a command.", show_default=False)
-]
-_HeaderOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A header for the remote server, such as 'Authorization: Bearer ${TOKEN}'. Repeatable.",
-        metavar="'NAME: VALUE'",
-        show_default=False,
-    ),
-]
-_HeaderEnvOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A header whose value is an environment variable, such as Authorization=TOKEN. Repeatable. Use it in "
-        "files of clients that replace ${VAR} in arguments themselves.",
-        metavar="NAME=VARIABLE",
-        show_default=False,
-    ),
-]
-_SseOption = Annotated[
-    bool | None,
-    typer.Option(
-        help="Whether the remote server uses the HTTP+SSE transport. Default: if the path of --url ends with /sse.",
-        show_default=False,
-    ),
-]
-
 
 def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the parameters
-    command: _CommandArgument = None,
-    url: _UrlOption = None,
-    header: _HeaderOption = None,
-    header_env: _HeaderEnvOption = None,
-    sse: _SseOption = None,
-    name: _NameOption = None,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND [ARGS]...", help="The server's own command, unchanged.", show_default=False),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The address of a remote server, instead of a command.", show_default=False)
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A header for the remote server, such as 'Authorization: Bearer ${TOKEN}'. Repeatable.",
+            metavar="'NAME: VALUE'",
+            show_default=False,
+        ),
+    ] = None,
+    header_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A header whose value is an environment variable, such as Authorization=TOKEN. Repeatable. Use it in "
+            "files of clients that replace ${VAR} in arguments themselves.",
+            metavar="NAME=VARIABLE",
+            show_default=False,
+        ),
+    ] = None,
+    sse: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether the remote server uses the HTTP+SSE transport. Default: if the path of --url ends with /sse.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="The server's name in messages and in the origin of values. Default: the name of its program or host.",
+            show_default=False,
+        ),
+    ] = None,
     suffix: Annotated[str, typer.Option(help="Added to the name of each tool, such as _mirrored.")] = "",
     capture: Annotated[
         str, typer.Option(help="Which results to store: large, auto, always or never.", metavar="MODE")

@@ -34,52 +34,43 @@ _DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the changes, including secrets near them, and write nothing.")
 ]
 _AllOption = Annotated[bool, typer.Option("--all", help="Every client that is found, except files of a project.")]
-_YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
-_MergeOption = Annotated[
-    bool,
-    typer.Option(
-        "--merge/--in-place",
-        help="Move the servers into one gateway, or wrap each server in its place.",
-    ),
-]
-_ServerOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Wrap only this server. Repeatable.", metavar="NAME", show_default=False),
-]
-_MemoryOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--memory/--no-memory",
-        help="Add the memory tools as one more server. Default: ask with the list of clients, otherwise not.",
-        show_default=False,
-    ),
-]
-_MergedConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        help="With --merge, the new configuration for the servers. Default: CLIENT.yaml in the user's "
-        "configuration folder; with a path as CLIENT, mcp-mirror.yaml beside that file.",
-        show_default=False,
-    ),
-]
-_NoConnectOption = Annotated[
-    bool,
-    typer.Option("--no-connect", help="With --merge, do not connect to the servers after the files are written."),
-]
 
 
 def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the parameters
     client: _ClientArgument = None,
-    merge: _MergeOption = False,
-    server: _ServerOption = None,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge/--in-place", help="Move the servers into one gateway, or wrap each server in its place."),
+    ] = False,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(help="Wrap only this server. Repeatable.", metavar="NAME", show_default=False),
+    ] = None,
     every: _AllOption = False,
-    yes: _YesOption = False,
-    memory: _MemoryOption = None,
-    config: _MergedConfigOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    memory: Annotated[
+        bool | None,
+        typer.Option(
+            "--memory/--no-memory",
+            help="Add the memory tools as one more server. Default: ask with the list of clients, otherwise not.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="With --merge, the new configuration for the servers. Default: CLIENT.yaml in the user's "
+            "configuration folder; with a path as CLIENT, mcp-mirror.yaml beside that file.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: _DryRunOption = False,
-    no_connect: _NoConnectOption = False,
+    no_connect: Annotated[
+        bool,
+        typer.Option("--no-connect", help="With --merge, do not connect to the servers after the files are written."),
+    ] = False,
 ) -> None:
     """Put mcp-mirror between a client and its MCP servers.
 

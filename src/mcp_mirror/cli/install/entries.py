@@ -67,7 +67,6 @@ class LocalServer:
     """A server that the client starts."""
 
     command: str
-    args: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +197,7 @@ def _read_local(command: Any, args: Any) -> Server | str:
         return "its command has an unknown form"
     if not args and " " in command.strip() and "/" not in command and "\\" not in command:
         return "its command contains arguments; write them in 'args'"
-    return LocalServer(command, tuple(args or ()))
+    return LocalServer(command)
 
 
 def _read_headers(entry: Mapping[str, Any]) -> dict[str, str] | str:
