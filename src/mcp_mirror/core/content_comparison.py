@@ -58,7 +58,7 @@ def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> st
             return SAME
         if len(value) > COMPARED_BYTES or sum(map(len, texts)) > 2 * COMPARED_BYTES:
             return SAME if len(texts) == 1 and _is_json_text_of_any_spacing(texts[0], value) else UNKNOWN
-        return _compare(_parse_exact(bytes(value)), [msgspec.json.decode(text, type=str) for text in texts])
+        return _compare(parse_exact(bytes(value)), [msgspec.json.decode(text, type=str) for text in texts])
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):
         return DIFFERS
 
@@ -80,8 +80,8 @@ def find_member(
         return None
     try:
         text = msgspec.json.decode(texts[0], type=str)
-        wanted = [text, _parse_exact(text)] if text[:1] in _CONTAINER_STARTS else [text]
-        found = next((key for key, value in first if _parse_exact(bytes(value)) in wanted), None)
+        wanted = [text, parse_exact(text)] if text[:1] in _CONTAINER_STARTS else [text]
+        found = next((key for key, value in first if parse_exact(bytes(value)) in wanted), None)
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):
         return None
     return None if found is None else (found, SAME)
@@ -137,25 +137,30 @@ def _are_equal_strings(literal: Buffer, value: Buffer) -> bool:
     return all(one == other for one, other in zip_longest(*pieces))
 
 
-def _split_evenly(pieces: Iterable[bytes], size: int = 1 << 20) -> Iterator[bytes]:
+def _split_evenly(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in pieces of equal size, so that two sequences of pieces can be compared."""
     known = b""
     for piece in pieces:
         known += piece
-        while len(known) >= size:
-            yield known[:size]
-            known = known[size:]
+        while len(known) >= COMPARED_BYTES:
+            yield known[:COMPARED_BYTES]
+            known = known[COMPARED_BYTES:]
     if known:
         yield known
 
 
 def _is_text_of(text: str, value: Any) -> bool:
     """Whether a text equals a value as servers write it: a string unchanged, any other value as JSON."""
-    return text == value if isinstance(value, str) else bool(_parse_exact(text) == value)
+    return text == value if isinstance(value, str) else bool(parse_exact(text) == value)
 
 
-def _parse_exact(text: str | bytes) -> Any:
-    """Parse JSON for comparison: numbers keep all digits and never equal a boolean."""
+def parse_exact(text: str | bytes) -> Any:
+    """Parse JSON for comparison: numbers keep all digits and never equal a boolean.
+
+    Raises:
+        ArithmeticError: An exponent is larger than `Decimal` supports.
+        ValueError: The text is not JSON.
+    """
     return json.loads(text, parse_int=_parse_number, parse_float=_parse_number)
 
 

@@ -17,7 +17,9 @@ from mcp_mirror.core.schema_references import (
     REFERENCES,
     ROOT_COMBINATORS,
     References,
+    as_sequence,
     drop_unused_definitions,
+    read_types,
     settle,
     without,
 )
@@ -176,7 +178,7 @@ class _InstanceLocation:
 
     @cached_property
     def _longest(self) -> int:
-        tuples = (_as_sequence(one.get(word)) for one in self._branches for word in ("prefixItems", "items"))
+        tuples = (as_sequence(one.get(word)) for one in self._branches for word in ("prefixItems", "items"))
         return max(map(len, tuples), default=0)
 
 
@@ -198,15 +200,6 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _as_sequence(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _read_types(value: Any) -> list[str]:
-    """The types in a `type` keyword."""
-    return [value] if isinstance(value, str) else [name for name in _as_sequence(value) if isinstance(name, str)]
-
-
 def _flatten_root(schema: Schema) -> Schema:
     """The schema without alternatives or references at its root, for which some clients drop the whole tool.
 
@@ -223,7 +216,7 @@ def _flatten_root(schema: Schema) -> Schema:
         for name, value in _read_properties(part, schema).items():
             cases.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), value)
     either = {name: _join_alternatives(list(found.values())) for name, found in cases.items()}
-    named = [name for part, is_certain in parts if is_certain for name in _as_sequence(part.get("required"))]
+    named = [name for part, is_certain in parts if is_certain for name in as_sequence(part.get("required"))]
     required = {"required": list(dict.fromkeys(map(str, named)))} if named else {}
     kept = {key: value for key, value in schema.items() if key not in ROOT_COMBINATORS}
     return kept | {"properties": either | properties} | required
@@ -252,8 +245,8 @@ def _find_applicable_schemas(
             continue
         seen[id(here)] = here
         yield here, is_certain
-        below = [(one, is_certain) for one in (*references.targets(here), *_as_sequence(here.get("allOf")))]
-        below += [(one, False) for word in _UNIONS for one in _as_sequence(here.get(word))]
+        below = [(one, is_certain) for one in (*references.targets(here), *as_sequence(here.get("allOf")))]
+        below += [(one, False) for word in _UNIONS for one in as_sequence(here.get(word))]
         stack += reversed(below)
 
 
@@ -267,7 +260,7 @@ def _widen_below(schema: Any, depth: int) -> Any:
     one_of = inside.pop("oneOf")
     if "anyOf" not in inside:
         return inside | {"anyOf": one_of}
-    return inside | {"allOf": [*_as_sequence(inside.get("allOf")), {"anyOf": one_of}]}
+    return inside | {"allOf": [*as_sequence(inside.get("allOf")), {"anyOf": one_of}]}
 
 
 def _keep_value(value: Any, _depth: int) -> Any:
@@ -303,12 +296,12 @@ def _widen(schema: Any, depth: int) -> Any:
     if not isinstance(schema, dict):
         return schema
     inner: Schema = _widen_below(schema, depth)
-    kinds = _read_types(inner.get("type"))
+    kinds = read_types(inner.get("type"))
     if (kinds and "string" not in kinds) or not _RESTRICTIONS.isdisjoint(inner):
         is_reference = not inner.keys().isdisjoint(REFERENCES)
         annotations = {key: inner.pop(key) for key in _ANNOTATIONS if key in inner} if is_reference else {}
         return annotations | {"anyOf": [inner, _PATH]}
-    alternatives = _as_sequence(inner.get("anyOf"))
+    alternatives = as_sequence(inner.get("anyOf"))
     if not alternatives or any(_accepts_any_text(part) for part in alternatives):
         return inner
     return inner | {"anyOf": [*alternatives, _PATH]}
@@ -317,7 +310,7 @@ def _widen(schema: Any, depth: int) -> Any:
 def _accepts_any_text(schema: Any) -> bool:
     """Whether a schema obviously accepts every text."""
     kinds = _as_mapping(schema)
-    return "string" in _read_types(kinds.get("type")) and "anyOf" not in kinds and _RESTRICTIONS.isdisjoint(kinds)
+    return "string" in read_types(kinds.get("type")) and "anyOf" not in kinds and _RESTRICTIONS.isdisjoint(kinds)
 
 
 _BELOW: Final[Mapping[str, Callable[[Any, int], Any]]] = {
@@ -337,7 +330,7 @@ def _find_subschemas(branch: Schema, token: str | int) -> Iterator[Any]:
     """The subschemas for the location one step below."""
     if isinstance(token, int):
         items = branch.get("items")
-        prefix = [*_as_sequence(branch.get("prefixItems")), *_as_sequence(items)]
+        prefix = [*as_sequence(branch.get("prefixItems")), *as_sequence(items)]
         yield from prefix[token : token + 1] or ([items] if isinstance(items, dict) else [])
     elif token in (properties := _as_mapping(branch.get("properties"))):
         yield properties[token]
@@ -367,15 +360,15 @@ def _find_accepted_types(references: References, parts: list[Any], branches: lis
 
 def _narrow_types(references: References, part: Schema, known: Mapping[int, frozenset[str]]) -> frozenset[str]:
     """The types that one schema accepts, given those of the other schemas at its location."""
-    kinds = frozenset(_read_types(part.get("type"))) or _EVERY_TYPE
+    kinds = frozenset(read_types(part.get("type"))) or _EVERY_TYPE
     if "number" in kinds:
         kinds |= {"integer"}
-    values = [part["const"]] if "const" in part else _as_sequence(part.get("enum"))
+    values = [part["const"]] if "const" in part else as_sequence(part.get("enum"))
     kinds = kinds & {_TYPE_OF.get(type(value), "object") for value in values} if values else kinds
-    for below in (*references.targets(part), *_as_sequence(part.get("allOf"))):
+    for below in (*references.targets(part), *as_sequence(part.get("allOf"))):
         kinds &= known.get(id(below), _EVERY_TYPE)
     for word in _UNIONS:
-        if cases := _as_sequence(part.get(word)):
+        if cases := as_sequence(part.get(word)):
             kinds &= _join_types(known.get(id(below), _EVERY_TYPE) for below in cases)
     return kinds
 

@@ -13,6 +13,8 @@ from itertools import count
 from typing import Any, Final
 from urllib.parse import unquote
 
+from mcp_mirror.paths import unescape_token
+
 Schema = dict[str, Any]
 
 REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -40,6 +42,16 @@ _MAX_DEPTH: Final = 64
 
 Pointer = tuple[str, ...]
 """The keys on the way to a place in a schema."""
+
+
+def as_sequence(value: Any) -> list[Any]:
+    """A list unchanged; an empty one for any other value."""
+    return value if isinstance(value, list) else []
+
+
+def read_types(value: Any) -> list[str]:
+    """The types in a `type` keyword."""
+    return [value] if isinstance(value, str) else [name for name in as_sequence(value) if isinstance(name, str)]
 
 
 def map_below(schema: Schema, step: Callable[[Any], Any]) -> Schema:
@@ -97,7 +109,7 @@ class References:
         name, *tokens = fragment[1:].split("/")
         if name:
             return None if tokens else self._anchors.get(name)
-        return tuple(unquote(token).replace("~1", "/").replace("~0", "~") for token in tokens)
+        return tuple(unescape_token(unquote(token)) for token in tokens)
 
     def at(self, pointer: Pointer) -> Any:
         """The value at a path of keys; None if it does not exist."""

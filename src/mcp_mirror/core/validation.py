@@ -14,7 +14,15 @@ from typing import Any, Final
 
 import jsonschema_rs
 
-from mcp_mirror.core.schema_references import References, Schema, iterate_subschemas, map_below
+from mcp_mirror.core.schema_references import (
+    References,
+    Schema,
+    as_sequence,
+    iterate_subschemas,
+    map_below,
+    read_types,
+)
+from mcp_mirror.paths import escape_token
 
 Check = Callable[[Any], str | None]
 """Returns an error message for arguments; None if they are valid or cannot be judged."""
@@ -141,7 +149,7 @@ def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
     Raises:
         ValueError: The schema is not a JSON Schema for an object.
     """
-    if "object" not in (read_types(schema) or ("object",)):
+    if "object" not in (read_types(schema.get("type")) or ("object",)):
         raise ValueError("its input schema does not describe an object")
     options = jsonschema_rs.FancyRegexOptions(_BACKTRACK_LIMIT, _MAX_PATTERN_BYTES if is_small else None)
     try:
@@ -182,13 +190,6 @@ def _drop_required_defaults(schema: Any, depth: int = 0) -> Any:
 def _has_default(properties: Schema, name: Any) -> bool:
     member = properties.get(name) if isinstance(name, str) else None
     return isinstance(member, dict) and "default" in member
-
-
-def read_types(schema: Schema) -> list[str]:
-    """The types in a schema's `type`."""
-    named = schema.get("type")
-    named = named if isinstance(named, list) else [named]
-    return [name for name in named if isinstance(name, str)]
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ class _Explainer:
         properties, items = part.get("properties"), part.get("items")
         if isinstance(violation.value, dict) and isinstance(properties, dict):
             for name in (name for name in violation.value if name in properties):
-                pointer = f"{violation.pointer}/properties/{_escape_token(name)}"
+                pointer = f"{violation.pointer}/properties/{escape_token(name)}"
                 yield _Violation(properties[name], pointer, violation.value[name], (*violation.at, name))
         if isinstance(violation.value, list) and isinstance(items, dict):
             for index, value in enumerate(violation.value):
@@ -256,14 +257,14 @@ class _Explainer:
 
     def _check_alternatives(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
         if (target := self._references.pointer(part.get("$ref"))) is not None:
-            pointer = "#" + "".join(f"/{_escape_token(token)}" for token in target)
+            pointer = "#" + "".join(f"/{escape_token(token)}" for token in target)
             yield _Violation(self._references.at(target), pointer, violation.value, violation.at)
-        for index, below in enumerate(_as_sequence(part.get("allOf"))):
+        for index, below in enumerate(as_sequence(part.get("allOf"))):
             yield _Violation(below, f"{violation.pointer}/allOf/{index}", violation.value, violation.at)
         for word in ("anyOf", "oneOf"):
             meant = [
                 _Violation(below, f"{violation.pointer}/{word}/{index}", violation.value, violation.at)
-                for index, below in enumerate(_as_sequence(part.get(word)))
+                for index, below in enumerate(as_sequence(part.get(word)))
                 if self._is_meant(below, violation.value)
             ]
             yield from meant if len(meant) == 1 else ()
@@ -303,9 +304,7 @@ class _Explainer:
 
     def _explain_unknown_kind(self, part: Schema, value: Any) -> str | None:
         """The message about the member that names a value's kind, if no alternative has such a kind."""
-        alternatives = [
-            self._list_constants(one) for word in ("anyOf", "oneOf") for one in _as_sequence(part.get(word))
-        ]
+        alternatives = [self._list_constants(one) for word in ("anyOf", "oneOf") for one in as_sequence(part.get(word))]
         for name in alternatives[0] if alternatives and isinstance(value, dict) else ():
             allowed = [kind for one in alternatives for kind in one.get(name, ())]
             if value.get(name) not in allowed:
@@ -342,19 +341,11 @@ def _read_expected_types(errors: Sequence[jsonschema_rs.ValidationError], place:
 def _read_constants(part: Any) -> list[Any]:
     if not isinstance(part, dict):
         return []
-    return [part["const"]] if "const" in part else _as_sequence(part.get("enum"))
+    return [part["const"]] if "const" in part else as_sequence(part.get("enum"))
 
 
 def _abbreviate(value: Any) -> str:
     return json.dumps(value)[:40]
-
-
-def _escape_token(token: str) -> str:
-    return token.replace("~", "~0").replace("/", "~1")
-
-
-def _as_sequence(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _locate_message(at: str, message: str) -> str:

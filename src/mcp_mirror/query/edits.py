@@ -3,14 +3,13 @@
 Unchanged parts keep their bytes. The result is a sequence of pieces: spans of the old value, and new bytes.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.content_comparison import parse_exact
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import unescape_token
 from mcp_mirror.payload.json_spans import members, trim
@@ -175,20 +174,11 @@ def _test(root: NodeRef, operation: _Operation) -> None:
     if len(present) > _MAX_COMPARED:
         raise _OperationError(f"values over {_MAX_COMPARED:,} bytes cannot be compared.")
     try:
-        is_equal = _make_comparable(present) == _make_comparable(expected)
+        is_equal = parse_exact(present) == parse_exact(expected)
     except ArithmeticError:  # an exponent that Decimal does not support
         is_equal = present == expected
     if not is_equal:
         raise _OperationError("the value is different.")
-
-
-def _make_comparable(text: bytes) -> Any:
-    """A parsed value that compares by JSON equality: numbers numerically, and unequal to booleans."""
-    return json.loads(text, parse_int=_parse_decimal, parse_float=_parse_decimal)
-
-
-def _parse_decimal(digits: str) -> tuple[str, Decimal]:
-    return "number", Decimal(digits)
 
 
 _STEPS: Final[Mapping[str, Callable[[NodeRef, _Operation], None]]] = {
