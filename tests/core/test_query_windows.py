@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import trim
+from mcp_mirror.query.indexes import index_text
 from mcp_mirror.query.texts import Piece, count_characters, decode_string, find_text, split_text
-from mcp_mirror.query.windows import Budget, Unit, Window, count_lines
+from mcp_mirror.query.windows import Budget, Unit, Window
 from mcp_mirror.tokens import estimate_tokens
 
 WIDE = Budget(1_000_000, 10_000, estimate_tokens)
@@ -163,7 +164,7 @@ def test_a_read_stops_at_its_time_limit() -> None:
 
 def test_lines_and_characters_are_counted_in_any_script() -> None:
     blob = json.dumps("\u00e9\n\U0001f600").encode()
-    assert count_lines(blob, trim(blob), never) == 2
+    assert index_text(trim(blob)).count_lines(blob, trim(blob), never) == 2
     assert count_characters("\u00e9\n\U0001f600".encode()) == 3
 
 

@@ -24,7 +24,8 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
 from mcp_mirror.system.files import map_file
 from mcp_mirror.types import FileSpan, Span
-from mcp_mirror.workers.frames import FrameScanner, OpenedList
+from mcp_mirror.workers.frame_jobs import OpenedList
+from mcp_mirror.workers.frames import FrameScanner
 
 RULES = CaptureRules("auto", inline_budget=20, error_budget=50, is_wrapped=False)
 

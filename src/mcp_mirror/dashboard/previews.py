@@ -19,8 +19,8 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
 from mcp_mirror.query import indexes
+from mcp_mirror.query.indexes import index_text
 from mcp_mirror.query.texts import IsOver, check_time
-from mcp_mirror.query.windows import count_lines
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.types import Buffer, Descriptor, Span
 
@@ -92,7 +92,7 @@ class PartQuery:
         return {**self._describe("tree", len(known), len(part)), "entries": list(_list_entries(blob, part))}
 
     def _read_lines(self, blob: Buffer, span: Span, is_over: IsOver) -> Mapping[str, Any]:
-        total = count_lines(blob, span, is_over)
+        total = index_text(span).count_lines(blob, span, is_over)
         self._check_offset(total)
         skipped, _, pieces = indexes.index_text(span).pieces_from_line(blob, span, self.offset, is_over)
         lines: list[str] = []

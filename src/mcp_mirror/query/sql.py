@@ -65,18 +65,6 @@ _NOT_JSON: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity|inf|nan)\b
 
 
 @dataclass(frozen=True, slots=True)
-class SqlQuery:
-    """A query of tables."""
-
-    sql: str
-    tables: tuple[Table, ...]
-    max_bytes: int
-    """Bytes of the largest result."""
-    result_file: str
-    """A new file for a large result."""
-
-
-@dataclass(frozen=True, slots=True)
 class SqlResult:
     """The rows of a result."""
 
@@ -115,21 +103,30 @@ def import_database() -> None:
     import duckdb  # noqa: F401, PLC0415  # an extra
 
 
-def run_sql(query: SqlQuery) -> SqlResult | SqlFailure | FileRemoved:
-    """Load the tables, run the query and return its rows."""
+def run_sql(
+    sql: str, tables: Sequence[Table], max_bytes: int, result_file: str
+) -> SqlResult | SqlFailure | FileRemoved:
+    """Load the tables, run the query and return its rows.
+
+    Args:
+        sql: The query.
+        tables: The values that become tables.
+        max_bytes: Bytes of the largest result.
+        result_file: A new file for a large result.
+    """
     import duckdb  # noqa: PLC0415  # an extra
 
     try:
-        blobs = [map_span(one.value) for one in query.tables]
+        blobs = [map_span(one.value) for one in tables]
     except OSError:
         return FileRemoved()
     with open_database() as database:
         try:
-            _check_query(database, query)
+            _check_query(database, sql, [one.name for one in tables])
             with ThreadPoolExecutor(_LOADS) as threads:  # DuckDB reads an array in one thread
-                list(threads.map(partial(_load, database), query.tables, blobs))
+                list(threads.map(partial(_load, database), tables, blobs))
             lock_database(database)
-            return _fetch(database, query)
+            return _fetch(database, sql, max_bytes, result_file)
         except _FailedError as error:
             return error.failure
         except (duckdb.OutOfMemoryException, MemoryError):
@@ -140,7 +137,7 @@ def run_sql(query: SqlQuery) -> SqlResult | SqlFailure | FileRemoved:
                 is_limit=True,
             )
         except duckdb.Error as error:
-            return _describe_error(database, error, query.sql)
+            return _describe_error(database, error, sql)
 
 
 @contextmanager
@@ -160,18 +157,18 @@ def lock_database(database: "DuckDBPyConnection") -> None:
     database.execute("SET lock_configuration = true")
 
 
-def _check_query(database: "DuckDBPyConnection", query: SqlQuery) -> None:
+def _check_query(database: "DuckDBPyConnection", sql: str, tables: Sequence[str]) -> None:
     """Check that the query is one SELECT that reads only its tables.
 
     Raises:
         _FailedError: It is not.
     """
-    found = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query.sql]).fetchone()
+    found = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
     try:
         parsed = json.loads(found[0] if found else "{}")
     except RecursionError:
         raise _FailedError(SqlFailure("`sql` is nested too deep. Use WITH.", "Nesting", is_mistake=True)) from None
-    if problem := _find_problem(parsed, [one.name for one in query.tables]):
+    if problem := _find_problem(parsed, tables):
         raise _FailedError(SqlFailure(problem, "Statement", is_mistake=True))
 
 
@@ -247,9 +244,9 @@ def _load(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> None:
         raise _FailedError(SqlFailure(message, type(error).__name__)) from None
 
 
-def _fetch(database: "DuckDBPyConnection", query: SqlQuery) -> SqlResult:
+def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file: str) -> SqlResult:
     """Run the query; return its rows as a JSON array, or write them to the file."""
-    database.execute(f"CREATE TEMP VIEW {_VIEW} AS {query.sql}")
+    database.execute(f"CREATE TEMP VIEW {_VIEW} AS {sql}")
     rows = database.execute(f"SELECT to_json({_VIEW})::VARCHAR FROM {_VIEW}")  # noqa: S608  # a constant
     pieces: list[bytes] = []
     size = len(b"[]")
@@ -260,12 +257,12 @@ def _fetch(database: "DuckDBPyConnection", query: SqlQuery) -> SqlResult:
             piece = before + _encode_rows([row[0] for row in found])
             before = b","
             size += len(piece)
-            if size > query.max_bytes:
-                raise _FailedError(_build_size_failure(query.max_bytes))
+            if size > max_bytes:
+                raise _FailedError(_build_size_failure(max_bytes))
             pieces.append(piece)
             if size > _INLINE_BYTES:
                 if file is None:
-                    file = os.open(query.result_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                    file = os.open(result_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 write_all(file, b"".join(pieces))
                 pieces.clear()
         if file is None:

@@ -115,8 +115,9 @@ def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) 
 
 
 def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    offset = _resolve_offset(window, lambda: count_lines(blob, span, is_over))
-    skipped, characters, pieces = index_text(span).pieces_from_line(blob, span, offset, is_over)
+    index = index_text(span)
+    offset = _resolve_offset(window, lambda: index.count_lines(blob, span, is_over))
+    skipped, characters, pieces = index.pieces_from_line(blob, span, offset, is_over)
     data = b""
     room = window.budget.characters * _WIDE
     for piece in pieces:
@@ -129,7 +130,7 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
         if len(data) > room:
             break
     if not data:
-        _check_offset(offset, count_lines(blob, span, is_over), "line")
+        _check_offset(offset, index.count_lines(blob, span, is_over), "line")
         return ""
     text = str(data, "utf-8", "ignore")
     fitting = text[: window.budget.count_fitting(text)]
@@ -151,11 +152,6 @@ def _complete_lines(window: Window, offset: int, characters: int, fitting: str, 
     shown = lines[: window.clamp_limit(len(lines))]
     is_last = is_all and len(shown) == len(lines)
     return "".join(shown).removesuffix("\n") + ("" if is_last else _write_footer(window, offset + len(shown)))
-
-
-def count_lines(blob: Buffer, span: Span, is_over: IsOver) -> int:
-    """The number of lines of a value's text, including a last line without a line break."""
-    return index_text(span).count_lines(blob, span, is_over)
 
 
 def _read_items(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:

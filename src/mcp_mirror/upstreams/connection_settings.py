@@ -17,7 +17,7 @@ from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.listing import ListingCache
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
-from mcp_mirror.workers.frames import OpenedList
+from mcp_mirror.workers.frame_jobs import OpenedList
 
 if TYPE_CHECKING:
     from mcp_mirror.upstreams.oauth import Authorizer

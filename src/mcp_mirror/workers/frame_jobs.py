@@ -41,12 +41,17 @@ _SMALL: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class ListBounds:
-    """The offsets of the items of a page, and its small members."""
+class OpenedList:
+    """A page of a list that is in a file."""
 
     bounds: "array[int]"
+    """The start and stop offsets of all items, one after another."""
     members: Mapping[str, bytes]
+    """The other members that MCP defines, as far as they are small."""
     cut: str | None
+    """The limit that the page exceeds, if items were dropped."""
+    whole: Buffer = b""
+    """All bytes of the page; the worker process sends none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def open_members(path: str, max_depth: int) -> Mapping[str, FileSpan] | Rejected
     return members if isinstance(members, RejectedFrame) else files.locate_members(members)
 
 
-def open_list(path: str, member: str, most: int) -> ListBounds | RejectedFrame:
+def open_list(path: str, member: str, most: int) -> OpenedList | RejectedFrame:
     """Split a page of a list that is in a file.
 
     Raises:
@@ -121,7 +126,7 @@ def open_list(path: str, member: str, most: int) -> ListBounds | RejectedFrame:
         at = _find_address(item) - start
         bounds.extend((at, at + len(item)))
     small = {name: bytes(raw) for name, raw in members.items() if name in _LIST_MEMBERS and len(raw) <= _SMALL}
-    return ListBounds(bounds, small, cut)
+    return OpenedList(bounds, small, cut)
 
 
 def scan(path: str, options: ProcessingOptions) -> Scanned | RejectedFrame:

@@ -3,9 +3,8 @@
 Requests and responses contain file names and offsets, not the bytes of values.
 """
 
-from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import map_file, map_span
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 from mcp_mirror.workers.exchange import ExchangeFiles
-from mcp_mirror.workers.frame_jobs import Scanned, find, locate_in, open_list, open_members, run_job, scan
+from mcp_mirror.workers.frame_jobs import OpenedList, Scanned, find, locate_in, open_list, open_members, run_job, scan
 from mcp_mirror.workers.pool import PoolSize, WorkerDiedError, WorkerPool
 
 _SIZE: Final = PoolSize(processes=2, per_principal=2)
@@ -40,20 +39,6 @@ _LONGEST_CANDIDATE: Final = 1 << 10
 """Bytes of the longest match of `has_candidates`, and more."""
 _LOCATED: Final = 1 << 22
 """Bytes of a value that a thread searches. The search locks the interpreter for 40 ms at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedList:
-    """A page of a list that is in a file."""
-
-    whole: Buffer
-    """All bytes of the page."""
-    bounds: "array[int]"
-    """The start and stop offsets of all items, one after another."""
-    members: Mapping[str, bytes]
-    """The other members that MCP defines, as far as they are small."""
-    cut: str | None
-    """The limit that the page exceeds, if items were dropped."""
 
 
 class FrameScanner:
@@ -96,10 +81,9 @@ class FrameScanner:
             WireError: The frame is not a JSON-RPC response, or has too many values.
             UpstreamError: The worker process died.
         """
-        answer = await self._run(partial(open_list, str(frame.path), member, most))
-        if isinstance(answer, RejectedFrame):
-            return answer
-        return OpenedList(frame.view, answer.bounds, answer.members, answer.cut)
+        job = partial(open_list, str(frame.path), member, most)
+        answer: OpenedList | RejectedFrame = await self._run(job)
+        return answer if isinstance(answer, RejectedFrame) else replace(answer, whole=frame.view)
 
     async def find(self, arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
         """Find the pointers in arguments, at most `most` (see `find_pointers`), without delaying other calls.

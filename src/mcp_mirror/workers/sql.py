@@ -13,7 +13,7 @@ from typing import Final
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.query.sql import FileRemoved, SqlFailure, SqlQuery, SqlResult, import_database, run_sql
+from mcp_mirror.query.sql import FileRemoved, SqlFailure, SqlResult, import_database, run_sql
 from mcp_mirror.query.sql_tables import Table
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import map_file
@@ -88,7 +88,7 @@ class SqlWorkers:
     async def _run(
         self, call: SqlCall, tables: tuple[Table, ...], result_file: Path
     ) -> SqlResult | SqlFailure | FileRemoved:
-        job = partial(run_sql, SqlQuery(call.sql, tables, call.max_bytes, str(result_file)))
+        job = partial(run_sql, call.sql, tables, call.max_bytes, str(result_file))
         limit = f"{call.seconds:g} s (`memory_tools.timeout`)"
         try:
             return await self._pool.run(call.principal, job, call.seconds, call.seconds)
