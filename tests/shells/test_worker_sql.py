@@ -80,6 +80,15 @@ async def test_a_large_result_comes_as_a_file_that_is_removed(workers: SqlWorker
         assert len(json.loads(bytes(answer))) == 60_000
 
 
+async def test_a_small_result_needs_no_folder_for_files(workers: SqlWorkers, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with Spool(WirePolicy(), tmp_path / "file" / "spool") as spool:
+        assert await rows(workers, spool, asked(COUNT)) == [{"n": 20_000}]
+        found = await rows(workers, spool, asked("SELECT t.* FROM t, range(20)"))
+    assert isinstance(found, SqlFailure)
+    assert "cannot be written to the gateway's disk" in found.message
+
+
 async def test_a_query_that_never_ends_is_killed_and_names_the_limit(
     workers: SqlWorkers, spool: Spool, child_watchdog: RecordingWatchdog
 ) -> None:

@@ -112,7 +112,7 @@ def run_sql(
         sql: The query.
         tables: The values that become tables.
         max_bytes: Bytes of the largest result.
-        result_file: A new file for a large result.
+        result_file: A new file for a large result; empty if no file can be created.
     """
     import duckdb  # noqa: PLC0415  # an extra
 

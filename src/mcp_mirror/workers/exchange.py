@@ -30,20 +30,10 @@ class ExchangeFiles:
         for path in self._paths:
             unlink_large(path)
 
-    def new_path(self) -> Path:
-        """A new, unused file name.
-
-        Raises:
-            OSError: The directory of the spool cannot be created.
-        """
-        path = self._spool.new_path()
-        self._paths.append(path)
-        return path
-
     def new_result_path(self) -> str:
         """A new, unused file name for a large result; empty if the disk cannot be used."""
         try:
-            return str(self.new_path())
+            return str(self._new_path())
         except OSError:
             return ""
 
@@ -61,8 +51,13 @@ class ExchangeFiles:
         if file is not None:
             return file
         try:
-            path = self.new_path()
+            path = self._new_path()
             await anyio.to_thread.run_sync(path.write_bytes, blob)
         except OSError:
             return bytes(blob)
         return FileSpan(str(path), Span(0, len(blob)))
+
+    def _new_path(self) -> Path:
+        path = self._spool.new_path()
+        self._paths.append(path)
+        return path

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from mcp_mirror.errors import ToolError
@@ -69,7 +68,7 @@ class SqlWorkers:
             ToolError: No worker process became free in time, or another principal needed it.
         """
         with ExchangeFiles(spool) as files:
-            result_file = files.new_path()
+            result_file = files.new_result_path()
             answer = await self._run(call, await _place_values(call.tables, files), result_file)
             if isinstance(answer, FileRemoved):
                 unfiled = [TableValue(one.name, one.blob, None, one.is_media) for one in call.tables]
@@ -86,9 +85,9 @@ class SqlWorkers:
         await self._pool.aclose()
 
     async def _run(
-        self, call: SqlCall, tables: tuple[Table, ...], result_file: Path
+        self, call: SqlCall, tables: tuple[Table, ...], result_file: str
     ) -> SqlResult | SqlFailure | FileRemoved:
-        job = partial(run_sql, call.sql, tables, call.max_bytes, str(result_file))
+        job = partial(run_sql, call.sql, tables, call.max_bytes, result_file)
         limit = f"{call.seconds:g} s (`memory_tools.timeout`)"
         try:
             return await self._pool.run(call.principal, job, call.seconds, call.seconds)
