@@ -167,6 +167,57 @@ async def test_a_user_signs_in_once_and_tokens_are_refreshed(
             assert "Run: mcp-mirror login guarded" in await text(application, "hear_mirrored")
 
 
+async def test_a_token_that_was_withdrawn_early_is_refreshed_after_a_restart(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    authority.good.clear()
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+    assert grants(authority) == ["authorization_code", "refresh_token"]
+
+
+async def test_gateways_that_share_a_token_file_use_the_tokens_of_the_last_refresh(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with (
+        open_application(load_config(config, {})) as one,
+        open_application(load_config(config, {})) as other,
+    ):
+        for application in (one, other):
+            assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        for application in (one, other):
+            assert RECEIVED in await text(application, "hear_mirrored")
+    assert grants(authority) == ["authorization_code", "refresh_token"]
+
+
+async def test_a_refresh_that_another_gateway_has_won_uses_its_tokens(
+    authority: Authority, configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    token_file = tmp_path / "kept" / "tokens.json"
+
+    def lose(*_: object) -> bool:
+        """Let the other gateway write its tokens, and refuse this one."""
+        stored = json.loads(token_file.read_text())
+        stored["tokens"]["access_token"] = "acc3ss-of-the-other"
+        token_file.write_text(json.dumps(stored))
+        authority.good.add("acc3ss-of-the-other")
+        return False
+
+    monkeypatch.setattr(authority, "_is_allowed", lose)
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        assert RECEIVED in await text(application, "hear_mirrored")
+    assert grants(authority) == ["authorization_code", "refresh_token"]
+
+
 async def test_a_user_signs_in_from_the_command_line(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:

@@ -43,8 +43,6 @@ _MAX_RESPONSE: Final = 1 << 18
 _MAX_REFUSAL: Final = 1 << 16
 _REJECTED_FOR: Final = 30.0
 """Seconds for which a rejected token is not sent again."""
-_EXPIRED: Final = 1.0
-"""A time in the past, in seconds since the epoch."""
 _SCOPE: Final = re.compile(r'\bscope=(?:"[^"]*"|[^\s,]+)')
 _SCOPES: Final = re.compile(r"[!#-&(-\[\]-~ ]{1,200}")
 """Scopes that are safe between single quotes in a shell: a server must not choose what a person runs."""
@@ -94,6 +92,8 @@ class Authorizer:
         self._redactor = redactor
         self._browser = browser
         self._provider: OAuthClientProvider | None = None
+        self._storage: TokenFile
+        """The storage of the provider."""
         self._lock = anyio.Lock()
         self._server_error = ""
         self._required_scope: str | None = None
@@ -119,7 +119,7 @@ class Authorizer:
         async with self._lock:
             context = await self._load_context()
             if not context.is_token_valid() and context.can_refresh_token():
-                await self._run_flow(request, None)
+                await self._refresh(context, request)
             if self._needs_sign_in and (context.current_tokens is None or self._is_rejected(context)):
                 raise self._sign_in(self._required_scope)
             _add_token(request, context)
@@ -136,9 +136,10 @@ class Authorizer:
             _add_token(request, context)
             if request.headers.get("authorization") != shown:  # another request got one already
                 return
-            if refusal.status_code == _UNAUTHORIZED and context.can_refresh_token():
-                context.token_expiry_time = _EXPIRED
-                await self._run_flow(request, None)
+            if refusal.status_code == _UNAUTHORIZED and context.current_tokens:
+                self._storage.reject(context.current_tokens)
+                await self._refresh(context, request)
+                _add_token(request, context)
             if context.is_token_valid() and request.headers.get("authorization") != shown:
                 return
             if self._needs_sign_in:
@@ -153,12 +154,29 @@ class Authorizer:
             self._provider = await self._create_provider()
         context = self._provider.context
         if context.current_tokens is None:
-            try:
-                context.current_tokens = await context.storage.get_tokens()
-                context.client_info = await context.storage.get_client_info()
-            except UpstreamError as error:
-                raise AuthorizationError(str(error)) from None
+            await self._read_tokens(context)
         return context
+
+    async def _read_tokens(self, context: OAuthContext) -> None:
+        try:
+            context.current_tokens = await context.storage.get_tokens() or context.current_tokens
+            context.client_info = await context.storage.get_client_info() or context.client_info
+        except UpstreamError as error:
+            raise AuthorizationError(str(error)) from None
+
+    async def _refresh(self, context: OAuthContext, request: httpx2.Request) -> None:
+        """Refresh the tokens, unless another gateway with the same token file has; without success there are none.
+
+        An authorization server may accept each refresh token once, so the file is read before, and after a failure.
+        """
+        await self._read_tokens(context)
+        if context.is_token_valid() or not context.can_refresh_token():
+            return
+        await self._run_flow(request, None)
+        if context.current_tokens is None:
+            await self._read_tokens(context)
+            if not context.is_token_valid():
+                context.clear_tokens()
 
     async def _run_flow(self, request: httpx2.Request, refusal: httpx2.Response | None) -> None:
         """Run the provider's flow for a request, up to the point where it would send the request.
@@ -255,7 +273,7 @@ class Authorizer:
             return provider.context
 
         client, is_new = self._configured_client(), bool(self._browser)
-        storage = TokenFile(self._policy.token_file, self._redactor, client, get_context, is_new=is_new)
+        self._storage = storage = TokenFile(self._policy.token_file, self._redactor, client, get_context, is_new=is_new)
         provider: OAuthClientProvider
         if self._policy.grant == "client_credentials":
             provider = await self._create_client_provider(storage)

@@ -20,6 +20,8 @@ from mcp_mirror.system.files import UnsafePathError, atomic_write, open_secret
 
 _MAX_BYTES: Final = 1 << 20
 """Bytes of the file."""
+_EXPIRED: Final = 1.0
+"""A time in the past, in seconds since the epoch."""
 
 
 class _StoredTokens(BaseModel):
@@ -58,6 +60,13 @@ class TokenFile(TokenStorage):
         self._client = client
         self._get_context = get_context
         self._is_new = is_new
+        self._rejected = ""
+        """The access token that the upstream rejected last."""
+
+    def reject(self, tokens: OAuthToken) -> None:
+        """Note that the upstream rejected tokens before their time: they have expired, also in the file."""
+        self._rejected = tokens.access_token
+        self._get_context().token_expiry_time = _EXPIRED
 
     async def get_tokens(self) -> OAuthToken | None:
         """Return the tokens, and set their expiry and authorization server in the provider's context.
@@ -68,7 +77,7 @@ class TokenFile(TokenStorage):
         context, stored = self._get_context(), self._load()
         if stored is None:
             return None
-        context.token_expiry_time = stored.ends
+        context.token_expiry_time = _EXPIRED if stored.tokens.access_token == self._rejected else stored.ends
         context.oauth_metadata = stored.server
         context.protected_resource_metadata = stored.resource
         servers = stored.resource.authorization_servers if stored.resource else ()
