@@ -50,7 +50,8 @@ _SEPARATORS: Final = re.compile(r"[\s;,=]+")
 _MIN_SECRET_LENGTH: Final = 8
 """Characters; shorter words occur in many texts."""
 _UNSUPPORTED_CAPABILITIES: Final = frozenset({"tasks"})
-_UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
+UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
+"""Extensions that the gateway cannot relay."""
 _LOG: Final = "notifications/message"
 _PROGRESS: Final = "notifications/progress"
 RESERVED: Final = "io.modelcontextprotocol/"
@@ -81,6 +82,9 @@ class Session:
     """Set when the client has completed the handshake; earlier requests to it wait."""
     answer_timeout: float
     """Seconds to wait for the client's response, which may need the user."""
+    began: float
+    used: float = 0.0
+    """When the session was used last."""
     log_level: str | None = None
     protocol_version: str | None = None
     """The protocol version of the session; None until the SDK has accepted a tool call or a list of it."""
@@ -251,9 +255,7 @@ def _select_supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     supported = {key: value for key, value in capabilities.items() if key not in _UNSUPPORTED_CAPABILITIES}
     extensions = supported.get("extensions")
     if isinstance(extensions, Mapping):
-        supported["extensions"] = {
-            key: value for key, value in extensions.items() if key not in _UNSUPPORTED_EXTENSIONS
-        }
+        supported["extensions"] = {key: value for key, value in extensions.items() if key not in UNSUPPORTED_EXTENSIONS}
     return supported
 
 

@@ -215,7 +215,7 @@ class DirectPath:
         session = sessions.find(session_key)
         if session is None or session.protocol_version is None:
             return None
-        sessions.record_use(session, session_key, scopes)
+        sessions.record_use(session, scopes)
         return Origin(session.caller, session.protocol_version, session, session.server_session, request)
 
     async def answer(self, opened: DirectRequest, origin: Origin, stream: RequestStream) -> Segments | types.ErrorData:

@@ -19,7 +19,7 @@ from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message, recover_id
 from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame
-from mcp_mirror.server.auth.principals import build_owner_scope_entries, read_namespace
+from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import admit_connection, take_body
 from mcp_mirror.server.direct_http import DirectHttp, join_lines
 from mcp_mirror.server.hosts import AddressCheck
@@ -288,7 +288,7 @@ def make_session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[No
             "query_string": b"",
             "root_path": "",
             "headers": [(b"host", b"localhost:0"), (_SESSION_HEADER, session_id.encode("latin-1", "replace"))],
-            **(build_owner_scope_entries(namespace) if namespace else {}),
+            **(build_scope_entries(namespace) if namespace else {}),
         }
         await app(scope, receive, send)
 

@@ -24,7 +24,7 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.redaction import encode_secret
 from mcp_mirror.security.sanitize import sanitize_lines
-from mcp_mirror.server.client_channel import Context, read_caller, read_meta
+from mcp_mirror.server.client_channel import UNSUPPORTED_EXTENSIONS, Context, read_caller, read_meta
 from mcp_mirror.server.direct_path import DirectPath
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.stdio import open_stdio_streams
@@ -49,8 +49,6 @@ _CACHEABLE_METHODS: Final = (
     "resources/templates/list",
     "resources/read",
 )
-_UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
-"""Extensions of upstreams that the gateway cannot relay."""
 
 _OWN_INSTRUCTIONS: Final = (
     "Begin with the tool that gets the data. Tools {which} answer with a memory path in place of a large result: give "
@@ -214,7 +212,7 @@ class MirrorServer:
         for upstream in self.handlers.gateway.upstreams.visible_to(caller):
             members = upstream.listing.capabilities.get(name) if upstream.listing else None
             merged = {**(members or {}), **merged}
-        return {key: value for key, value in merged.items() if key not in _UNSUPPORTED_EXTENSIONS}
+        return {key: value for key, value in merged.items() if key not in UNSUPPORTED_EXTENSIONS}
 
     def instructions(self, caller: Caller) -> str:
         """Return the instructions of the configuration, the gateway and the upstreams that a caller may see."""

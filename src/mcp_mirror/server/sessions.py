@@ -26,6 +26,17 @@ _MIN_SWEEP_INTERVAL: Final = 1.0
 _INITIALIZE: Final = "initialize"
 
 
+@dataclass(slots=True)
+class _HttpSession:
+    """A session that the SDK has created over HTTP."""
+
+    namespace: str
+    upstream: str | None
+    """The upstream of the endpoint at which it was created; None for the main endpoint."""
+    used: float
+    """When it was used last."""
+
+
 class Sessions:
     """All sessions. A session ends when its client ends it, or after an idle timeout."""
 
@@ -55,14 +66,10 @@ class Sessions:
         self._idle_timeout = idle_timeout
         self._requires_auth = requires_auth
         self._on_duration = on_duration
-        self._began: dict[str, float] = {}
-        """When each session began, by key; empty if durations are not reported."""
-        self._sessions: dict[str, tuple[Session, float]] = {}
-        """The sessions with requests, and when each was used last, by key."""
-        self._http_sessions: dict[str, tuple[str, float]] = {}
-        """The namespace of each HTTP session of the SDK, and when it was used last, by key."""
-        self._upstreams: dict[str, str] = {}
-        """The upstream of each HTTP session that was not created at the main endpoint, by key."""
+        self._sessions: dict[str, Session] = {}
+        """The sessions with requests, by key."""
+        self._http_sessions: dict[str, _HttpSession] = {}
+        """The sessions of the SDK, by key."""
         self._open_requests: dict[str, int] = {}
         """The number of open HTTP requests by session."""
         self.close: Callable[[str], Awaitable[None]] | None = None
@@ -74,12 +81,13 @@ class Sessions:
         self._wake = anyio.Event()
 
     def __iter__(self) -> Iterator[Session]:
-        return iter([session for session, _ in self._sessions.values()])
+        return iter([*self._sessions.values()])
 
     def session_of(self, context: Context) -> Session | None:
         """Return the session of a request; None for stateless requests."""
-        known = self._sessions.get(self._build_key(context))
-        return known[0] if known and context.protocol_version not in MODERN_PROTOCOL_VERSIONS else None
+        if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return None
+        return self._sessions.get(self._build_key(context))
 
     def namespace_of(self, context: Context) -> str:
         """Return the namespace of a request.
@@ -116,27 +124,23 @@ class Sessions:
         self._end_idle(now)
         if not (key := self._build_key(context)):
             return None
-        if key in self._sessions:
-            session = self._sessions[key][0]
-        else:
+        if (session := self._sessions.get(key)) is None:
             caller = read_caller(context, self.namespace_of(context), key)
-            session = Session(caller, context.session, anyio.Event(), self.answer_timeout)
-            if self._on_duration is not None:
-                self._began[key] = now
-        session.caller = with_scopes(session.caller, _read_scopes(context))
-        self._sessions[key] = (session, now)
+            session = Session(caller, context.session, anyio.Event(), self.answer_timeout, now)
+            self._sessions[key] = session
+        self.record_use(session, _read_scopes(context))
         if context.method != _INITIALIZE:  # the SDK rejects other requests before the handshake
             session.ready.set()
         return session
 
     def find(self, key: str) -> Session | None:
         """Return a session; None if it has no requests yet, or has ended."""
-        return known[0] if (known := self._sessions.get(key)) else None
+        return self._sessions.get(key)
 
-    def record_use(self, session: Session, key: str, scopes: frozenset[str] | None) -> None:
+    def record_use(self, session: Session, scopes: frozenset[str] | None) -> None:
         """Mark a session as used by a request with a token of these scopes."""
         session.caller = with_scopes(session.caller, scopes)
-        self._sessions[key] = (session, self._clock())
+        session.used = self._clock()
 
     def begin_request(self, key: str) -> None:
         """Count an open HTTP request or stream of a session, so it is not idle until `end_request`."""
@@ -150,27 +154,24 @@ class Sessions:
         self._open_requests[key] -= 1
         if not self._open_requests[key]:
             del self._open_requests[key]
-        now = self._clock()
-        if http_session := self._http_sessions.get(key):
-            self._http_sessions[key] = (http_session[0], now)
-        if known := self._sessions.get(key):
-            self._sessions[key] = (known[0], now)
+        for one in (self._http_sessions.get(key), self._sessions.get(key)):
+            if one is not None:
+                one.used = self._clock()
 
     def add_http_session(self, namespace: str, session_id: str, upstream: str | None = None) -> None:
         """Record a session that the SDK has created for a principal, at the main endpoint or at an upstream's."""
         key = build_session_key(namespace, session_id)
-        self._http_sessions[key] = (namespace, self._clock())
-        if upstream is not None:
-            self._upstreams[key] = upstream
+        self._http_sessions[key] = _HttpSession(namespace, upstream, self._clock())
 
     def is_created_at(self, key: str, upstream: str | None) -> bool:
         """Whether a request may use a session at this endpoint; also true for requests without one."""
-        return not key or self._upstreams.get(key) == upstream or key not in self._http_sessions
+        created = self._http_sessions.get(key)
+        return created is None or created.upstream == upstream
 
     def count(self, namespace: str) -> int:
         """Return the number of HTTP sessions of a principal."""
         self._end_idle(self._clock())
-        return sum(owner == namespace for owner, _ in self._http_sessions.values())
+        return sum(one.namespace == namespace for one in self._http_sessions.values())
 
     def is_open(self, key: str) -> bool:
         """Whether a session has an open HTTP request or stream; the stdio session always has one."""
@@ -187,15 +188,14 @@ class Sessions:
     def end(self, key: str) -> None:
         """End a session and what belongs to it."""
         http_session = self._http_sessions.pop(key, None)
-        self._upstreams.pop(key, None)
         if self.close is not None and (http_session or key in self._sessions):
             self._closing.add(key)
             self._wake.set()
-        if known := self._sessions.pop(key, None):
-            for cancel in tuple(known[0].direct_requests.values()):
+        if session := self._sessions.pop(key, None):
+            for cancel in tuple(session.direct_requests.values()):
                 cancel.cancel()
             if self._on_duration is not None:
-                self._on_duration(known[0], self._clock() - self._began.pop(key))
+                self._on_duration(session, self._clock() - session.began)
             self._on_end(key)
 
     async def run(self) -> NoReturn:
@@ -220,8 +220,9 @@ class Sessions:
         if now - self._swept < min(_MIN_SWEEP_INTERVAL, self._idle_timeout / 8):
             return
         self._swept = now
-        for key, (_, used) in (*self._http_sessions.items(), *self._sessions.items()):
-            if key != STDIO and now - used > self._idle_timeout and key not in self._open_requests:
+        known: list[tuple[str, _HttpSession | Session]] = [*self._http_sessions.items(), *self._sessions.items()]
+        for key, one in known:
+            if key != STDIO and now - one.used > self._idle_timeout and key not in self._open_requests:
                 self.end(key)
 
     def _build_key(self, context: Context) -> str:

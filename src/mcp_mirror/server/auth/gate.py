@@ -112,7 +112,9 @@ class Gate:
             if isinstance(result, JSONResponse):
                 await result(scope, receive, send)
             else:
-                await self._serve(result, {**scope, **build_scope_entries(result)}, receive, send)
+                await self._serve(
+                    result, {**scope, **build_scope_entries(result.namespace, result.scopes)}, receive, send
+                )
 
     async def _serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an admitted request. A listen stream ends when the token expires; calls continue to their end."""

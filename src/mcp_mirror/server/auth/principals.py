@@ -37,27 +37,16 @@ class Principal:
     key: str | None = None
     """Thumbprint of the key that the token is bound to (RFC 9449, section 6.1). None: a bearer token."""
 
-    @classmethod
-    def from_token(cls, name: str, scopes: frozenset[str]) -> "Principal":
-        """Return the principal of a configured token."""
-        return cls(_STATIC_ISSUER, name, scopes)
-
     @property
     def namespace(self) -> str:
         """The namespace of the principal's memory."""
         return json.dumps([self.issuer, self.name])
 
 
-def build_scope_entries(principal: Principal) -> Mapping[str, Any]:
+def build_scope_entries(namespace: str, scopes: Iterable[str] = ()) -> Mapping[str, Any]:
     """Return the ASGI scope entries of a principal; the SDK binds a session to them. They do not contain the token."""
-    token = AccessToken(token="", client_id=principal.namespace, scopes=sorted(principal.scopes))
+    token = AccessToken(token="", client_id=namespace, scopes=sorted(scopes))
     return {"user": AuthenticatedUser(token), "auth": AuthCredentials(token.scopes)}
-
-
-def build_owner_scope_entries(namespace: str) -> Mapping[str, Any]:
-    """Return ASGI scope entries with which the SDK accepts a request of the gateway as one of the session's owner."""
-    token = AccessToken(token="", client_id=namespace, scopes=[])
-    return {"user": AuthenticatedUser(token), "auth": AuthCredentials()}
 
 
 def read_scopes(scope: Mapping[str, Any]) -> frozenset[str] | None:
@@ -95,7 +84,7 @@ def find_principal(token: str, policies: Iterable[TokenPolicy], required: Iterab
             found = policy
     if found is None:
         return None
-    return Principal.from_token(found.name, frozenset(required if found.scopes is None else found.scopes))
+    return Principal(_STATIC_ISSUER, found.name, frozenset(required if found.scopes is None else found.scopes))
 
 
 def _hash_token(token: str) -> str:
