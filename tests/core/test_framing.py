@@ -65,6 +65,7 @@ EVENTS = [
     (b"retry: 10\n\n", [((b"retry: 10",), None)]),
     (b"\n\n\n", []),
     (b"\xef\xbb\xbfdata: 1\n\n", [((), b"1")]),
+    (b"\n\xef\xbb\xbfdata: 1\n\ndata: 2\n\n", [((), b"2")]),
     (b"database: no\n\n", []),
     (b"data: a\n\ndata: b\n\n", [((), b"a"), ((), b"b")]),
     (b"data: unfinished\n", []),

@@ -123,7 +123,7 @@ class EventReader(Generic[T]):
             self._collector.add(piece)
             return
         self._line += piece[: HEAD - len(self._line)]  # only `data` is long, but a comment may be endless
-        if self._first and len(self._line) >= len(_BOM):
+        if self._first and len(self._line) >= len(_BOM):  # at the beginning of the stream only
             self._line, self._first = self._line.removeprefix(_BOM), False
         if self._line.startswith(b"data:") and len(self._line) > len(b"data:"):
             self._open_data(self._line[5:])
@@ -136,6 +136,7 @@ class EventReader(Generic[T]):
         self._collector.add(value.removeprefix(b" "))
 
     def _end_line(self) -> Event[T] | None:
+        self._first = False
         if not self._in_data and self._line in (b"data", b"data:"):
             self._open_data(b"")
         if self._in_data:
