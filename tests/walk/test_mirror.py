@@ -606,6 +606,54 @@ async def test_clients_reach_the_same_memory_over_http() -> None:
             await serving
 
 
+FORKED = """
+import asyncio, os
+from mcp_mirror import Mirror
+from mcp_mirror.errors import MirrorError
+
+async def main():
+    async with Mirror() as mirror:
+        path = await mirror.put(1)
+        if os.fork() == 0:
+            try:
+                await mirror.read(path)
+            except MirrorError as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.wait()
+        print(await mirror.read(path))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_forked_process_cannot_use_a_mirror_of_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FORKED)
+    command = forked_python(str(tmp_path / "program.py"))
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=3 * BOUND, check=True)
+    refusal, value = ran.stdout.splitlines()
+    assert refusal.startswith("This Mirror was opened in another process.")
+    assert value == "1"
+
+
+async def test_a_cancelled_server_leaves_no_tasks_and_no_connections() -> None:
+    served: asyncio.Queue[str] = asyncio.Queue()
+    async with Mirror() as mirror, asyncio.timeout(BOUND):
+        before = asyncio.all_tasks()
+        serving = asyncio.create_task(mirror.serve_http(announce=served.put_nowait))
+        port = int((await served.get()).split(":")[2].partition("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in await reader.readline()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        await reader.read()  # until the server closes the connection
+        writer.close()
+        assert asyncio.all_tasks() == before
+
+
 PROGRAM = """
 import asyncio
 from mcp_mirror import Mirror

@@ -1,5 +1,6 @@
 """Custom stages: passed by a program, or named as entry points in the configuration."""
 
+import asyncio
 import importlib.util
 import subprocess
 from dataclasses import replace
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 from gateway_processes import forked_python
+from mcp import Client
+from tests.walk.conftest import BOUND
 
 from mcp_mirror import Call, Mirror, Next, SyncMirror, ToolResult
 from mcp_mirror.app import open_application
@@ -47,6 +50,28 @@ async def test_a_stage_may_replace_the_reply() -> None:
     async with mirror:
         reply = await mirror.call("say_mirrored", {"word": "quiet"})
     assert "QUIET" in str(reply.content)
+
+
+async def test_the_documented_stage_reads_calls_of_programs_and_clients() -> None:
+    guide = (EXAMPLE.parents[1] / "docs" / "guides" / "library.md").read_text(encoding="utf-8")
+    source = next(block for block in guide.split("```python\n") if "async def mark" in block).partition("```")[0]
+    module: dict[str, Any] = {}
+    exec(source, module)  # noqa: S102  # our own documentation
+    mirror = Mirror(stages=[module["mark"]])
+
+    @mirror.tool
+    def say(word: str, language: str) -> str:
+        return f"{word} ({language})"
+
+    served: asyncio.Queue[str] = asyncio.Queue()
+    async with mirror, asyncio.timeout(BOUND):
+        reply = await mirror.call("say_mirrored", {"word": "yes"})
+        texts = [block["text"] for block in reply.content]
+        serving = asyncio.create_task(mirror.serve_http(announce=served.put_nowait))
+        async with Client(await served.get()) as client:
+            result = await client.call_tool("say_mirrored", {"word": "yes"})
+        serving.cancel()
+    assert texts == [block.text for block in result.content if block.type == "text"] == ["yes (en)", "Checked."]
 
 
 def test_a_synchronous_mirror_takes_stages_too() -> None:

@@ -163,6 +163,57 @@ def test_an_interrupt_ends_the_call() -> None:
             assert ended.acquire(timeout=BOUND)
 
 
+OPEN = """
+import os, sys
+from mcp_mirror import SyncMirror
+from mcp_mirror.errors import MirrorError
+
+mirror = SyncMirror(store={{"kind": "disk", "path": {folder!r}}})
+
+@mirror.tool
+def double(number: int) -> int:
+    return 2 * number
+
+mirror.__enter__()
+print(mirror.call("double_mirrored", {{"number": 4}}), mirror.put("kept"), flush=True)
+"""
+
+FORKED = """
+if os.fork() == 0:
+    try:
+        mirror.call("double_mirrored", {"number": 5})
+    except MirrorError as error:
+        print(error)
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+print(mirror.call("double_mirrored", {"number": 6}))
+"""
+
+
+def run_program(text: str, folder: Path) -> list[str]:
+    (folder / "program.py").write_text(text)
+    command = forked_python("program.py")
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=3 * BOUND, check=True)
+    assert not ran.stderr
+    return ran.stdout.splitlines()
+
+
+def test_a_program_that_never_closes_its_mirror_ends_and_keeps_values(tmp_path: Path) -> None:
+    store = {"kind": "disk", "path": str(tmp_path / "store")}
+    [line] = run_program(OPEN.format(folder=store["path"]), tmp_path)
+    result, path = line.split()
+    assert result == "8"
+    with SyncMirror(store=store) as mirror:
+        assert mirror.read(path) == "kept"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_forked_process_cannot_use_the_mirror_of_its_parent(tmp_path: Path) -> None:
+    _, refusal, result = run_program(OPEN.format(folder=str(tmp_path / "store")) + FORKED, tmp_path)
+    assert refusal.startswith("This SyncMirror was opened in another process.")
+    assert result == "12"
+
+
 @pytest.mark.parametrize("name", ["__init__", "call", "read", "put", "prune", "restore", "tools", "tool"])
 def test_it_has_the_methods_of_a_mirror(name: str) -> None:
     one, other = getattr(Mirror(), name), getattr(SyncMirror(), name)

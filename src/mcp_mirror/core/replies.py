@@ -18,7 +18,7 @@ from mcp_mirror.tokens import IMAGE_TOKENS
 from mcp_mirror.types import Buffer, Draft, Segments, media_type_of
 
 Reply = Mapping[str, Buffer | Segments]
-"""The members of a `tools/call` result, JSON text."""
+"""The members of a `tools/call` result, each JSON text: `bytes`, a `memoryview`, or a tuple of both, its parts."""
 
 MAX_ERROR_BYTES: Final = 8_000
 """Bytes of an error message of the gateway."""

@@ -71,7 +71,7 @@ class Call:
     name: str
     """The name of the tool, as the client wrote it; for a `call_tool` call the one in its arguments."""
     arguments: Buffer
-    """A JSON object."""
+    """A JSON object: its text as `bytes` or, in a call of an MCP client, often as a `memoryview`."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Members of `_meta` for the upstream."""
     input_round: InputRound | None = None

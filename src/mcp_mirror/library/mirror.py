@@ -75,6 +75,8 @@ class _Running:
     application: Application
     loop: asyncio.AbstractEventLoop
     """The event loop of the application."""
+    process: int
+    """The process that opened it."""
 
 
 class Mirror:
@@ -413,7 +415,7 @@ class Mirror:
         )
         async with opening as application:
             try:
-                self._running = _Running(application, asyncio.get_running_loop())
+                self._running = _Running(application, asyncio.get_running_loop(), os.getpid())
                 if not awaits_client:
                     await application.upstreams.settle(self._config.mirror.startup_wait)
                 ready.set_result(None)
@@ -429,6 +431,8 @@ class Mirror:
         if self._running is None:
             state = "is closed" if self._was_open else "is not open yet"
             raise MirrorError(f"This Mirror {state}: use it within `async with mirror:`.")
+        if self._running.process != os.getpid():
+            raise MirrorError("This Mirror was opened in another process. Open one in this process.")
         return self._running
 
     async def _run(self, work: Callable[[Application], Coroutine[Any, Any, T]], namespace: str = LOCAL) -> T:

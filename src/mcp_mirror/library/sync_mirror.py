@@ -4,14 +4,18 @@ One event loop runs in a thread of its own, so that it works where another loop 
 """
 
 import asyncio
+import atexit
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
-from threading import get_ident
+from threading import Thread, get_ident
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams
@@ -47,6 +51,8 @@ class SyncMirror:
         self._portal: BlockingPortal | None = None
         self._loop_thread = 0
         """The identifier of the thread with the event loop."""
+        self._process = 0
+        """The process that opened the mirror."""
         self._closing = ExitStack()
 
     @overload
@@ -67,18 +73,25 @@ class SyncMirror:
             MirrorError: It is open already, or cannot be opened.
         """
         with ExitStack() as opening:
-            portal = opening.enter_context(start_blocking_portal("asyncio"))
+            portal = opening.enter_context(_LoopThread())
             opening.enter_context(portal.wrap_async_context_manager(self._mirror))
-            self._loop_thread = portal.call(get_ident)
+            self._loop_thread, self._process = portal.call(get_ident), os.getpid()
             self._portal, self._closing = portal, opening.pop_all()
+        atexit.register(self._close)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the mirror and end the event loop."""
+        self._close()
+
+    def _close(self) -> None:
+        """Close the mirror, also at the end of a program that did not, while its threads still run."""
+        atexit.unregister(self._close)
         self._portal = None
-        self._closing.close()
+        if self._process == os.getpid():  # a forked process does not have the thread of the event loop
+            self._closing.close()
 
     def call(
         self,
@@ -160,10 +173,12 @@ class SyncMirror:
         """Run work in the event loop; an interrupt of this thread, such as Ctrl-C, cancels the work.
 
         Raises:
-            MirrorError: The mirror is not open, or this is the thread of the event loop.
+            MirrorError: The mirror is not open in this process, or this is the thread of the event loop.
         """
         if self._portal is None:
             raise MirrorError("This SyncMirror is not open: use it within `with mirror:`.")
+        if self._process != os.getpid():
+            raise MirrorError("This SyncMirror was opened in another process. Open one in this process.")
         if get_ident() == self._loop_thread:
             raise MirrorError(
                 "A SyncMirror cannot be called in its own event loop, where `async` tools run. Make the tool a plain "
@@ -176,6 +191,38 @@ class SyncMirror:
             if not task.has_ended:
                 self._portal.start_task_soon(task.cancel)
             raise
+
+
+class _LoopThread:
+    """An event loop in a thread, for a `with` statement.
+
+    That of AnyIO is a generator, whose end waits for the thread: forever in a forked process, which has no such thread.
+    """
+
+    def __enter__(self) -> BlockingPortal:
+        started: Future[BlockingPortal] = Future()
+        self._thread = Thread(target=self._run, args=(started,), name="mcp-mirror-portal", daemon=True)
+        self._thread.start()
+        self._portal = started.result()
+        return self._portal
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._portal.call(self._portal.stop, kind is not None)
+        self._thread.join()
+
+    @staticmethod
+    def _run(started: Future[BlockingPortal]) -> None:
+        async def serve() -> None:
+            async with BlockingPortal() as portal:
+                started.set_result(portal)
+                await portal.sleep_until_stopped()
+
+        try:
+            anyio.run(serve)
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
 
 
 class _CancellableTask(Generic[T]):

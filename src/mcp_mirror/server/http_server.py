@@ -160,10 +160,14 @@ class HttpServer(uvicorn.Server):
     async def serve_until(self, closing: anyio.Event, listening: socket.socket) -> None:
         """Serve a listening socket until `closing` is set and open requests are answered, or until cancelled."""
         async with anyio.create_task_group() as tasks:
+
+            async def serve() -> None:
+                with anyio.CancelScope(shield=True):
+                    await self.serve(sockets=[listening])
+                tasks.cancel_scope.cancel()
+
             tasks.start_soon(self._shut_down, closing)
-            with anyio.CancelScope(shield=True):
-                await self.serve(sockets=[listening])
-            tasks.cancel_scope.cancel()
+            tasks.start_soon(serve)  # a task of its own: a shield does not stop `cancel` of an asyncio task
 
     async def _shut_down(self, closing: anyio.Event) -> None:
         """Stop accepting requests at the shutdown; cancel the open requests when this task is cancelled."""
