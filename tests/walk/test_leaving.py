@@ -208,3 +208,50 @@ async def test_the_shutdown_does_not_wait_for_cancelled_calls(
         async with asyncio.timeout(SOON):
             assert await client.process.wait() == 0
         assert client.stderr == []
+
+
+HANGING = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda *_: (folder / "asked").touch())
+(folder / "started").touch()
+while True:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def hanging(configured: Configured, tmp_path: Path) -> Path:
+    """The configuration of a server that says nothing and ignores the end of its input and SIGTERM."""
+    server = {"command": sys.executable, "args": ["-c", HANGING, str(tmp_path)]}
+    return configured({"silent": server}, mirror={"startup_wait": 60})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_hanging_server_and_its_clients_do_not_hold_the_end(
+    hanging: Path, open_lines: OpenLines, number: signal.Signals, tmp_path: Path
+) -> None:
+    async with open_lines(hanging) as client:
+        await client.send(request(1, "initialize", HELLO))
+        await client.send(request(2, "tools/list", {}))
+        await until((tmp_path / "started").exists)
+        began = time.monotonic()
+        client.process.send_signal(number)
+        async with asyncio.timeout(BOUND):
+            assert await client.process.wait() == (130 if number == signal.SIGINT else 0)
+        assert time.monotonic() - began < 5.0
+
+
+async def test_a_second_signal_does_not_wait_for_a_hanging_server(
+    hanging: Path, open_lines: OpenLines, tmp_path: Path
+) -> None:
+    async with open_lines(hanging) as client:
+        await client.greet()
+        await until((tmp_path / "started").exists)
+        client.process.send_signal(signal.SIGINT)
+        await until((tmp_path / "asked").exists)
+        began = time.monotonic()
+        client.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(BOUND):
+            assert await client.process.wait() == 130
+        assert time.monotonic() - began < 1.5

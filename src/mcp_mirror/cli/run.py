@@ -21,6 +21,7 @@ from mcp_mirror.config import find_config, list_configs, load_config
 from mcp_mirror.errors import MirrorError, summarize_traceback, unwrap_error_group
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.settings.policies import Config
+from mcp_mirror.system.child_watchdog import kill_children
 from mcp_mirror.system.event_loop import new_event_loop
 
 MISCONFIGURED: Final = 2
@@ -153,10 +154,14 @@ def run_until_signal(
     async def run_whole() -> None:
         _watch_children_without_threads()
         async with anyio.create_task_group() as tasks:
+            listening = anyio.CancelScope(shield=True)  # until everything is closed
             if sys.platform != "win32":
-                stop = partial(_stop_on_signal, shutdown=shutdown if drain else None, drain=drain, leave=leave)
-                tasks.start_soon(stop, tasks.cancel_scope, stopped)
-            await main
+                stop = partial(_stop_on_signals, shutdown=shutdown if drain else None, drain=drain, leave=leave)
+                tasks.start_soon(stop, tasks.cancel_scope, listening, stopped)
+            try:
+                await main
+            finally:
+                listening.cancel()
             tasks.cancel_scope.cancel()
 
     # A full collection walks all catalogs, which stops the event loop, and finds little.
@@ -184,23 +189,26 @@ def _watch_children_without_threads() -> None:
             asyncio.get_event_loop_policy().set_child_watcher(watcher)
 
 
-async def _stop_on_signal(
+async def _stop_on_signals(
     scope: anyio.CancelScope,
+    listening: anyio.CancelScope,
     stopped: list[signal.Signals],
     shutdown: anyio.Event | None,
     drain: float,
     leave: Callable[[], None] | None,
 ) -> None:
-    """Start a graceful shutdown at the first signal; without one, and at the second signal, cancel at once."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    """Start a graceful shutdown at the first signal, or cancel without one; at the second signal, end at once."""
+    with listening, anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
             stopped.append(number)
             if leave is not None:
                 leave()
                 os._exit(INTERRUPTED if number == signal.SIGINT else 0)
+            if len(stopped) > 1:
+                kill_children()
             if shutdown is None or shutdown.is_set():
                 scope.cancel()
-                return
+                continue
             shutdown.set()
             scope.deadline = anyio.current_time() + drain
 

@@ -37,6 +37,8 @@ _GRACE: Final = 1.0
 """Seconds after the end of the input in which open requests can be answered."""
 _STARTUP_GRACE: Final = 5.0
 """The same for requests that wait for upstreams to start, because the input may be a file or a pipe."""
+_SHUTDOWN_GRACE: Final = 0.5
+"""The same at a shutdown, when all calls are answered."""
 _LAST_WRITE: Final = 1.0
 """Seconds that the error for a request may take which the end of the connection cancels."""
 _CONNECTION_CLOSED: Final = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
@@ -69,7 +71,7 @@ async def open_stdio_streams(
             await tasks.start(sink.run)
             connection = _Connection(pending_payloads, sink, shutdown)
             source = LineSource(input_descriptor, spool.collector())
-            tasks.start_soon(_end_at_shutdown, connection, source)
+            tasks.start_soon(_end_at_shutdown, connection, source, tasks.cancel_scope)
             direct_requests = _DirectRequests(direct_path, connection)
             source.take = direct_requests.start
             try:
@@ -89,7 +91,7 @@ class _Connection:
         self._open_requests: dict[RequestId, str] = {}
         """The method of each request without a response, by its id as the SDK compares ids."""
         self._is_answered: anyio.Event | None = None
-        """Set when all requests are answered; None while nothing waits for it."""
+        """Set when a request is answered; None while nothing waits for it."""
         self.discover_error: types.ErrorData | None = None
         """The reason for which a `server/discover` failed. Clients then send `initialize`, and report its error."""
 
@@ -120,7 +122,7 @@ class _Connection:
     def remove_request(self, request_id: RequestId) -> None:
         """Record that a request was answered, or needs no response."""
         self._open_requests.pop(coerce_request_id(request_id), None)
-        if self._is_answered is not None and not self._open_requests:
+        if self._is_answered is not None:
             self._is_answered.set()
 
     def is_open(self, request_id: RequestId) -> bool:
@@ -130,11 +132,18 @@ class _Connection:
     @property
     def grace(self) -> float:
         """Seconds after the end of the input in which open requests can be answered."""
+        if self.shutdown.is_set():
+            return _SHUTDOWN_GRACE
         return _STARTUP_GRACE if _STARTUP_METHODS.intersection(self._open_requests.values()) else _GRACE
 
-    async def wait_until_answered(self) -> None:
-        """Wait until all requests are answered."""
-        while self._open_requests:
+    async def wait_until_answered(self, *, awaits_start: bool = True) -> None:
+        """Wait until all requests are answered.
+
+        Args:
+            awaits_start: Also those that wait for upstreams to start.
+        """
+        ignored = frozenset[str]() if awaits_start else _STARTUP_METHODS
+        while not ignored.issuperset(self._open_requests.values()):
             if self._is_answered is None or self._is_answered.is_set():
                 self._is_answered = anyio.Event()
             await self._is_answered.wait()
@@ -280,11 +289,15 @@ class _StdioReader(MessageStream):
         await self._connection.sink.send((message.model_dump_json(exclude_unset=True).encode(),))
 
 
-async def _end_at_shutdown(connection: _Connection, source: LineSource) -> None:
-    """End the input once all requests are answered; until then they may need responses and cancellations."""
+async def _end_at_shutdown(connection: _Connection, source: LineSource, scope: anyio.CancelScope) -> None:
+    """End the input once all calls are answered; until then they may need responses and cancellations."""
     await connection.shutdown.wait()
-    await connection.wait_until_answered()
+    await connection.wait_until_answered(awaits_start=False)
     source.end()
+    with anyio.move_on_after(2 * _SHUTDOWN_GRACE) as waiting:
+        await connection.wait_until_answered()
+    if waiting.cancelled_caught:  # the SDK reads no end of the input while a handshake waits for upstreams
+        scope.cancel()
 
 
 class _StdioWriter(MessageSink):

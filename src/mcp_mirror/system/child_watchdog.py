@@ -4,9 +4,12 @@ Windows has no process groups, so there the watchdog does nothing.
 """
 
 import logging
+import os
+import signal
 import sys
 from contextlib import suppress
-from typing import Self
+from typing import Final, Self
+from weakref import WeakSet
 
 import anyio
 
@@ -28,9 +31,11 @@ class ChildWatchdog:
         """Held while a process starts. A start blocks the event loop for milliseconds, so starts run one by one."""
 
     def __enter__(self) -> Self:
+        _open.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _open.discard(self)
         self._end_watchdog()
 
     def add(self, group: int) -> None:
@@ -53,6 +58,12 @@ class ChildWatchdog:
             self._groups.remove(group)
             self._send(f"- {group}\n")
 
+    def kill_all(self) -> None:
+        """Kill the registered process groups."""
+        for group in self._groups if sys.platform != "win32" else ():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+
     def _send(self, line: str) -> None:
         if sys.platform == "win32":
             return
@@ -74,3 +85,12 @@ class ChildWatchdog:
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             watchdog.end()
+
+
+_open: Final[WeakSet[ChildWatchdog]] = WeakSet()
+
+
+def kill_children() -> None:
+    """Kill the child processes of this process, so that no shutdown waits for them."""
+    for watchdog in tuple(_open):
+        watchdog.kill_all()

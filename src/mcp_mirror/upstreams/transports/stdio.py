@@ -38,8 +38,11 @@ _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
 """How a child is stopped after its input is closed: the signals, and the seconds that it gets to exit."""
 _STUCK_STEPS: Final = (("SIGTERM", 0.2), ("SIGKILL", 1.0))
 """The same for a child that neither reads nor ends its message: it does not see that its input is closed."""
-_STARTING_STEPS: Final = ((None, 0.5), ("SIGTERM", 5.0), ("SIGKILL", 1.0))
-"""The same for a child that has sent no message yet: an npx that is killed while it installs breaks its own cache."""
+_STARTING_STEPS: Final = ((None, 0.5), ("SIGTERM", 2.0), ("SIGKILL", 1.0))
+"""The same for a child that has sent no message yet: an npx that is killed while it installs breaks its own cache.
+
+Clients on the SDK kill a gateway 4 s after they close its input.
+"""
 _LAST_OUTPUT: Final = 0.2
 """Seconds to wait for the last output of a child that has exited; a process of another group may keep the pipe."""
 _STDERR_SLICE: Final = 1 << 16
