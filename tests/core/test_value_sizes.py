@@ -6,7 +6,10 @@ import pytest
 
 from mcp_mirror.core.value_sizes import count_bytes, count_tokens, size_text
 from mcp_mirror.payload.json_spans import trim
+from mcp_mirror.query.shape import Size
+from mcp_mirror.query.texts import never
 from mcp_mirror.tokens import estimate_tokens, expected_estimator
+from mcp_mirror.types import Descriptor, Draft, Provenance
 
 LINE = '2026-01-01 00:00:07 INFO "GET /things/{}" caf\u00e9 \u00fcber \U0001f600 C:\\logs\n'
 EXPECTED = expected_estimator("default")
@@ -62,3 +65,13 @@ def test_a_very_large_text_is_measured_by_a_sample() -> None:
 
 def test_a_text_of_backslashes_is_sampled_in_linear_time() -> None:
     assert count_bytes(b'"%b"' % (b"\\" * (1 << 26))) == pytest.approx(1 << 25, rel=0.002)
+
+
+def test_a_stored_text_has_its_own_size_and_other_values_that_of_their_json() -> None:
+    text, row = b'"a\\nb"', b'{"a": 1}'
+    source = Provenance("up", "tool", "0" * 64)
+    for blob, kind, size in ((text, "text", size_text(text, trim(text))), (row, "object", None)):
+        draft = Draft(blob, kind, 1, text=size)  # type: ignore[arg-type]  # two kinds
+        shown = size.size if size else None
+        known = Descriptor("t-1", draft.kind, len(blob), 1, (), 0.0, 0.0, source, text_size=shown)
+        assert draft.shown_size == known.shown_size == Size()(blob, never) == count_bytes(blob)
