@@ -5,7 +5,7 @@ tool is an extra step: it costs the tokens that it shows, and the whole context 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from operator import add, attrgetter
 from typing import Any, Final
@@ -123,13 +123,7 @@ def _build_row(name: str, found: Mapping[Any, _Counts], assumed: Assumptions) ->
     step_cost = own.calls * assumed.per_step
     return {
         "name": name,
-        "calls": both.calls,
-        "errors": both.errors,
-        "refused": both.refused,
-        "bytes": both.bytes,
-        "sent": both.sent,
-        "kept_out": both.kept_out,
-        "milliseconds": both.milliseconds,
+        **asdict(both),
         "steps": own.calls,
         "read_again": own.sent,
         "avoided": avoided,

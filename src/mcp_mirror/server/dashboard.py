@@ -54,53 +54,46 @@ def build_api(gateway: Gateway, config: Config) -> DashboardApi:
     )
 
 
-class ApiRouter:
-    """An ASGI middleware behind the authentication: directs `/api/` to the dashboard, all else to the MCP endpoint."""
+class _PageRouter:
+    """An ASGI middleware that directs requests for a part of the page to it, and all others to the MCP endpoint."""
 
-    def __init__(self, app: ASGIApp, api: ASGIApp, policy: DashboardPolicy, addresses: AddressCheck, path: str) -> None:
-        """Wrap the application of the MCP endpoint, which serves `path`."""
-        self._app, self._api, self._policy, self._addresses = app, api, policy, addresses
+    def __init__(
+        self, app: ASGIApp, part: ASGIApp, is_part: Callable[[str], bool], addresses: AddressCheck, path: str
+    ) -> None:
+        """Wrap an application whose MCP endpoint is at `path`; `is_part` says whether a path belongs to the part."""
+        self._app, self._part, self._is_part, self._addresses = app, part, is_part, addresses
         self._path, self._below = path, f"{path.rstrip('/')}/"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         path: str = scope.get("path", self._path)
-        if path == self._path or path.startswith(self._below) or not path.startswith(PREFIX):
+        if path == self._path or path.startswith(self._below) or not self._is_part(path):
             await self._app(scope, receive, send)
         elif refusal := self._addresses.refuse(scope):
             await refusal(scope, receive, send)
         else:
-            await self._api({**scope, KEY: self._identify(scope)}, receive, send)
+            await self._part(scope, receive, send)
 
-    def _identify(self, scope: Scope) -> Viewer:
-        """The viewer of an authenticated request. Without `auth`, it is the local user."""
-        scopes, wanted = read_scopes(scope), self._policy.operator_scopes
+
+def route_api(app: ASGIApp, api: ASGIApp, policy: DashboardPolicy, addresses: AddressCheck, path: str) -> ASGIApp:
+    """Add the API, behind the authentication. Without `auth`, the viewer of a request is the local user."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        scopes, wanted = read_scopes(scope), policy.operator_scopes
         is_operator = bool(wanted) and scopes is not None and scopes.issuperset(wanted)
-        return Viewer(read_namespace(scope), is_operator, is_operator and self._policy.operators_read_values)
+        viewer = Viewer(read_namespace(scope), is_operator, is_operator and policy.operators_read_values)
+        await api({**scope, KEY: viewer}, receive, send)
+
+    return _PageRouter(app, serve, lambda below: below.startswith(PREFIX), addresses, path)
 
 
-class StaticRouter:
-    """An ASGI middleware before the authentication: serves the files of the page, which contain no data."""
+def route_static(app: ASGIApp, addresses: AddressCheck, path: str, *, needs_token: bool) -> ASGIApp:
+    """Add the files of the page, which contain no data, before the authentication."""
 
-    def __init__(self, app: ASGIApp, addresses: AddressCheck, path: str, *, needs_token: bool) -> None:
-        """Wrap an application whose MCP endpoint is at `path`."""
-        self._app, self._addresses, self._needs_token = app, addresses, needs_token
-        self._path, self._below = path, f"{path.rstrip('/')}/"
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await serve_static(Request(scope), needs_token=needs_token)(scope, receive, send)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        path: str = scope.get("path", self._path)
-        if path == self._path or path.startswith(self._below) or not is_static(path):
-            await self._app(scope, receive, send)
-        elif refusal := self._addresses.refuse(scope):
-            await refusal(scope, receive, send)
-        else:
-            await serve_static(Request(scope), needs_token=self._needs_token)(scope, receive, send)
-
-
-def is_static(path: str) -> bool:
-    """Whether a path is the page or one of its files."""
-    return path == "/" or path.startswith(STATIC)
+    return _PageRouter(app, serve, lambda below: below == "/" or below.startswith(STATIC), addresses, path)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.auth.gate import Gate, check_address
 from mcp_mirror.server.connections import BACKLOG, Connections
-from mcp_mirror.server.dashboard import ApiRouter, StaticRouter, build_api, is_served
+from mcp_mirror.server.dashboard import build_api, is_served, route_api, route_static
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.endpoints import EndpointRouter
 from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
@@ -105,11 +105,11 @@ def _build_app(server: MirrorServer, config: Config, host: str) -> ASGIApp:
     payload_app = PayloadMiddleware(app, handlers.pending_payloads, server.spool, addresses, audit, direct_http)
     inner: ASGIApp = EndpointRouter(payload_app, policy.path)
     if has_dashboard := is_served(config):
-        inner = ApiRouter(inner, build_api(handlers.gateway, config), config.dashboard, addresses, policy.path)
+        inner = route_api(inner, build_api(handlers.gateway, config), config.dashboard, addresses, policy.path)
     server.gate = Gate(inner, server.auth, time.monotonic, audit) if server.auth.is_required else None
     outer = server.gate or inner
     if has_dashboard:
-        outer = StaticRouter(outer, addresses, policy.path, needs_token=server.auth.is_required)
+        outer = route_static(outer, addresses, policy.path, needs_token=server.auth.is_required)
     return _allow_origins(outer, policy.allowed_origins)
 
 
