@@ -1,8 +1,8 @@
 """The parts of a gateway: opens and closes what a configuration needs, and builds the objects that use it."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -30,7 +30,7 @@ from mcp_mirror.memory.code.sandbox import PACKAGE, Sandbox
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
-from mcp_mirror.observability.audit_file import AuditFile
+from mcp_mirror.observability.audit_file import AuditFile, open_audit_file
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.observability.logging import create_path_hasher
 from mcp_mirror.observability.signals import Signals
@@ -90,7 +90,7 @@ async def open_resources(config: Config, signals: Signals, *, awaits_client: boo
         MirrorError: The store or the audit log cannot be used.
     """
     observe = signals.metrics.record_store_operation if signals.metrics else None
-    with ChildWatchdog() as child_watchdog, _open_audit(config) as audit:
+    with ChildWatchdog() as child_watchdog, open_audit_file(config) as audit:
         async with (
             open_store(config, awaits_client=awaits_client, observe=observe) as (store, store_policy, spool),
             aclosing(FrameScanner(child_watchdog, spool)) as scanner,
@@ -118,19 +118,6 @@ async def open_resources(config: Config, signals: Signals, *, awaits_client: boo
                 tasks,
             )
             tasks.cancel_scope.cancel()
-
-
-@contextmanager
-def _open_audit(config: Config) -> Iterator[AuditFile | None]:
-    """Open the audit log for the duration of the context; yield None if the configuration has none."""
-    if config.audit.path is None:
-        yield None
-        return
-    file = AuditFile(config.audit.path, create_path_hasher(config), time.time)
-    try:
-        yield file
-    finally:
-        file.close()
 
 
 @asynccontextmanager

@@ -4,10 +4,9 @@ It works whether or not a gateway runs, and without a configuration for users of
 not apply, as in `mcp-mirror values`: a user who can run the command can read the store.
 """
 
-import time
 import webbrowser
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Annotated
@@ -22,8 +21,7 @@ from mcp_mirror.cli.run import load_store_config, print_note, run_until_signal
 from mcp_mirror.dashboard.api import DashboardApi
 from mcp_mirror.dashboard.services import DashboardServices
 from mcp_mirror.observability.audit import Audit
-from mcp_mirror.observability.audit_file import AuditFile
-from mcp_mirror.observability.logging import create_path_hasher
+from mcp_mirror.observability.audit_file import open_audit_file
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import build_flows
 from mcp_mirror.server.dashboard import LocalDashboard
@@ -87,7 +85,7 @@ async def _open_browser(link: str) -> None:
 @asynccontextmanager
 async def _open_services(config: Config) -> AsyncIterator[DashboardServices]:
     """Open the store and the objects that read it."""
-    with _open_audit(config) as audit, ChildWatchdog() as child_watchdog, Spool(config.limits) as spool:
+    with open_audit_file(config) as audit_file, ChildWatchdog() as child_watchdog, Spool(config.limits) as spool:
         async with (
             open_persistent_store(config) as store,
             aclosing(FrameScanner(child_watchdog, spool)) as scanner,
@@ -105,18 +103,5 @@ async def _open_services(config: Config) -> AsyncIterator[DashboardServices]:
                 read_flows=lambda: flows,
                 version=version("mcp-mirror"),
                 timeout=config.memory_tools.timeout,
-                audit=audit,
+                audit=Audit(audit_file, config.audit.required),
             )
-
-
-@contextmanager
-def _open_audit(config: Config) -> Iterator[Audit]:
-    """Open the audit log of the configuration, which gateways share; without one, records are dropped."""
-    if config.audit.path is None:
-        yield Audit()
-        return
-    file = AuditFile(config.audit.path, create_path_hasher(config), time.time)
-    try:
-        yield Audit(file, config.audit.required)
-    finally:
-        file.close()

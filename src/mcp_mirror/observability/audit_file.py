@@ -8,8 +8,10 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +21,9 @@ import anyio.to_thread
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import AuditRecord, format_record
+from mcp_mirror.observability.logging import create_path_hasher
 from mcp_mirror.security.sanitize import PathHasher
+from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.files import UnsafePathError, open_log
 
 _logger = logging.getLogger(__name__)
@@ -182,3 +186,16 @@ class AuditFile:
         if not self._is_failing:
             self._is_failing = True
             _logger.error("The audit log loses records: %s", reason)
+
+
+@contextmanager
+def open_audit_file(config: Config) -> Iterator[AuditFile | None]:
+    """Open the audit log for the duration of the context; yield None if the configuration has none."""
+    if config.audit.path is None:
+        yield None
+        return
+    file = AuditFile(config.audit.path, create_path_hasher(config), time.time)
+    try:
+        yield file
+    finally:
+        file.close()
