@@ -51,15 +51,11 @@ def show_progress(console: Console, describe: Callable[[], str]) -> AbstractCont
         return nullcontext()
     from rich.live import Live  # noqa: PLC0415  # for terminals only
 
-    return Live(_Lines(describe), console=console, transient=True, refresh_per_second=_REFRESHES, redirect_stdout=False)
+    def write_lines() -> Text:
+        return Text(describe(), no_wrap=True, overflow="ellipsis")
 
-
-class _Lines:
-    def __init__(self, describe: Callable[[], str]) -> None:
-        self._describe = describe
-
-    def __rich__(self) -> Text:
-        return Text(self._describe(), no_wrap=True, overflow="ellipsis")
+    options: dict[str, Any] = {"transient": True, "refresh_per_second": _REFRESHES, "redirect_stdout": False}
+    return Live(get_renderable=write_lines, console=console, **options)
 
 
 def describe_progress(notification: Mapping[str, Any]) -> str:

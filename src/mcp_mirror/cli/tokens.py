@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from mcp_mirror.cli.run import exit_with_error
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens import PROVIDERS, estimate_tokens
@@ -19,7 +19,7 @@ def count_files(
         list[Path] | None, typer.Argument(help="Text files; default: standard input.", show_default=False)
     ] = None,
     provider: Annotated[
-        str, typer.Option(help=f"The provider of the tokenizer: {', '.join(PROVIDERS)}.", metavar="NAME")
+        TokenProvider, typer.Option(help=f"The provider of the tokenizer: {', '.join(PROVIDERS)}.", metavar="NAME")
     ] = "default",
     exact: Annotated[
         bool, typer.Option("--exact", help="Count with the provider's tokenizer, which must be installed.")
@@ -35,25 +35,16 @@ def count_files(
     Example: mcp-mirror tokens --provider anthropic README.md
     """
     try:
-        known = _read_provider(provider)
-        counts = [(str(path), _count(_read(path), known, tokenizer, exact=exact)) for path in files or ()]
+        counts = [(str(path), _count(_read(path), provider, tokenizer, exact=exact)) for path in files or ()]
         if not files:
-            counts.append(("", _count(sys.stdin.buffer.read(), known, tokenizer, exact=exact)))
+            counts.append(("", _count(sys.stdin.buffer.read(), provider, tokenizer, exact=exact)))
     except ConfigError as error:
-        Console(stderr=True, soft_wrap=True).print(str(error), style="red", highlight=False, markup=False)
-        raise typer.Exit(2) from None
+        exit_with_error(error)
     if len(counts) > 1:
         counts.append(("total", sum(count for _, count in counts)))
     width = max(len(f"{count:,}") for _, count in counts)
     for name, count in counts:
         print(f"{count:>{width},}  {name}".rstrip())
-
-
-def _read_provider(name: str) -> TokenProvider:
-    found = next((provider for provider in PROVIDERS if provider == name), None)
-    if found is None:
-        raise ConfigError(f"The provider {name!r} is unknown. Choose one of {', '.join(PROVIDERS)}.")
-    return found
 
 
 def _count(text: memoryview | bytes, provider: TokenProvider, tokenizer: Path | None, *, exact: bool) -> int:

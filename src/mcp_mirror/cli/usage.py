@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Annotated, Final, Literal, get_args
 
 import typer
@@ -17,26 +18,13 @@ from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, parse_
 from mcp_mirror.cli.run import load_store_config, run_until_signal
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.security.sanitize import sanitize_to_lines
-from mcp_mirror.stores.event_log import HOUR, EventLog, SumKey, Sums
+from mcp_mirror.stores.event_log import HOUR, SumKey, Sums
 from mcp_mirror.stores.opening import open_persistent_store
 
 Grouping = Literal["principal", "tool", "upstream", "day"]
 GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
 OWN: Final = "mcp-mirror"
 """The name of the gateway as the upstream of its own tools."""
-
-
-async def read_usage(log: EventLog, since: float) -> dict[str, Mapping[SumKey, Sums]]:
-    """Return the sums of each namespace from a time on.
-
-    Args:
-        log: The event log.
-        since: Seconds since the epoch; the whole hour that contains it counts.
-
-    Raises:
-        StoreError: The store failed.
-    """
-    return {namespace: await log.sums(namespace, since) for namespace in sorted(await log.namespaces())}
 
 
 def group_sums(usage: Mapping[str, Mapping[SumKey, Sums]], by: Grouping) -> dict[str, Sums]:
@@ -64,10 +52,7 @@ def name_namespaces(namespaces: Mapping[str, object]) -> dict[str, str]:
 
 def sum_up(sums: Mapping[str, Sums]) -> Sums:
     """Return the sums over all groups."""
-    total = Sums()
-    for one in sums.values():
-        total = total.plus(one)
-    return total
+    return reduce(Sums.plus, sums.values(), Sums())
 
 
 _COLUMNS: Final = ("calls", "errors", "refused", "bytes", "tokens sent", "tokens kept out", "mean ms")
@@ -95,7 +80,8 @@ def usage(
 
     async def run() -> None:
         async with open_persistent_store(loaded) as opened:
-            found = group_sums(await read_usage(opened.events, first), by)
+            log = opened.events
+            found = group_sums({name: await log.sums(name, first) for name in sorted(await log.namespaces())}, by)
         if as_:
             print(json.dumps([{by: name} | asdict(one) for name, one in found.items()], indent=2))
         elif found:

@@ -20,7 +20,7 @@ from mcp_mirror.settings.upstreams import is_sse_address
 HEADER_VARIABLE: Final = "MCP_MIRROR_HEADER_"
 URL_VARIABLE: Final = "MCP_MIRROR_URL"
 _COMMANDS: Final = ("command", "cmd")
-_ENVIRONMENTS: Final = ("env", "envs", "environment")
+ENVIRONMENTS: Final = ("env", "envs", "environment")
 _URLS: Final = ("url", "httpUrl", "serverUrl", "uri", "baseUrl")
 _HEADERS: Final = ("headers", "http_headers", "env_http_headers", "bearer_token_env_var", "requestOptions")
 _SIGN_IN: Final = ("oauth", "auth", "authProviderType", "headersHelper", "scopes")
@@ -171,7 +171,7 @@ def read_server(entry: Mapping[str, Any]) -> Server | str:
         return "it has neither a command nor an address"
     if not _can_split(url):
         return "its address has an unknown form"
-    if not isinstance(_first(entry, _ENVIRONMENTS) or {}, dict):
+    if not isinstance(_first(entry, ENVIRONMENTS) or {}, dict):
         return "its environment has an unknown form"
     headers = _read_headers(entry)
     if isinstance(headers, str):

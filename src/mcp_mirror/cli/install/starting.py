@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mcp_mirror.cli.install.entries import read_words
+from mcp_mirror.cli.install.entries import ENVIRONMENTS, read_words
 from mcp_mirror.cli.install.targets import Entry, Target
 from mcp_mirror.config import Config, find_config, load_config
 
-_ENV_KEYS: Final = ("env", "envs", "environment")
 _VARIABLE: Final = re.compile(
     r"\$\{(?:env:)?(?P<braced>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\{env:(?P<colon>[A-Za-z_]\w*)\}|\$(?P<bare>[A-Za-z_]\w*)",
     re.ASCII,
@@ -30,7 +29,7 @@ def find_folder(entry: Entry) -> Path:
 
 def expand_environment(entry: Mapping[str, Any], target: Target) -> dict[str, str]:
     """Return the variables of an entry, with references to other variables replaced as the client does."""
-    env: Mapping[str, Any] = next((entry[key] for key in _ENV_KEYS if isinstance(entry.get(key), dict)), {})
+    env: Mapping[str, Any] = next((entry[key] for key in ENVIRONMENTS if isinstance(entry.get(key), dict)), {})
     values = expand_variables([str(value) for value in env.values()], target)
     return dict(zip(map(str, env), values, strict=True))
 
