@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import inspect
+import json
 import signal
 import subprocess
 import sys
@@ -161,6 +162,26 @@ def test_an_interrupt_ends_the_call() -> None:
             with contextlib.suppress(KeyboardInterrupt):
                 mirror.call("wait_mirrored", {"delay": 0.0001 * (number % 10)})
             assert ended.acquire(timeout=BOUND)
+
+
+CELL = """
+@mirror.tool(inline_budget={budget})
+def repeat(word: str, times: int = {times}) -> str:
+    return word * times
+"""
+
+
+def test_a_cell_of_a_notebook_may_define_its_tools_again() -> None:
+    mirror = SyncMirror()
+    cell: dict[str, Any] = {"__name__": "__main__", "mirror": mirror}
+    exec(CELL.format(times=3, budget=2500), cell)  # noqa: S102  # as a notebook does
+    with mirror:
+        assert mirror.call("repeat_mirrored", {"word": "a"}).text == "aaa"
+        exec(CELL.format(times=500, budget=10), cell)  # noqa: S102
+        assert mirror.call("repeat_mirrored", {"word": "a "}).path
+        assert '"default": 500' in json.dumps(mirror.tools("mcp")[0])
+        exec(CELL.format(times=2, budget=2500), cell)  # noqa: S102
+        assert mirror.call("repeat_mirrored", {"word": "a"}).text == "aa"
 
 
 OPEN = """

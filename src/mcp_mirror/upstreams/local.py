@@ -54,18 +54,21 @@ class LocalFunctions:
         return self._all[name]
 
     def add(self, function: Function) -> None:
-        """Make a function a tool.
+        """Make a function a tool. A function that is defined again, as by a notebook's cell, replaces the earlier one.
 
         Raises:
-            MirrorError: A function with this name exists.
+            MirrorError: Another function has this name.
         """
-        if function.name in self._all:
+        earlier = self._all.get(function.name)
+        if earlier is not None and not _is_redefinition(function.call, earlier.call):
             raise MirrorError(
                 f"A tool with the name {function.name!r} exists already. Give one of the two another name: name=...."
             )
         self._all[function.name] = function
+        overrides = tuple(one for one in self.policy.overrides if one[0] != function.name)
         if function.policy != ToolPolicy():  # each override is compared with the name of each tool
-            self.policy = replace(self.policy, overrides=(*self.policy.overrides, (function.name, function.policy)))
+            overrides = (*overrides, (function.name, function.policy))
+        self.policy = replace(self.policy, overrides=overrides)
         self._on_change()
 
     @contextmanager
@@ -81,6 +84,13 @@ class LocalFunctions:
     def listing(self) -> Listing:
         """The functions as the tools of an upstream."""
         return Listing(tuple(map(_build_tool, self._all.values())), None, "", "this program")
+
+
+def _is_redefinition(function: Callable[..., Any], earlier: Callable[..., Any]) -> bool:
+    """Whether both functions have the same place in a module; functions within functions have none."""
+    if not (inspect.isfunction(function) and inspect.isfunction(earlier)) or "<" in function.__qualname__:
+        return False
+    return (function.__module__, function.__qualname__) == (earlier.__module__, earlier.__qualname__)
 
 
 class LocalUpstream:
