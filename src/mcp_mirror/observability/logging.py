@@ -32,7 +32,8 @@ _CREDENTIALS: Final = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {HIDDEN}"),
     (re.compile(r"\bmcpm_[A-Za-z0-9_-]+"), HIDDEN),
     (re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@'\"]+@"), rf"\1{HIDDEN}@"),
-    (re.compile(r"(\bhttps?://[^\s?'\"]+)\?[^\s'\"]+"), rf"\1?{HIDDEN}"),
+    # URLs without a query match too: otherwise each address in a long word would be searched to the end of the word.
+    (re.compile(r"(\bhttps?://[^\s?'\"]+)(?:(\?)[^\s'\"]+)?"), lambda url: url[1] + (f"?{HIDDEN}" if url[2] else "")),
 )
 """Patterns of credentials; in URLs, user information and queries."""
 
