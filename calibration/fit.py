@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from counts import TOKENIZERS
-from mcp_mirror.tokens.costs import UNIT, Margin, Rule, Table, lanes, with_sum
+from mcp_mirror.tokens.costs import UNIT, Margin, Rule, Table, lanes, split_rare, with_sum
 from mcp_mirror.tokens.estimate import classify_piece, count_joints, split
 from mcp_mirror.tokens.lexicon import build_lexicon
 from measure import JOINING, measured, measured_parts
@@ -76,7 +76,8 @@ class Ground:
         rows = map(with_sum, units.astype(int).tolist())
         each = () if joints is None else tuple(tuple(float(f"{x:.4g}") for x in row) for row in joints)
         costs = dict(zip(self.entries, rows, strict=True))
-        return Table(TOKENIZERS, tuple(margins), rules, self.unknown, costs, build_lexicon(self.parts), each)
+        lexicons = build_lexicon(costs), build_lexicon(self.parts)
+        return Table(TOKENIZERS, tuple(margins), rules, self.unknown, *lexicons, each)
 
 
 def measure_ground() -> Ground:
@@ -211,7 +212,8 @@ def features_of(ground: Ground, table: Table, texts: Sequence[Text]) -> Features
                     single[row, column[piece]] = times
                 continue
             if piece not in guessed:
-                guessed[piece] = tuple(np.array(lanes(packed, width)) / UNIT for packed in table.guess(piece))
+                parts = [[lanes(packed, width) for packed in table.guess(part)] for part in split_rare(piece)]
+                guessed[piece] = tuple(np.sum(parts, axis=0) / UNIT)
             cost, spread = guessed[piece]
             rare[row, named[piece]] += times * cost
             variance[row] += times * times * spread

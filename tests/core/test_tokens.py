@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.tokens import PROVIDERS, TokenProvider, estimate_tokens, upper_estimator
+from mcp_mirror.tokens import PROVIDERS, TokenProvider, estimate_tokens, expected_estimator, upper_estimator
 from mcp_mirror.tokens.costs import classify_piece, decode_table, encode_table, split, table
 from mcp_mirror.tokens.messages import IMAGE_TOKENS, MEDIUM_TOKENS
 from texts import KINDS, texts
@@ -324,11 +324,41 @@ def test_an_estimator_tells_what_the_estimate_of_its_provider_is(provider: Token
     assert upper_estimator(provider)(PROSE.encode()) == estimate_tokens(PROSE, provider)
 
 
+def random_words(size: int) -> str:
+    return base64.b64encode(chance.randbytes(size * 3 // 4)).decode()
+
+
+@pytest.mark.parametrize("kind", ["words", "run"])
+def test_very_many_different_rare_words_cost_what_few_do(kind: str) -> None:
+    text = random_words(30_000) if kind == "words" else "".join(chance.choices("ACGT", k=30_000))
+    for provider in PROVIDERS:
+        few = sum(expected_estimator(provider)(text[at : at + 1_500].encode()) for at in range(0, 30_000, 1_500))
+        assert 0.95 * few < expected_estimator(provider)(text.encode()) < 1.05 * few
+        assert estimate_tokens(text, provider) > few
+
+
+def test_very_many_different_rare_words_take_little_longer_than_few() -> None:
+    def measure(size: int) -> float:
+        began = time.process_time()
+        estimate_tokens(random_words(size))
+        return time.process_time() - began
+
+    measure(30_000)
+    assert min(measure(30_000) for _ in range(5)) < 6 * min(measure(3_000) for _ in range(5))
+
+
+def test_a_long_run_of_letters_is_not_kept_in_memory() -> None:
+    run = "ACGT" * 7_500
+    before = sys.getrefcount(run)
+    estimate_tokens(run)
+    assert sys.getrefcount(run) == before
+
+
 def test_the_first_estimate_needs_little_time_and_memory() -> None:
     script = (
         "import time, tracemalloc; from mcp_mirror.tokens import estimate_tokens\n"
         "began = time.process_time(); estimate_tokens('one'); print(time.process_time() - began)\n"
-        "from mcp_mirror.tokens.costs import costs, table; costs.cache_clear(); table.cache_clear()\n"
+        "from mcp_mirror.tokens.costs import table; table.cache_clear()\n"
         "tracemalloc.start(); estimate_tokens('two words'); print(tracemalloc.get_traced_memory()[1])"
     )
     seconds, size = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout.split()

@@ -16,7 +16,7 @@ from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
 
-from mcp_mirror.tokens.lexicon import Data, Known, Lexicon, pack_lexicon
+from mcp_mirror.tokens.lexicon import Data, Lexicon, pack_lexicon
 
 _CASED: Final = "A-Za-z\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u03ff\u0400-\u052f\u1e00-\u1fff"
 """Letters of scripts with capitals. A run of them is one piece, since only some tokenizers split it at capitals."""
@@ -168,6 +168,10 @@ _LIST: Final = 16
 """Number of one-character parts above which a piece counts as a list of signs rather than a word."""
 _AT_ONCE: Final = 24
 """Characters that a rule covers; a longer piece is split."""
+_NEVER: Final = 1 << 16 * LANE
+"""A cost above all others."""
+_KEPT: Final = 1 << 14
+"""Pieces without a measured cost about which something is cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,27 +217,28 @@ class Table:
     """By class of pieces: one rule per tokenizer."""
     unknown: Mapping[str, int] = field(repr=False)
     """By class: the packed cost of a character that is not a known part."""
-    costs: Mapping[str, int] = field(repr=False)
+    costs: Lexicon = field(repr=False)
     """By piece: the units of each tokenizer in lanes, and above them their sum."""
     parts: Lexicon = field(repr=False)
     """By part of a piece: the same."""
     joints: tuple[tuple[float, ...], ...] = ()
     """By tokenizer: tokens for each joint (`pieces.count_joints`); empty if all are 0."""
+    _sums: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
+    """Recent results of `_sum_least`."""
 
-    def guess(self, piece: str) -> tuple[int, int]:
-        """Units of a piece without a measured cost, and their variance in 1 / `UNIT` square tokens; in lanes.
+    def guess(self, part: "RarePart") -> tuple[int, int]:
+        """Units of a part, and their variance in 1 / `UNIT` square tokens; in lanes.
 
-        A long run of letters that is not a word, such as a gene sequence, costs the sum of its parts.
+        In a run of letters, a part costs the sum of its own parts.
         """
         cost = spread = 0
-        is_run = len(piece) > _AT_ONCE and piece.isascii()
-        for start in range(0, len(piece), _AT_ONCE):
-            part = piece[start : start + _AT_ONCE]
-            packed, count = self.sum_parts(part)
-            for at, rule in enumerate(self.rules[classify_piece(part)]):
-                units = lane(packed, at) if is_run else rule.cost(lane(packed, at), count, len(part))
-                cost += units << LANE * at
-                spread += round(units * rule.spread) << LANE * at
+        packed, count = self.sum_parts(part.text)
+        for at, rule in enumerate(self.rules[classify_piece(part.text)]):
+            units = lane(packed, at)
+            if not part.is_run:
+                units = rule.cost(units, count, len(part.text))
+            cost += units << LANE * at
+            spread += round(units * rule.spread) << LANE * at
         return cost, spread
 
     def sum_parts(self, piece: str) -> tuple[int, int]:
@@ -241,26 +246,32 @@ class Table:
         words = split_camel_case(piece) if piece.isascii() and not piece.islower() else [piece]
         if len(words) == 1:
             return self._sum_least(piece)
-        own = [self.costs.get(word) for word in words]
+        own = [self.costs.known[word] for word in words]
         each = [(cost, 1) if cost else self._sum_least(word) for word, cost in zip(words, own, strict=True)]
         return sum(cost for cost, _ in each), sum(count for _, count in each)
 
     def _sum_least(self, piece: str) -> tuple[int, int]:
         """The packed costs and the number of the known parts that make up a piece at the lowest total cost."""
-        longest = _LONGEST if piece[-1].isalnum() else _AT_ONCE
-        groups = [self.parts.starting_with(piece[start : start + 2]) for start in range(len(piece) - 1)]
-        best, counts = [0], [0]
-        for end in range(1, len(piece) + 1):
-            start = end - 1
-            least = best[start] + (self.parts.known[piece[start]] or self._cost_of_unknown(piece[start]))
-            count = counts[start]
-            for start in range(max(end - longest, 0), end - 1):
-                part = groups[start].get(piece[start:end])
-                if part and best[start] + part < least:
-                    least, count = best[start] + part, counts[start]
-            best.append(least)
-            counts.append(count + 1)
-        return best[-1], counts[-1]
+        if (found := self._sums.get(piece)) is not None:
+            return found
+        size, longest = len(piece), _LONGEST if piece[-1].isalnum() else _AT_ONCE
+        best, counts = [0, *[_NEVER] * size], [0] * (size + 1)
+        for start in range(size):
+            cost, count = best[start], counts[start] + 1
+            single = cost + (self.parts.known[piece[start]] or self._cost_of_unknown(piece[start]))
+            if single <= best[start + 1]:
+                best[start + 1], counts[start + 1] = single, count
+            group = self.parts.continuations(piece[start : start + 2])
+            for end in range(start + 2, min(start + longest, size) + 1):
+                part = group.get(piece[start:end])
+                if part is None:
+                    break
+                if part and cost + part < best[end]:
+                    best[end], counts[end] = cost + part, count
+        if len(self._sums) >= _KEPT:
+            self._sums.clear()
+        found = self._sums[piece] = best[-1], counts[-1]
+        return found
 
     def _cost_of_unknown(self, character: str) -> int:
         """The packed cost of an unknown character: that of its class, else one token per byte."""
@@ -348,19 +359,31 @@ class _Rows:
         return int.from_bytes(self.data[at : at + self.size], "little")
 
 
+class RarePart(NamedTuple):
+    """A part, of at most 24 characters, of a piece without a measured cost."""
+
+    text: str
+    named: str = ""
+    """The class of the piece; empty: that of the part, which is the whole piece."""
+    is_run: bool = False
+    """The piece is a long run of letters that is not a word, such as a gene sequence."""
+
+
+def split_rare(piece: str) -> list[RarePart]:
+    """The parts of a piece without a measured cost; their costs add up to its cost."""
+    if len(piece) <= _AT_ONCE:
+        return [RarePart(piece)]
+    named, is_run = classify_piece(piece), piece.isascii()
+    return [RarePart(piece[start : start + _AT_ONCE], named, is_run) for start in range(0, len(piece), _AT_ONCE)]
+
+
 class Guess(NamedTuple):
-    """The cost of a piece without a measured cost, in lanes: units and their variance (`Table.guess`)."""
+    """The cost of a part of a piece without a measured cost, in lanes: units and their variance (`Table.guess`)."""
 
     units: int
     variance: int
     named: str
     """The class of the piece."""
-
-
-@cache
-def costs() -> Known:
-    """Units of the package's pieces in lanes; 0 for a piece without a measured cost."""
-    return Known(table().costs)
 
 
 @cache
@@ -370,7 +393,7 @@ def table() -> Table:
         return decode_table(mmap(file.fileno(), 0, access=ACCESS_READ))
 
 
-@lru_cache(maxsize=1 << 14)
-def guess(piece: str) -> Guess:
-    """The estimated cost of a piece by the package's table; recent pieces are cached, since rare words recur."""
-    return Guess(*table().guess(piece), classify_piece(piece))
+@lru_cache(maxsize=_KEPT)
+def guess(part: RarePart) -> Guess:
+    """The estimated cost of a part by the package's table; recent parts are cached, since rare words recur."""
+    return Guess(*table().guess(part), part.named or classify_piece(part.text))

@@ -1,24 +1,35 @@
 """An upper bound for the tokens of a text, from the whole text or from samples.
 
-A text of up to 32 KiB is examined whole. A larger text is sampled by windows: one in each of equally sized strata, at
-a different position in each so that nothing periodic escapes; four times as many if the deviation between neighbours
-is large. A window contains the words that begin in it, so that no word is cut. The bound covers texts that vary in
-runs, as texts do; a text arranged to hide its dense parts from the windows can exceed it.
+A text of up to 32 KiB is examined whole; of its rare words, if it has very many different ones, a sample. A larger
+text is sampled by windows: one in each of equally sized strata, at a different position in each so that nothing
+periodic escapes; four times as many if the deviation between neighbours is large. A window contains the words that
+begin in it, so that no word is cut. The bound covers texts that vary in runs, as texts do; a text arranged to hide its
+dense parts from the windows or the sample can exceed it.
 """
 
 import codecs
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import compress, pairwise
+from itertools import chain, compress, pairwise
 from operator import not_
 from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.tokens.costs import LANE, UNIT, Margin, costs, count_joints, guess, lane, split, table
+from mcp_mirror.tokens.costs import (
+    LANE,
+    UNIT,
+    Margin,
+    RarePart,
+    count_joints,
+    guess,
+    lane,
+    split,
+    split_rare,
+    table,
+)
 from mcp_mirror.types import Buffer
 
 _MAX_WHOLE: Final = 1 << 15
@@ -30,6 +41,8 @@ _READ_SIZE: Final = 1 + _WINDOW + _EDGE_SEARCH
 """Characters read for a window, including the one before it, which shows whether a space is the first."""
 _FEW_WINDOWS: Final = 64
 _MANY_WINDOWS: Final = 256
+_MAX_RARE: Final = 3_000
+"""Characters of pieces without a measured cost that are examined, equal ones once: a thousand takes 3 ms."""
 _MAX_ERROR_SHARE: Final = 0.05
 """Maximum standard error of few windows as a share of the estimate."""
 _SAMPLED_DEVIATIONS: Final = 3.5
@@ -99,7 +112,7 @@ def _measure(text: str | Buffer, tokenizers: _Tokenizers) -> list[Expected]:
         return _measure_whole(_decode(text), tokenizers)
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
         windows, sizes = zip(
-            *(_read_window(text, start) for start in _choose_window_starts(len(text), count)), strict=True
+            *(_read_window(text, start) for start in _choose_places(len(text), count, _READ_SIZE)), strict=True
         )
         each = _expect(windows, sizes, tokenizers, len(text) / sum(sizes))
         if all(one.sampling <= _MAX_ERROR_SHARE * one.tokens for one in each):
@@ -111,60 +124,90 @@ def _decode(text: str | Buffer) -> str:
     return text if isinstance(text, str) else bytes(text).decode(errors="replace")
 
 
-@dataclass(slots=True)
-class _RarePieces:
-    """Collects rare pieces."""
+class _Costs:
+    """The costs of the pieces of texts. If they have very many rare parts, a sample of these is examined."""
 
-    pieces: list[str] = field(default_factory=list)
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._known: list[int] = []
+        """By text: the cost of its pieces with a measured cost, in lanes."""
+        rare: list[list[str]] = []
+        """By text: its other pieces."""
+        for text in texts:
+            pieces = split(text)
+            costs = list(map(table().costs.known.__getitem__, pieces))
+            self._known.append(sum(costs))
+            rare.append(list(compress(pieces, map(not_, costs))) if 0 in costs else [])
+        self._times: Counter[RarePart] = Counter()
+        self._squares: Counter[RarePart] = Counter()
+        """The errors of n occurrences of a rare piece are equal, so its variance counts n squared times."""
+        for piece, times in Counter(chain.from_iterable(rare)).items():
+            for part in split_rare(piece):
+                self._times[part] += times
+                self._squares[part] += times * times
+        parts = list(self._times)
+        characters = sum(len(part.text) for part in parts)
+        if characters > _MAX_RARE:
+            parts = [parts[at] for at in _choose_places(len(parts), len(parts) * _MAX_RARE // characters)]
+        self._guesses = {part: guess(part) for part in parts}
+        examined = sum(self._times[part] * len(part.text) for part in self._guesses)
+        self._scale = sum(len(piece) for pieces in rare for piece in pieces) / examined if examined else 1.0
+        self._rare = [self._sum_examined(pieces) for pieces in rare]
+        """By text: the cost of its examined parts, in lanes."""
 
-    def add(self, pieces: Iterable[str]) -> int:
-        """Add pieces and return their cost in lanes."""
-        start = len(self.pieces)
-        self.pieces += pieces
-        return sum(guess(piece).units for piece in self.pieces[start:])
+    def _sum_examined(self, pieces: Iterable[str]) -> int:
+        parts = (part for piece in pieces for part in split_rare(piece))
+        return sum(self._guesses[part].units for part in parts if part in self._guesses)
+
+    def units(self, one: _Tokenizer) -> list[float]:
+        """The cost of each text."""
+        shift, scale = one.shift, self._scale
+        return [
+            (known >> shift & _LANE_MASK) + scale * (rare >> shift & _LANE_MASK)
+            for known, rare in zip(self._known, self._rare, strict=True)
+        ]
 
     def variances(self, tokenizers: Sequence[_Tokenizer]) -> list[float]:
-        """The variance of each tokenizer's tokens: of single pieces, and of all pieces of a class together.
-
-        The errors of n occurrences of a rare piece are equal, so its variance counts n squared times.
-        """
-        if not self.pieces:
-            return [0.0] * len(tokenizers)
+        """The variance of each tokenizer's tokens: of single pieces, and of all pieces of a class together."""
         costs: dict[str, int] = {}
         spread = 0
-        for piece, times in Counter(self.pieces).items():
-            guessed = guess(piece)
-            costs[guessed.named] = costs.get(guessed.named, 0) + times * guessed.units
-            spread += times * times * guessed.variance
+        for part, guessed in self._guesses.items():
+            costs[guessed.named] = costs.get(guessed.named, 0) + self._times[part] * guessed.units
+            spread += self._squares[part] * guessed.variance
         by_class = [(table().rules[named], cost) for named, cost in costs.items()]
+        unit = self._scale / UNIT
         return [
-            lane(spread, one.at) / UNIT
-            + sum((rules[one.at].doubt * lane(cost, one.at) / UNIT) ** 2 for rules, cost in by_class)
+            lane(spread, one.at) * unit
+            + sum((rules[one.at].doubt * lane(cost, one.at) * unit) ** 2 for rules, cost in by_class)
             for one in tokenizers
         ]
 
+    def compute_sampling_error(self, one: _Tokenizer) -> float:
+        """The standard error, in tokens, of a sample of the rare parts; 0 if all are examined.
 
-def _count_units(text: str, rare: _RarePieces) -> int:
-    """The total cost of the pieces in lanes; rare pieces are also collected."""
-    pieces = split(text)
-    known = list(map(costs().__getitem__, pieces))
-    total = sum(known)
-    return total + rare.add(compress(pieces, map(not_, known))) if 0 in known else total
+        The estimate is in proportion to the characters (Cochran, Sampling Techniques, section 6.4).
+        """
+        if self._scale == 1:
+            return 0.0
+        units = [self._times[part] * lane(guessed.units, one.at) for part, guessed in self._guesses.items()]
+        sizes = [self._times[part] * len(part.text) for part in self._guesses]
+        density = sum(units) / sum(sizes)
+        squares = sum((cost - density * size) ** 2 for cost, size in zip(units, sizes, strict=True))
+        return math.sqrt(squares * self._scale * (self._scale - 1) * len(units) / (len(units) - 1)) / UNIT
 
 
 def _measure_whole(text: str, tokenizers: _Tokenizers) -> list[Expected]:
     """Expected tokens, by tokenizer, of a text that is examined whole: pieces and joints."""
-    rare = _RarePieces()
-    tokens = _count_tokens(_count_units(text, rare), count_joints(text), tokenizers)
+    costs, each = _Costs((text,)), tokenizers.each
+    tokens = _count_tokens([sum(costs.units(one)) for one in each], count_joints(text), tokenizers)
     return [
-        Expected(number, variance, 0.0)
-        for number, variance in zip(tokens, rare.variances(tokenizers.each), strict=True)
+        Expected(number, variance, costs.compute_sampling_error(one))
+        for one, number, variance in zip(each, tokens, costs.variances(each), strict=True)
     ]
 
 
-def _count_tokens(units: int, joints: Sequence[int], tokenizers: _Tokenizers) -> list[float]:
-    """The expected tokens, by tokenizer, of pieces, whose costs are given in lanes, and of the joints between them."""
-    totals = [(units >> one.shift & _LANE_MASK) / UNIT for one in tokenizers.each]
+def _count_tokens(units: Sequence[float], joints: Sequence[int], tokenizers: _Tokenizers) -> list[float]:
+    """The expected tokens, by tokenizer, of pieces, whose costs are given, and of the joints between them."""
+    totals = [cost / UNIT for cost in units]
     for count, tokens in zip(joints, tokenizers.joints, strict=False):  # none, if all tokens are 0
         if count:  # a short text has few kinds of joints
             totals = [total + count * each for total, each in zip(totals, tokens, strict=True)]
@@ -173,14 +216,14 @@ def _count_tokens(units: int, joints: Sequence[int], tokenizers: _Tokenizers) ->
 
 def _expect(windows: Sequence[str], sizes: Sequence[int], tokenizers: _Tokenizers, scale: float) -> list[Expected]:
     """Expected tokens, by tokenizer, of a text `scale` times as long as its windows."""
-    rare = _RarePieces()
-    each = [_count_units(window, rare) for window in windows]
-    units, joints = sum(each), count_joints("".join(windows))
+    costs, each = _Costs(windows), tokenizers.each
+    units = [costs.units(one) for one in each]
+    whole_tokens = _count_tokens(list(map(sum, units)), count_joints("".join(windows)), tokenizers)
     found = []
-    whole_tokens = _count_tokens(units, joints, tokenizers)
-    for one, whole, variance in zip(tokenizers.each, whole_tokens, rare.variances(tokenizers.each), strict=True):
-        tokens = [lane(total, one.at) / UNIT for total in each]
-        found.append(Expected(whole * scale, variance * scale * scale, _compute_standard_error(tokens, sizes) * scale))
+    for one, whole, variance, own in zip(each, whole_tokens, costs.variances(each), units, strict=True):
+        tokens = [cost / UNIT for cost in own]
+        error = math.hypot(_compute_standard_error(tokens, sizes), costs.compute_sampling_error(one))
+        found.append(Expected(whole * scale, variance * scale * scale, error * scale))
     return found
 
 
@@ -210,13 +253,13 @@ def _add_margins(each: Sequence[Expected], tokenizers: Sequence[_Tokenizer]) -> 
     )
 
 
-def _choose_window_starts(size: int, count: int) -> Iterator[int]:
-    """The starts of `count` windows, each at a different offset in its stratum.
+def _choose_places(size: int, count: int, length: int = 0) -> Iterator[int]:
+    """The starts of `count` samples of a length, each at a different offset in its stratum.
 
     Offsets grow quadratically: linear ones would hit the same column of a table with a certain width in every stratum.
     """
     stratum = size / count
-    return (int(at * stratum + (at * at * _GOLDEN % 1) * (stratum - _READ_SIZE)) for at in range(count))
+    return (int(at * stratum + (at * at * _GOLDEN % 1) * (stratum - length)) for at in range(count))
 
 
 def _read_window(text: str | Buffer, start: int) -> tuple[str, int]:

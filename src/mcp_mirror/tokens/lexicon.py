@@ -16,6 +16,8 @@ _BLOCK: Final = 512
 """Bytes of names after which the next block begins."""
 _KEPT: Final = 1 << 15
 """Names whose numbers are cached."""
+_LONGEST_KEPT: Final = 128
+"""Characters of the longest of these names: a run of letters may have thousands."""
 _KEPT_PREFIXES: Final = 1 << 16
 """Prefixes whose names are cached."""
 _HEAD: Final = Struct("<4I")
@@ -75,15 +77,19 @@ class Lexicon(Mapping[str, int]):
         self.known: Known = Known(self)
 
     def __getitem__(self, name: str) -> int:
+        if (number := self.find(name)) is None:
+            raise KeyError(name)
+        return number
+
+    def find(self, name: str) -> int | None:
+        """The number of a name; None for an unknown name, which is frequent."""
         raw = name.encode(errors="surrogatepass")
         block = bisect_right(self._firsts, raw) - 1
         if block < 0 or b"\0" in raw:
-            raise KeyError(name)
+            return None
         names, before = self._read_block(block, block + 1)
         at = names.find(b"\0" + raw + b"\0")
-        if at < 0:
-            raise KeyError(name)
-        return self._read_number(before + names.count(b"\0", 0, at))
+        return self._read_number(before + names.count(b"\0", 0, at)) if at >= 0 else None
 
     def __iter__(self) -> Iterator[str]:
         return (name.decode() for name in self._read_block(0, len(self._firsts))[0][1:-1].split(b"\0") if name)
@@ -91,12 +97,16 @@ class Lexicon(Mapping[str, int]):
     def __len__(self) -> int:
         return self._size
 
-    def starting_with(self, prefix: str) -> Mapping[str, int]:
-        """All names with this prefix, which is not empty; recent results are cached."""
+    def continuations(self, prefix: str) -> Mapping[str, int]:
+        """All names with this prefix, which is not empty, and their other beginnings with 0; recent ones are cached."""
         if (group := self._groups.get(prefix)) is None:
             if len(self._groups) >= _KEPT_PREFIXES:
                 self._groups.clear()
-            group = self._groups[prefix] = dict(self._read_group(prefix.encode(errors="surrogatepass")))
+            group = {}
+            for name, number in self._read_group(prefix.encode(errors="surrogatepass")):
+                group |= {name[:end]: 0 for end in range(len(prefix), len(name)) if name[:end] not in group}
+                group[name] = number
+            self._groups[prefix] = group  # complete: other threads read it
         return group
 
     def _read_group(self, raw: bytes) -> Iterator[tuple[str, int]]:
@@ -132,14 +142,16 @@ def build_lexicon(numbers: Mapping[str, int]) -> Lexicon:
 
 
 class Known(dict[str, int]):
-    """A cache of a mapping's numbers; 0 for a missing name."""
+    """A cache of a lexicon's numbers; 0 for a missing name."""
 
-    def __init__(self, source: Mapping[str, int]) -> None:
+    def __init__(self, source: Lexicon) -> None:
         super().__init__()
         self._source = source
 
     def __missing__(self, name: str) -> int:
-        if len(self) >= _KEPT:
-            self.clear()
-        number = self[name] = self._source.get(name, 0)
+        number = self._source.find(name) or 0
+        if len(name) <= _LONGEST_KEPT:
+            if len(self) >= _KEPT:
+                self.clear()
+            self[name] = number
         return number
