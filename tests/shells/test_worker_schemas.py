@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -56,6 +57,16 @@ async def test_tools_are_examined_in_the_order_of_the_listing(workers: SchemaWor
     assert [one.check is None for one in found[:3]] == [False, True, True]
     assert [one.schema_error is None for one in found[:2]] == [True, True]
     assert str(found[2].schema_error).startswith("its input schema is not valid")
+
+
+async def test_a_definition_of_many_megabytes_takes_no_time(workers: SchemaWorkers) -> None:
+    named = json.dumps(tool("named", {"x": "\n" * 10_000_000})).encode()
+    unnamed = b'{"description":"' + b"\\n" * 10_000_000 + b'","name":"last"}'
+    began = time.thread_time()
+    found = await workers.examine(POLICY, [named, unnamed])
+    assert time.thread_time() - began < 0.02
+    assert [one.name for one in found] == ["named", ""]
+    assert all("`limits.max_tool_bytes`" in str(one.rejection) for one in found)
 
 
 async def test_a_known_definition_is_not_examined_again(workers: SchemaWorkers) -> None:

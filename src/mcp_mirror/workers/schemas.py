@@ -6,6 +6,7 @@ If validation takes longer than its deadline, the upstream validates the argumen
 import hashlib
 import json
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,10 @@ _TOOL_CONTAINERS: Final = 30_000
 """Objects and arrays in one definition."""
 _LISTING_CONTAINERS: Final = 500_000
 """Objects and arrays in all definitions of one listing."""
+_PARSED_BYTES: Final = 1 << 20
+"""Bytes of a definition over `limits.max_tool_bytes` whose name the event loop may look for."""
+_HEAD_BYTES: Final = 1 << 12
+_NAME_FIRST: Final = re.compile(rb'\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*+"')
 _KNOWN_BYTES: Final = 64 << 20
 """Bytes of definitions in the cache of examined tools."""
 
@@ -105,8 +110,9 @@ class SchemaWorkers:
             await listing.pause()
             if listing.served > policy.bounds.max_tools:
                 break
-            key = listing.build_key(item)
-            one = self._recall(key) or listing.reject_unexamined(item) or await self._examine(listing, item, key)
+            if (one := listing.reject_large(item)) is None:
+                key = listing.build_key(item)
+                one = self._recall(key) or listing.reject_unexamined(item) or await self._examine(listing, item, key)
             listing.served += not one.rejection
             found.append(one)
         return tuple(found)
@@ -215,15 +221,22 @@ class _Listing:
         limits = f"{bounds.max_tool_bytes} {bounds.max_name_bytes} {bounds.max_schema_depth}"
         return hashlib.sha256(item).digest() + limits.encode()
 
+    def reject_large(self, item: Buffer) -> InspectedTool | None:
+        """A tool over `limits.max_tool_bytes`, over 1 MiB only with a name that is first; None for any other tool."""
+        bounds = self.policy.bounds
+        if len(item) <= bounds.max_tool_bytes:
+            return None
+        size = f"its definition has {len(item):,} bytes; `limits.max_tool_bytes` is {bounds.max_tool_bytes:,}"
+        if len(item) > _PARSED_BYTES:
+            named = _NAME_FIRST.match(item[:_HEAD_BYTES])
+            item = named[0] + b"}" if named else b""
+        return replace(self.without_examination(item), rejection=size)
+
     def reject_unexamined(self, item: Buffer) -> InspectedTool | None:
         """A tool that is over a limit or that the policy does not admit, with only its name; None for any other tool.
 
         The result depends on the other tools of the listing and on the policy, so it is not remembered.
         """
-        bounds = self.policy.bounds
-        if len(item) > bounds.max_tool_bytes:
-            size = f"its definition has {len(item):,} bytes; `limits.max_tool_bytes` is {bounds.max_tool_bytes:,}"
-            return replace(self.without_examination(item), rejection=size)
         text = bytes(item)
         containers = text.count(b"{") + text.count(b"[")
         self.containers += containers
