@@ -1,10 +1,8 @@
 """One tool call as the stages see it, how it ended, and the state of the gateway that answers it."""
 
-import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
@@ -29,25 +27,6 @@ CANCELLED: Final = "cancelled"
 """The outcome of a cancelled call."""
 _DEFAULTS: Final = Config()
 _NO_TOOLS: Final = Catalog({}, frozenset())
-
-
-class _CallIds:
-    """Numbers calls. The first half of an id is that of the process, which other workers and replicas do not use."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def __call__(self) -> str:
-        return f"{self._process}{next(self._numbers):08x}"
-
-    def renew(self) -> None:
-        """Begin with a new first half, in a new process."""
-        self._process, self._numbers = token_hex(4), count(1)
-
-
-_next_id: Final = _CallIds()
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_next_id.renew)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +73,7 @@ class Call:
     """State that the client returns with its answers, if the upstream requires input."""
     script: ScriptOrigin | None = None
     """Set if a script made the call: the model does not see the reply, and the script's values count as arguments."""
-    id: str = field(default_factory=_next_id)
+    id: str = field(default_factory=partial(token_hex, 8))
     """The correlation id in the audit log."""
     trace: CallTrace = field(default_factory=CallTrace, compare=False)
     """Facts about the call for the audit log, the log and the usage counts."""

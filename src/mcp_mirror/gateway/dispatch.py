@@ -196,9 +196,8 @@ class Dispatcher:
         found = await self._find_pointers(call, entry, catalog) if entry.is_twin else ()
         if not found:
             return _Inputs((), _NO_VALUES, made, preview)
-        services = self._services
         guard = self._build_guard(call)
-        loader = ArgumentLoader(services.writer.store, services.scanner, guard, services.writer.notices)
+        loader = ArgumentLoader(self._services.writer, self._services.scanner, guard)
         known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
         values = await loader.load(found, known)

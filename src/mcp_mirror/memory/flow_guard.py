@@ -9,13 +9,13 @@ import msgspec
 
 from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved
 from mcp_mirror.errors import FlowError
-from mcp_mirror.memory.recent_notices import RecentNotices
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
+from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
 from mcp_mirror.paths import MemoryPath
 from mcp_mirror.security.flows import Flows, Refusal, describe_place, format_labels
 from mcp_mirror.settings.labels import FILES, MODEL, Labels
-from mcp_mirror.stores.base import Store, Tombstone
+from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.types import Descriptor
 from mcp_mirror.workers.frames import FrameScanner
 
@@ -139,16 +139,15 @@ def describe_labels(labels: Labels) -> str:
 class ArgumentLoader:
     """Loads the stored values that pointers in the arguments of a call name."""
 
-    store: Store
+    writer: ValueWriter
     scanner: FrameScanner
     guard: FlowGuard
-    notices: RecentNotices
 
     async def describe(self, found: tuple[Pointer | EscapedPath, ...]) -> Descriptions:
         """Return the descriptors and tombstones of the values that pointers name, without reading the values."""
         paths = (self._path_of(one) for one in found if isinstance(one, Pointer))
         bases = dict.fromkeys(path.base for path in paths if path)
-        described = {base: await self.store.describe(self.guard.namespace, base) for base in bases}
+        described = {base: await self.writer.store.describe(self.guard.namespace, base) for base in bases}
         return {base: one for base, one in described.items() if one is not None}
 
     async def load(self, found: tuple[Pointer | EscapedPath, ...], described: Descriptions) -> dict[Pointer, Resolved]:
@@ -173,7 +172,7 @@ class ArgumentLoader:
                 values[pointer] = Resolved(path, blob, kind, found_value.preview, found_value.file)
                 producers[path] = found_value.producer
             elif pointer.is_known:
-                raise await unknown_path_error(self.store, self.guard.namespace, pointer.text)
+                raise await unknown_path_error(self.writer.store, self.guard.namespace, pointer.text)
         for path, producer in producers.items():
             self.guard.trace.add_input(path, producer)
         return values
@@ -184,8 +183,8 @@ class ArgumentLoader:
             return None
         flows, namespace = self.guard.flows, self.guard.namespace
         include_content = isinstance(known, Tombstone) or flows.may_show(flows.read_labels(known))
-        return await look_up(self.store, self.scanner, namespace, path, known, include_content=include_content)
+        return await look_up(self.writer.store, self.scanner, namespace, path, known, include_content=include_content)
 
     def _path_of(self, pointer: Pointer) -> MemoryPath | None:
         """The path of a pointer, also of a notice that was pasted without its path."""
-        return pointer.path or self.notices.find(self.guard.namespace, pointer.text)
+        return pointer.path or self.writer.notices.find(self.guard.namespace, pointer.text)

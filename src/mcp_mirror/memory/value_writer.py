@@ -1,4 +1,4 @@
-"""Stores captured values with their descriptors."""
+"""Stores captured values with their descriptors, and remembers the texts of their notices."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,14 +11,39 @@ from mcp_mirror.core.capture import Captured, CaptureRules, capture
 from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import StoreError
-from mcp_mirror.memory.recent_notices import RecentNotices
+from mcp_mirror.paths import MemoryPath, find_copied_notice, is_pathless_notice
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.types import Descriptor, Draft, Provenance
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
+_MAX_REMEMBERED: Final = 256
+"""Notices of all principals together; each has less than 2 KB."""
 _STORE_ALL: Final = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RecentNotices:
+    """The newest notices of this process that begin with a path: models paste a notice without its first line."""
+
+    _texts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Namespace, and text below the path, by base."""
+
+    def add(self, namespace: str, notice: str, base: str) -> None:
+        """Remember a notice that begins with the path of its value; ignore other notices."""
+        text = notice.partition("\n")[2]
+        if is_pathless_notice(text):
+            self._texts[base] = (namespace, text)
+            if len(self._texts) > _MAX_REMEMBERED:
+                del self._texts[next(iter(self._texts))]
+
+    def find(self, namespace: str, text: str) -> MemoryPath | None:
+        """Return the path of the notice of which a text is a copy without the path; None if that is uncertain."""
+        if not is_pathless_notice(text.strip()):
+            return None
+        base = find_copied_notice(text, {base: known for base, (own, known) in self._texts.items() if own == namespace})
+        return MemoryPath(base) if base else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import keyword
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -90,14 +91,11 @@ class Inputs:
     def files(self, budget: ValueBudget) -> Mapping[str, Callable[[], str]]:
         """Return the reader of each input as a file. Each use counts."""
 
-        def make_reader(one: Input) -> Callable[[], str]:
-            def read() -> str:
-                budget.take(len(one.blob))
-                return one.read_text()
+        def read(one: Input) -> str:
+            budget.take(len(one.blob))
+            return one.read_text()
 
-            return read
-
-        return {one.name: make_reader(one) for one in self.inputs}
+        return {one.name: partial(read, one) for one in self.inputs}
 
 
 def read_python_literal(blob: Buffer) -> bytes | None:
@@ -120,7 +118,7 @@ async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collec
     check_names(members)
     memory = call.memory
     guard = memory.guard(call.namespace, call.tool)
-    loader = ArgumentLoader(memory.store, memory.scanner, guard, memory.writer.notices)
+    loader = ArgumentLoader(memory.writer, memory.scanner, guard)
     inputs: list[Input] = []
     known: dict[str, Descriptor] = {}
     values: dict[Pointer, Resolved] = {}
