@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from mcp_mirror.server.connections import Connections, take_body
+from mcp_mirror.server.connections import Connections, find_connection
 from mcp_mirror.settings.limits import TrafficPolicy
 
 BOUND = 30.0
@@ -124,10 +124,12 @@ async def test_a_body_is_taken_only_if_it_is_complete() -> None:
     found: list[bytes | None] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        found.append(take_body(scope))
+        connection = find_connection(scope)
+        assert connection
+        found.append(connection.take_body())
         while found[-1] is None and (await receive())["more_body"]:
             pass
-        found.append(take_body(scope))
+        found.append(connection.take_body())
         await answer(start((b"content-length", b"0")), part(b""))(scope, receive, send)
 
     request = b"POST" + HEAD + b"content-length: 2\r\n\r\n"

@@ -30,12 +30,8 @@ if sys.platform != "win32":
 
 _logger = logging.getLogger(__name__)
 
-_ADMIT: Final = "admit_connection"
-"""The key in an ASGI scope's state of the function that marks the connection as admitted."""
-_TAKE: Final = "take_body"
-"""The key in an ASGI scope's state of the function that returns a body which has been received."""
-_WATCH: Final = "watch_disconnect"
-"""The key in an ASGI scope's state of the function that sets the callback for a disconnection."""
+_CONNECTION: Final = "mcp_mirror.connection"
+"""The key of the connection in the state of an ASGI scope."""
 _REFUSED_CONNECTIONS: Final = 64
 """Connections over the limit that get HTTP 503; the server closes further ones without a response."""
 _RESERVED_FILES: Final = 256
@@ -57,27 +53,10 @@ BACKLOG: Final = 128
 """Connections that the server accepts before it counts them; fewer than `_RESERVED_FILES`."""
 
 
-def admit_connection(scope: Scope) -> None:
-    """Mark the connection of a request as admitted, so that it is not pending any more."""
-    admit: Callable[[], None] | None = scope.get("state", {}).get(_ADMIT)
-    if admit:
-        admit()
-
-
-def take_body(scope: Scope) -> bytes | None:
-    """Return the body of a request if it has been received completely and not been read; else None.
-
-    This costs less than to receive it as an ASGI message within a timeout.
-    """
-    take: Callable[[], bytes | None] | None = scope.get("state", {}).get(_TAKE)
-    return take() if take else None
-
-
-def watch_disconnect(scope: Scope, callback: Callable[[], object] | None) -> None:
-    """Set the function that is called if the client disconnects before the response; None: no function."""
-    watch: Callable[[Callable[[], object] | None], None] | None = scope.get("state", {}).get(_WATCH)
-    if watch:
-        watch(callback)
+def find_connection(scope: Scope) -> "LimitedProtocol | None":
+    """Return the connection of a request; None if another server has received it."""
+    connection: LimitedProtocol | None = scope.get("state", {}).get(_CONNECTION)
+    return connection
 
 
 def _limit_connections(configured: int) -> int:
@@ -196,10 +175,11 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(**keys)
         self._requests = RequestParser(connections.policy.max_header_bytes)
         self._received = received
-        self._state = {**self.app_state, _ADMIT: self.admit, _TAKE: self.take_body, _WATCH: self.watch_disconnect}
+        self._state = {**self.app_state, _CONNECTION: self}
         self._on_disconnect: Callable[[], object] | None = None
         self.address = ""
         self.is_admitted = False
+        """Whether the gateway has admitted a request, so that the connection is not pending any more."""
         self._connections = connections
         self._deadline: SharedTimer | None = None
         """The timer that closes the connection; None while the server handles a request."""
@@ -337,16 +317,15 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self._update_limits()
 
-    def admit(self) -> None:
-        """Mark the connection as admitted."""
-        self.is_admitted = True
-
     def take_body(self) -> bytes | None:
-        """Return the body of the request if it is complete; see `take_body`."""
+        """Return the body of the request if it has been received completely and not been read; else None.
+
+        This costs less than to receive it as an ASGI message within a timeout.
+        """
         return self.cycle.take_body() if self.cycle is not None else None
 
     def watch_disconnect(self, callback: Callable[[], object] | None) -> None:
-        """Set the function that is called if the client disconnects; call it now if the client has disconnected."""
+        """Set the function that is called if the client disconnects, and call it if it has; None: no function."""
         self._on_disconnect = callback
         if callback is not None and self.transport.is_closing():
             callback()

@@ -33,7 +33,7 @@ from mcp_mirror.server.client_channel import (
     write_notification,
     write_request,
 )
-from mcp_mirror.server.connections import watch_disconnect
+from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Origin, write_response
 from mcp_mirror.server.http_exchange import BODY_FOLLOWS
 from mcp_mirror.server.sessions import HttpRequest, Sessions
@@ -269,18 +269,19 @@ class DirectHttp:
     ) -> Segments | types.ErrorData | None:
         """Return the outcome of a request; None if it was cancelled."""
         cancel, request_id = anyio.CancelScope(), coerce_request_id(opened.id)
-        if origin.session is None:
-            watch_disconnect(scope, cancel.cancel)
-        else:
+        connection = find_connection(scope) if origin.session is None else None
+        if connection:
+            connection.watch_disconnect(cancel.cancel)
+        if origin.session:
             origin.session.direct_requests[request_id] = cancel
         outcome: Segments | types.ErrorData | None = None
         try:
             with cancel:
                 outcome = await self._direct_path.answer(opened, origin, response)
         finally:
-            if origin.session is None:
-                watch_disconnect(scope, None)
-            elif origin.session.direct_requests.get(request_id) is cancel:
+            if connection:
+                connection.watch_disconnect(None)
+            if origin.session and origin.session.direct_requests.get(request_id) is cancel:
                 del origin.session.direct_requests[request_id]
         return None if cancel.cancel_called else outcome
 

@@ -20,7 +20,7 @@ from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message, recover_id
 from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
-from mcp_mirror.server.connections import admit_connection, take_body
+from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_http import DirectHttp, join_lines
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
@@ -142,7 +142,8 @@ class PayloadMiddleware:
             refusal = PlainTextResponse("The body must be application/json.", 400)
             await self._reject(refusal, scope, receive, send)
             return
-        admit_connection(scope)
+        if connection := find_connection(scope):
+            connection.is_admitted = True
         body = await self._receive(request, receive)
         if isinstance(body, JSONResponse):
             await self._reject(body, scope, receive, send)
@@ -233,7 +234,8 @@ class PayloadMiddleware:
         """
         collector = self._spool.collector()
         try:
-            if (body := take_body(scope)) is None:
+            connection = find_connection(scope)
+            if (body := connection.take_body() if connection else None) is None:
                 await self._collect(collector, receive)
             else:
                 collector.add(body)
