@@ -21,7 +21,7 @@ from mcp_mirror.callers import LOCAL, name_principal
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, format_duration, parse_age
 from mcp_mirror.cli.run import exit_with_error, load_store_config, print_note, reads_terminal, run_until_signal
-from mcp_mirror.core.preview import format_bytes, format_time
+from mcp_mirror.core.preview import format_bytes, format_count, format_time
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
@@ -228,11 +228,11 @@ def clear(
     async def run(values: _StoredValues) -> None:
         found = [one for one in await values.store.list(values.namespace) if one.created <= before]
         size = format_bytes(sum(one.size for one in found))
-        what = f"{_format_count(len(found))}, {size}, of {values.namespace}"
+        what = f"{format_count(len(found), 'value')}, {size}, of {values.namespace}"
         if found and not yes:
             _confirm(what)
         deleted = [await values.store.delete(values.namespace, one.base) for one in found]
-        print_note(f"Deleted {_format_count(sum(deleted))}.")
+        print_note(f"Deleted {format_count(sum(deleted), 'value')}.")
 
     _run((config, store), namespace, run)
 
@@ -257,10 +257,6 @@ async def _find_namespace(store: Store, given: str) -> str:
     namespaces = await store.namespaces()
     meant = [one for one in namespaces if name_principal(one) == given]
     return meant[0] if given not in namespaces and len(meant) == 1 else given
-
-
-def _format_count(values: int) -> str:
-    return f"{values:,} value{'' if values == 1 else 's'}"
 
 
 def _confirm(what: str) -> None:

@@ -19,8 +19,7 @@ from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_program, read_words
 from mcp_mirror.cli.install.started_program import end_programs, start_program
 from mcp_mirror.cli.install.starting import (
-    count_servers,
-    expand_environment,
+    build_environment,
     expand_variables,
     find_folder,
     load_gateway,
@@ -28,6 +27,7 @@ from mcp_mirror.cli.install.starting import (
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
 from mcp_mirror.cli.options import AWAIT_VARIABLE, ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note, run_until_signal
+from mcp_mirror.core.preview import format_count
 from mcp_mirror.errors import MirrorError, unwrap_error_group
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.security.sanitize import sanitize_to_lines
@@ -52,11 +52,6 @@ class _Check:
     @property
     def title(self) -> str:
         return f"{self.target.client.name}: {self.entry.label}"
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """The environment that the client gives the server."""
-        return {**os.environ, **expand_environment(self.entry.value, self.target)}
 
 
 def doctor(
@@ -166,11 +161,14 @@ async def _check_gateway(check: _Check) -> str | list[str]:
     except MirrorError as error:
         return [str(error)]
     program = expand_variables(read_program(check.entry.value), check.target)
-    command, environ = [*program, "check", "--config", str(path)], {**check.environ, "NO_COLOR": "1"}
+    command, environ = (
+        [*program, "check", "--config", str(path)],
+        {**build_environment(check.entry, check.target), "NO_COLOR": "1"},
+    )
     folder = find_folder(check.entry)
     ended = await anyio.run_process(command, check=False, stdin=DEVNULL, cwd=folder, env=environ)
     if ended.returncode == 0:
-        return count_servers(config)
+        return format_count(len(config.upstreams), "server")
     found = [one.rstrip() for one in _FINDING.split(ended.stderr.decode(errors="replace")) if one.strip()]
     return found or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
 
@@ -178,7 +176,7 @@ async def _check_gateway(check: _Check) -> str | list[str]:
 async def _list_tools(check: _Check, errors: IO[bytes], running: set[int]) -> str | list[str]:
     """Connect to a server, whose error output goes to a file; return how many tools it has, or the problem."""
     words = expand_variables(read_words(check.entry.value), check.target)
-    environ = {**check.environ, AWAIT_VARIABLE: "1"}
+    environ = {**build_environment(check.entry, check.target), AWAIT_VARIABLE: "1"}
     program = start_program(words, environ, find_folder(check.entry), errors, running)
     try:
         # With `initialize`, because the SDK waits only 10 s for an answer to `server/discover`.

@@ -121,11 +121,6 @@ def _find_place(words: Sequence[str]) -> int:
     return 0
 
 
-def is_wrapped(entry: Any) -> bool:
-    """Return whether an entry is wrapped."""
-    return find_subcommand(entry) == "wrap"
-
-
 def find_reason(entry: Any, shape: EntryShape, *, is_chosen: bool = False) -> str | None:
     """Return why an entry is left as it is; None if it can be wrapped.
 

@@ -27,11 +27,12 @@ def find_folder(entry: Entry) -> Path:
     return Path.cwd()
 
 
-def expand_environment(entry: Mapping[str, Any], target: Target) -> dict[str, str]:
-    """Return the variables of an entry, with references to other variables replaced as the client does."""
-    env: Mapping[str, Any] = next((entry[key] for key in ENVIRONMENTS if isinstance(entry.get(key), dict)), {})
+def build_environment(entry: Entry, target: Target) -> dict[str, str]:
+    """Return the environment that the client gives a server, with references to variables replaced as it does."""
+    given = entry.value
+    env: Mapping[str, Any] = next((given[key] for key in ENVIRONMENTS if isinstance(given.get(key), dict)), {})
     values = expand_variables([str(value) for value in env.values()], target)
-    return dict(zip(map(str, env), values, strict=True))
+    return {**os.environ, **dict(zip(map(str, env), values, strict=True))}
 
 
 def expand_variables(words: list[str], target: Target) -> list[str]:
@@ -57,7 +58,7 @@ def load_gateway(entry: Entry, target: Target) -> tuple[Path, Config]:
     Raises:
         ConfigError: The configuration was not found, or is unusable.
     """
-    environ = {**os.environ, **expand_environment(entry.value, target)}
+    environ = build_environment(entry, target)
     words = expand_variables(read_words(entry.value), target)
     path = find_folder(entry) / find_config(_read_config_option(words), environ).path
     return path, load_config(path, environ)
@@ -70,9 +71,3 @@ def _read_config_option(words: list[str]) -> Path | None:
         if option in _CONFIG_OPTIONS and (equals or index + 1 < len(words)):
             return Path(value if equals else words[index + 1])
     return None
-
-
-def count_servers(config: Config) -> str:
-    """Return how many servers a configuration has, in words."""
-    count = len(config.upstreams)
-    return f"{count} {'server' if count == 1 else 'servers'}"

@@ -5,10 +5,11 @@ import shutil
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_words
 from mcp_mirror.cli.install.in_place import find_changed, is_merged
-from mcp_mirror.cli.install.starting import count_servers, load_gateway
+from mcp_mirror.cli.install.starting import load_gateway
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
 from mcp_mirror.cli.options import ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note
+from mcp_mirror.core.preview import format_count
 from mcp_mirror.errors import MirrorError
 
 
@@ -79,7 +80,7 @@ def _describe_gateway(entry: Entry, target: Target) -> str:
         path, config = load_gateway(entry, target)
     except MirrorError as error:
         return f"one gateway ({entry.label}), problem: {error}"
-    return f"one gateway ({entry.label}) with {count_servers(config)} from {path}"
+    return f"one gateway ({entry.label}) with {format_count(len(config.upstreams), 'server')} from {path}"
 
 
 def _join(entries: list[Entry]) -> str:

@@ -14,7 +14,7 @@ from mcp_mirror.cli.install.clients import (
     Place,
     each_file,
 )
-from mcp_mirror.cli.install.entries import find_reason, find_subcommand, is_wrapped
+from mcp_mirror.cli.install.entries import find_reason, find_subcommand
 from mcp_mirror.cli.install.files import backup_of, is_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import Document, Location, look_up
@@ -72,7 +72,7 @@ class Entry:
     @property
     def is_wrapped(self) -> bool:
         """Whether `install` wrapped the entry."""
-        return is_wrapped(self.value)
+        return find_subcommand(self.value) == "wrap"
 
     @property
     def is_gateway(self) -> bool:

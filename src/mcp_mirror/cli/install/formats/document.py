@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, AnyStr, ClassVar, Final, Self
@@ -13,7 +14,6 @@ from mcp_mirror.errors import ConfigError
 Location = tuple[str | int, ...]
 """The keys and indices from the root to a value."""
 
-BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 UNSAFE: Final = "the text has a form that cannot be edited safely"
 
 
@@ -95,7 +95,7 @@ class Document(ABC):
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self._mark = BYTE_ORDER_MARK if data.startswith(BYTE_ORDER_MARK) else b""
+        self._mark = BOM_UTF8 if data.startswith(BOM_UTF8) else b""
 
     @abstractmethod
     def find_problem(self, at: Location) -> str | None:
