@@ -174,23 +174,29 @@ class WorkerPool:
         Raises:
             PoolError: A task has no result; the subclass names the cause.
         """
-        async with self._admit(principal, max_wait):
-            worker = self._idle.pop() if self._idle else WorkerProcess(self._child_watchdog, self._size.memory)
-            try:
-                if not worker.is_running:
-                    with anyio.fail_after(_START):
-                        await worker.request(self._prepare)
-                yield partial(self._run, worker, principal)
-            except TimeoutError:
-                await worker.aclose()
-                raise DeadlineError from None
-            except DIED:
-                await worker.aclose()
-                raise WorkerDiedError from None
-            except BaseException:  # the next task would read the result of this one
-                await worker.aclose()
-                raise
+        share, preempt = self._size.per_principal, partial(self._preempt, principal)
+        if not self._places.try_enter(principal, share) and not await self._places.wait(
+            principal, share, max_wait, preempt, _SHARE
+        ):
+            raise BusyPoolError
+        worker = self._idle.pop() if self._idle else WorkerProcess(self._child_watchdog, self._size.memory)
+        try:
+            if not worker.is_running:
+                with anyio.fail_after(_START):
+                    await worker.request(self._prepare)
+            yield partial(self._run, worker, principal)
             self._idle.append(worker)
+        except TimeoutError:
+            await worker.aclose()
+            raise DeadlineError from None
+        except DIED:
+            await worker.aclose()
+            raise WorkerDiedError from None
+        except BaseException:  # the next task would read the result of this one
+            await worker.aclose()
+            raise
+        finally:
+            self._places.release(principal)
 
     async def aclose(self) -> None:
         """Stop the idle processes. Call it when no task runs."""
@@ -209,25 +215,6 @@ class WorkerPool:
         if task.is_preempted:
             raise PreemptedError
         return None
-
-    @asynccontextmanager
-    async def _admit(self, principal: str, max_wait: float | None) -> AsyncIterator[None]:
-        """Hold a place within the concurrency limits.
-
-        Raises:
-            BusyPoolError: No place became free in time.
-        """
-        share = self._size.per_principal
-        preempt = partial(self._preempt, principal)
-        if not (
-            self._places.try_enter(principal, share)
-            or await self._places.wait(principal, share, max_wait, preempt, _SHARE)
-        ):
-            raise BusyPoolError
-        try:
-            yield
-        finally:
-            self._places.release(principal)
 
     def _preempt(self, principal: str) -> None:
         """Stop the oldest task of another principal that has had its share, if it keeps this principal waiting."""
