@@ -40,8 +40,8 @@ from mcp_mirror.upstreams.upstream import ChangeListeners
 if TYPE_CHECKING:
     from mcp_mirror.server.probes import Readiness, ShutdownNotice
 
-_STARTUP_SECTIONS: Final = ("store", "server", "limits", "auth", "audit", "events", "dashboard")
-"""Sections of the configuration that a reload does not apply."""
+_STARTUP_SECTIONS: Final = ("store", "server", "limits", "audit", "events", "dashboard")
+"""Sections of the configuration that a reload does not apply. Of `auth` it does not apply `principals`."""
 
 
 def _listing_of(config: Config) -> tuple[str, int]:
@@ -72,7 +72,7 @@ class Application:
         Calls that are in progress end under the configuration with which they began.
 
         Returns:
-            The changed sections that take effect only at the next start.
+            The sections that differ from those in use, because a change of them takes effect only at the next start.
 
         Raises:
             ConfigError: A stage that the configuration names cannot be loaded. Nothing was changed.
@@ -93,11 +93,12 @@ class Application:
         self.notifier.pins_changed()
         if after.own_tools.keys() != before.own_tools.keys() or _listing_of(config) != _listing_of(before.config):
             self.notifier.own_tools_changed()
-        is_auth_applied = (
-            self.server.apply_auth(config.auth) and before.config.auth.principals == config.auth.principals
-        )
-        changed = (name for name in _STARTUP_SECTIONS if getattr(before.config, name) != getattr(config, name))
-        return tuple(name for name in changed if name != "auth" or not is_auth_applied)
+        deferred = [name for name in _STARTUP_SECTIONS if getattr(self.config, name) != getattr(config, name)]
+        if not self.server.apply_auth(config.auth):
+            deferred.append("auth")
+        elif self.config.auth.principals != config.auth.principals:
+            deferred.append("auth.principals")
+        return tuple(deferred)
 
     async def serve_http(
         self,

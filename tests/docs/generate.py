@@ -49,8 +49,10 @@ _CLI_END: Final = """\
 | SIGTERM, Ctrl-C | graceful shutdown; a second signal ends the gateway at once |
 
 On SIGHUP, upstreams start, stop and restart as needed, and other calls continue. A configuration with an error changes
-nothing, and the log reports it. `serve --watch` does the same when the file changes. A graceful shutdown accepts
-nothing new and finishes the calls in flight within `server.drain` seconds.
+nothing, and the log reports it. A change of `store`, `server`, `limits`, `audit`, `events`, `dashboard` or
+`auth.principals` takes effect at the next start; the log names such a change at each reload. `serve --watch` does the
+same when the file changes. A graceful shutdown accepts nothing new and finishes the calls in flight within
+`server.drain` seconds.
 """
 
 

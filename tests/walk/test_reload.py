@@ -23,7 +23,7 @@ from mcp_mirror.config import load_config
 from mcp_mirror.functions.reply import read_reply
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Lines, OpenLines
+    from tests.walk.conftest import Configured, Lines, OpenLines, Serve
 
 UPSTREAM = Path(__file__).parents[1] / "relay" / "upstream.py"
 
@@ -173,6 +173,44 @@ async def test_an_invalid_configuration_is_reported_and_the_old_one_stays(
         await until(lambda: any(b"was not reloaded" in line for line in client.stderr))
         assert b"'command'" in b"".join(client.stderr)
         assert "hear_mirrored" in names(await client.request("tools/list"))
+
+
+async def test_a_failed_reload_is_an_error_in_the_log(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
+    config = configured({"one": raw()}, server={"log_format": "json"})
+    async with open_lines(config) as client:
+        await client.greet()
+        config.write_text("{")
+        client.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"was not reloaded" in line for line in client.stderr))
+    lines = [json.loads(line) for line in b"".join(client.stderr).splitlines()]
+    assert [line["level"] for line in lines if "was not reloaded" in line["message"]] == ["error"]
+
+
+async def test_reloads_name_changes_until_the_start_or_their_reversal(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    changed = {"limits": {"spool_bytes": 4096}, "server": {"name": "other"}}
+    message = b"A change of server, limits takes effect at the next start."
+    async with open_lines(configured({"one": raw()})) as client:
+        await client.greet()
+        for number, sections in enumerate((changed, changed, {}), 1):
+            configured({"one": raw()}, **sections)
+            client.process.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(BOUND):
+                while b"".join(client.stderr).count(b"was reloaded.") < number:  # noqa: ASYNC110  # as in `until`
+                    await asyncio.sleep(0.01)
+    reloads = [line for line in b"".join(client.stderr).splitlines() if b"was reloaded." in line]
+    assert [message in line for line in reloads] == [True, True, False]
+
+
+async def test_a_reload_applies_tokens_and_defers_quotas(configured: Configured, serve: Serve, raw: Any) -> None:
+    """The signal comes at the first moment at which the gateway serves."""
+    before, after = ({"tokens": {name: "sha256:" + "0" * 64}} for name in ("alice", "bob"))
+    async with serve(configured({"one": raw()}, auth=before)) as served:
+        configured({"one": raw()}, auth={**after, "principals": {"bob": {"calls_per_day": 1}}})
+        served.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"was reloaded." in line for line in served.stderr))
+    assert b"A change of auth.principals takes effect at the next start." in b"".join(served.stderr)
 
 
 async def test_a_configuration_in_a_pipe_is_not_read_a_second_time(

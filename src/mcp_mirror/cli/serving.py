@@ -4,11 +4,12 @@ At SIGHUP, or when the file changes, it reloads the configuration. If the new on
 and continues with the old one.
 """
 
+import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -32,6 +33,8 @@ from mcp_mirror.system.event_loop import measure_stalls
 
 if TYPE_CHECKING:
     from mcp_mirror.cli.workers import WorkerStart
+
+_logger = logging.getLogger(__name__)
 
 _POLL_INTERVAL: Final = 1.0
 """Seconds between two checks of the file."""
@@ -79,23 +82,22 @@ class Reloading:
             config = self.complete(load_config(self.path, self.environ))
             deferred = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
-            self.print_line(f"mcp-mirror: the configuration was not reloaded, the old one continues. {error}")
+            _logger.error("the configuration was not reloaded, the old one continues. %s", error)  # noqa: TRY400  # it has the cause
             return
         self.on_reload(config)
         if is_quiet:
             return
         for warning in config.warnings:
-            self.print_line(f"mcp-mirror: {warning}")
-        rest = f" A change of {' and '.join(deferred)} takes effect at the next start." if deferred else ""
+            _logger.warning("%s", warning)
+        rest = f" A change of {', '.join(deferred)} takes effect at the next start." if deferred else ""
         self.print_line(f"mcp-mirror: the configuration was reloaded.{rest}")
 
-    async def follow_signal(self) -> None:
-        """Reload at each SIGHUP; return on systems without it."""
-        if sys.platform == "win32":
+    async def follow_signal(self, signals: AsyncIterator[signal.Signals] | None) -> None:
+        """Reload at each signal."""
+        if signals is None:
             return
-        with anyio.open_signal_receiver(signal.SIGHUP) as signals:
-            async for _ in signals:
-                self.reload()
+        async for _ in signals:
+            self.reload()
 
     async def follow_file(self) -> None:
         """Reload whenever the file has changed. This checks the path, because editors replace the file."""
@@ -113,6 +115,20 @@ class Reloading:
         except OSError:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+@contextmanager
+def _receive_hangups(*, is_needed: bool) -> Iterator[AsyncIterator[signal.Signals] | None]:
+    """Receive SIGHUP, also while the gateway starts: by default it ends a process.
+
+    Yields:
+        The signals; None if they are not needed, and on systems without them.
+    """
+    if sys.platform == "win32" or not is_needed:
+        yield None
+        return
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        yield signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +170,15 @@ class Serving:
         config = complete(self.config)
 
         async def serve_all() -> None:
-            async with self._open(config, signals) as application, anyio.create_task_group() as tasks:
+            async with AsyncExitStack() as stack:
+                hangups = stack.enter_context(_receive_hangups(is_needed=self.path is not None))
+                application = await stack.enter_async_context(self._open(config, signals))
+                tasks = await stack.enter_async_context(anyio.create_task_group())
                 measure_stalls()
                 if self.path is not None:
                     on_reload = partial(configure_logging, self.verbosity)
                     reloading = Reloading(application, self.path, os.environ, self.print_line, on_reload, complete)
-                    tasks.start_soon(reloading.follow_signal)
+                    tasks.start_soon(reloading.follow_signal, hangups)
                     if self.watches:
                         tasks.start_soon(reloading.follow_file)
                     # The other workers have read the file again, and reported it.
