@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import anyio.to_thread
 import pytest
+from tests.hostile.bystander import HttpClient, message_of
 from tests.hostile.conftest import STATUS, connect_http, pinging
 from tests.hostile.servers import resources
 
@@ -32,3 +34,24 @@ async def test_long_lists_of_resources_do_not_delay_other_clients(
             contents = (await client.read_resource(uri)).contents
             row.outcome = "read"
     assert contents[0].text == f"read {uri}"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("method", ["resources/list", "resources/templates/list"])
+async def test_a_response_with_long_lists_does_not_delay_other_clients(
+    configured: Configured, serve: Serve, budget: Budget, method: str
+) -> None:
+    server = {"command": sys.executable, "args": [resources.__file__]}
+    async with (
+        serve(configured({"one": server, "two": server}), "-v") as served,
+        connect_http(served.url) as other,
+    ):
+        await other.list_tools()
+        async with (
+            budget(served, method, f"{2 * resources.COUNT:,}", stall=0.05) as row,
+            pinging(lambda: other.read_resource(STATUS), row),
+        ):
+            with HttpClient(served.url) as client:
+                answer = await anyio.to_thread.run_sync(client.send, method, b"{")
+            row.outcome = "listed"
+    (items,) = [value for value in message_of(answer)["result"].values() if isinstance(value, list)]
+    assert len(items) >= 2 * resources.COUNT

@@ -10,7 +10,7 @@ from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.gateway import relay as relay_module
 from mcp_mirror.gateway.relay import Relay
-from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.payload.json_rpc import array_of, join
 from mcp_mirror.upstreams.listing import Page
 
 
@@ -55,7 +55,7 @@ class Upstreams:
 
 async def list_uris(relay: Relay, namespace: str) -> list[str]:
     listed = await relay.list_all("resources", NullChannel(Caller(namespace)))
-    return [json.loads(join(item))["uri"] for item in listed.items]
+    return [item["uri"] for item in json.loads(join(array_of(listed.items)))]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.payload.floods import run_by_size
+from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import SpooledFrame, discard_after
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.types import Buffer, Segments
@@ -80,6 +81,7 @@ class ClientList:
     """A merged list for a client."""
 
     items: tuple[Segments, ...]
+    """All items as one text, joined by commas: the response is not written item by item."""
     ttl_ms: int
     cache_scope: str
 
@@ -147,16 +149,16 @@ class Relay:
         # An upstream that is down for a while keeps its items, so that the names of the others do not change.
         listed = [(name, pages.get(name, self._last_pages.get((kind, name, namespace)))) for name in names]
         # The check for reserved names: the gateway has no prompts of its own.
-        merged = await run_by_size(
+        text, origins = await run_by_size(
             sum(page.size for _, page in listed if page),
-            merge_lists,
+            _merge,
             kind,
             [(name, page.items) for name, page in listed if page],
             self.is_reserved if kind != "prompts" else lambda _name: False,
         )
-        self._keep_origins((kind, self._get_view(channel.caller)), merged.origins)
+        self._keep_origins((kind, self._get_view(channel.caller)), origins)
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
-        return ClientList(merged.items, 0 if failures else ttl_ms, scope)
+        return ClientList(((text,),) if text else (), 0 if failures else ttl_ms, scope)
 
     def _keep_pages(self, pages: dict[tuple[Kind, str, str], Page]) -> None:
         """Keep lists for the time in which their upstreams are down."""
@@ -329,6 +331,14 @@ class Relay:
                     request.what, members.code, members.message, is_content_hidden=not is_shown
                 )
             return members
+
+
+def _merge(
+    kind: Kind, listed: Sequence[tuple[str, Sequence[Buffer]]], is_reserved: IsReserved
+) -> tuple[bytes, Mapping[str, ResourceOrigin]]:
+    """The items of a merged list as one text, joined by commas, and their origins."""
+    merged = merge_lists(kind, listed, is_reserved)
+    return b",".join(map(join, merged.items)), merged.origins
 
 
 def _build_upstream_request(method: str, renamed: Mapping[str, str], request: RelayRequest) -> UpstreamRequest:
