@@ -109,6 +109,15 @@ PRINTED = str([{"id": number, "name": None} for number in range(900)])
 """Rows as Python prints them."""
 
 
+async def test_files_of_texts_have_line_ends_as_python_reads_them() -> None:
+    text = "a\r\nb\rc\n"
+    async with Mirror() as mirror:
+        path = await mirror.put(text)
+        assert (await mirror.run("open('/memory/x', newline='').read()", {"x": path})).value == text
+        assert (await mirror.run("open('/memory/x').read()", {"x": path})).value == "a\nb\nc\n"
+        assert (await mirror.run("open('/memory/x').readlines()", {"x": path})).value == ["a\n", "b\n", "c\n"]
+
+
 async def test_rows_that_python_printed_are_rows_in_scripts() -> None:
     async with with_tools() as mirror:
 
