@@ -1,5 +1,6 @@
 """The file of an audit log: appends, rotation, full disks and a bounded queue."""
 
+import asyncio
 import json
 import os
 import stat
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from mcp_mirror.errors import MirrorError
@@ -124,7 +127,9 @@ async def test_a_line_that_an_ended_process_truncated_spoils_no_record(how: str,
     assert rest.startswith(b"\n") is (before[-1:] not in (b"", b"\n"))
 
 
-def test_records_over_the_queue_limit_are_lost_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The file is written once this is set."""
     gate, write = threading.Event(), os.write
 
     def wait_and_write(descriptor: int, data: bytes) -> int:
@@ -132,6 +137,27 @@ def test_records_over_the_queue_limit_are_lost_without_waiting(tmp_path: Path, m
         return write(descriptor, data)
 
     monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", wait_and_write)
+    return gate
+
+
+async def test_calls_that_wait_for_a_slow_disk_leave_threads_for_others(tmp_path: Path, gate: threading.Event) -> None:
+    with writing(tmp_path / "audit.jsonl") as file:
+        writes = [asyncio.create_task(file.write(RECORD)) for _ in range(60)]
+        await asyncio.sleep(0)
+        try:
+            with anyio.fail_after(4):
+                assert await anyio.to_thread.run_sync(lambda: "done") == "done"
+            writes[-1].cancel()
+        finally:
+            gate.set()
+        assert await asyncio.gather(*writes[:-1]) == [True] * 59
+        assert await file.write(RECORD)  # a cancelled wait does not end the thread that writes
+    assert file.written == 61
+
+
+def test_records_over_the_queue_limit_are_lost_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: threading.Event
+) -> None:
     monkeypatch.setattr("mcp_mirror.observability.audit_file._QUEUE_SIZE", 50)
     with writing(tmp_path / "audit.jsonl") as file:
         for _ in range(100):

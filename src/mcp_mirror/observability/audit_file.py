@@ -4,6 +4,7 @@ Each line is appended in one write, so several gateways and log rotation program
 by rename, send SIGHUP to the gateway. A rotation that copies and truncates the file needs no signal.
 """
 
+import asyncio
 import logging
 import os
 import queue
@@ -17,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import anyio.to_thread
+import anyio
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import AuditRecord, format_record
@@ -110,10 +111,9 @@ class AuditFile:
         done: Future[bool] = Future()
         if not self._add(_Item(self._format_line(record), done)):
             return False
-        try:
-            return await anyio.to_thread.run_sync(done.result, _WRITE_TIMEOUT, abandon_on_cancel=True)
-        except TimeoutError:
-            return False
+        with anyio.move_on_after(_WRITE_TIMEOUT):
+            return await asyncio.shield(asyncio.wrap_future(done))  # shielded: the thread sets the result in any case
+        return False
 
     def reopen(self) -> None:
         """Open the path again after a log rotation, and continue in the new file."""
