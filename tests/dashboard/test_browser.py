@@ -76,6 +76,12 @@ SLOW_SEARCH = """(() => {
   window.fetch = async (...given) => { await new Promise((done) => setTimeout(done, 400)); return get(...given); };
 })()"""
 """Delays each request, so that a test can stop a search."""
+EARLY_STOP = """(() => {
+  const get = window.fetch;
+  const click = () => [...document.querySelectorAll("main button")].find((one) => one.textContent === "Stop")?.click();
+  window.fetch = (...given) => { if (given[0].includes("search=other")) click(); return get(...given); };
+})()"""
+"""Stops each search before its first response."""
 ROUTES = ("calls", "values", "lineage", "savings", "why")
 
 
@@ -203,6 +209,11 @@ async def test_a_search_continues_until_it_finds_a_value_or_is_stopped(config: P
         await opened.shoot("search-stopped")
         await opened.browser("press", key="Enter")
         await opened.browser("wait", selector=".empty", text="No value passes these filters.")
+        await opened.browser("fill", selector="input[type=search]", text="nothing more")
+        await opened.browser("wait", selector='button:text-is("Stop"):enabled')
+        await opened.browser("evaluate", code=EARLY_STOP)
+        await opened.browser("fill", selector="input[type=search]", text="other")
+        await opened.browser("wait", selector=".empty", text="Search further, or change a filter.")
         assert await opened.browser("problems") == []
 
 

@@ -42,12 +42,14 @@ export async function showValues(view) {
   async function load(after) {
     const mine = ++attempt;
     let page = { values: [], searched: 0, next: after };
+    stop.disabled = true; // before the first response nothing is known to show
     stop.onclick = () => { attempt++; show(page, false); pages.querySelector("button").focus(); };
     try {
       do {
         const begun = performance.now();
         const more = await api.get("values", { ...filters, principal, after: page.next }, signal);
         if (mine !== attempt) return;
+        stop.disabled = false;
         page = { ...more, values: [...page.values, ...more.values], searched: page.searched + more.searched };
         here = after;
         next = page.next;
