@@ -8,13 +8,14 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from mcp import Client
 from tests.signals.receiver import exporting_gateway, read_attributes
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from tests.signals.receiver import Receiver
-    from tests.walk.conftest import Configured
+    from tests.walk.conftest import Configured, Serve
 
 SECRET = "canary-4711"
 LARGE = json.dumps({"content": [{"type": "text", "text": f"{SECRET} line\n" * 2000}]})
@@ -92,6 +93,23 @@ async def test_a_log_line_of_a_call_has_its_severity_and_the_trace_of_the_call(
     assert (record.trace_id, record.span_id) == (span.trace_id, span.span_id)
     assert {path for path, _ in receiver.requests} == {"/v1/traces", "/v1/logs"}
     assert SECRET.encode() not in b"".join(receiver.bodies)
+
+
+async def test_a_missing_collector_is_named_in_the_log_without_its_secrets(
+    configured: Configured, raw: Any, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        address = f"127.0.0.1:{once.getsockname()[1]}"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://user:{SECRET}@{address}")
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    async with serve(configured({"raw": raw()})) as served:
+        await make_calls(served.url)
+        await until(lambda: any(b"collector does not accept metrics" in line for line in served.stderr))
+    output = b"".join(served.stderr)
+    assert b"`OTEL_EXPORTER_OTLP_*`" in output
+    assert b"(library)" not in output
+    assert SECRET.encode() not in output
 
 
 async def test_a_dead_endpoint_delays_no_call_and_the_shutdown_for_seconds(configured: Configured, raw: Any) -> None:

@@ -6,6 +6,8 @@ so a collector that passes the metrics on to Prometheus restores the names of `s
 
 Logs: The SDK's own handler exports messages and tracebacks of exceptions, which may quote values. `LogExport` exports
 the text that standard error gets.
+
+Failures: The exporters log each failed export, with data that may be secret. `ExportFailures` replaces these messages.
 """
 
 import logging
@@ -34,8 +36,12 @@ from mcp_mirror.observability.logging import OWN_LOGGER, create_message_formatte
 from mcp_mirror.observability.metrics import Metrics
 from mcp_mirror.observability.signals import Signals
 from mcp_mirror.observability.tracing import Tracing
+from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.settings.policies import Config
 
+_logger = logging.getLogger(__name__)
+
+_EXPORTER_LOGGER: Final = "opentelemetry.exporter"
 _CUMULATIVE: Final = sdk.AggregationTemporality.CUMULATIVE
 _INTERVAL: Final = 60.0
 """Seconds between two exports, by the specification of the SDK."""
@@ -178,6 +184,12 @@ _SEVERITIES: Final[Mapping[int, tuple[str, SeverityNumber]]] = MappingProxyType(
         logging.CRITICAL: ("FATAL", SeverityNumber.FATAL),
     }
 )
+_FAILED: Final = range(400, 600)
+"""HTTP status codes of errors."""
+_KINDS: Final[Mapping[str, str]] = MappingProxyType(
+    {"trace_exporter": "traces", "metric_exporter": "metrics", "_log_exporter": "logs"}
+)
+"""The exported data, by a part of the exporter's module."""
 _NO_SPAN: Final = set_span_in_context(INVALID_SPAN, Context())
 
 
@@ -199,6 +211,8 @@ class LogExport(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record, with the context of the current span."""
+        if record.name == __name__:  # a failed export would be exported, and fail again
+            return
         text, number = _SEVERITIES.get(record.levelno, (record.levelname, SeverityNumber.UNSPECIFIED))
         self._provider.get_logger(record.name).emit(
             LogRecord(
@@ -218,6 +232,32 @@ class LogExport(logging.Handler):
         super().close()
 
 
+class ExportFailures(logging.Handler):
+    """Logs failures of the exporters in the gateway's words, with the status or the kind of error as the cause."""
+
+    def __init__(self) -> None:
+        """Take the messages of the exporters, which no other handler gets."""
+        super().__init__(logging.WARNING)
+        self._log = RepeatedLog(_logger)
+        exporters = logging.getLogger(_EXPORTER_LOGGER)
+        exporters.handlers = [self]
+        exporters.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a failure once in an interval."""
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        statuses = [f"HTTP {one}" for one in arguments if isinstance(one, int) and one in _FAILED]
+        errors = [
+            type(one).__name__ for one in (*arguments, *(record.exc_info or ())[1:2]) if isinstance(one, Exception)
+        ]
+        self._log.warning(
+            "The OpenTelemetry collector does not accept %s (%s). Check the collector and the addresses in "
+            "`OTEL_EXPORTER_OTLP_*`.",
+            next((kind for part, kind in _KINDS.items() if part in record.name), "data"),
+            next(iter((*statuses, *errors)), "no answer"),
+        )
+
+
 def open_exports(wanted: Collection[str], config: Config, version: str, environ: Mapping[str, str]) -> Signals:
     """Return the signals that are exported.
 
@@ -230,6 +270,7 @@ def open_exports(wanted: Collection[str], config: Config, version: str, environ:
     is_named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     resource = Resource.create({"service.version": version} | ({} if is_named else {"service.name": "mcp-mirror"}))
     metrics = Metrics(version) if "METRICS" in wanted else None
+    ExportFailures()
     return Signals(
         metrics,
         Tracing(resource, version) if "TRACES" in wanted else None,
