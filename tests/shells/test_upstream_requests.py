@@ -21,6 +21,7 @@ import pytest
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
@@ -30,6 +31,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine
+from mcp_mirror.upstreams.listing import Page
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
@@ -337,6 +339,14 @@ async def test_progress_comes_in_order_and_before_the_result(connect: Connect) -
         assert [(method, params["progress"]) for method, params in channel.received] == [
             ("notifications/progress", number) for number in range(3)
         ]
+
+
+def test_a_list_of_many_pages_has_few_enough_items() -> None:
+    page = Page()
+    for _ in range(5):
+        finish(page.add([b"0"] * 32_000, limit=1 << 26))
+    assert len(page.items) == 100_000
+    assert page.cut == "the limit of 100,000 items"
 
 
 @pytest.mark.parametrize("transport", ["json", "sse"])

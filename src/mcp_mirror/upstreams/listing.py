@@ -26,6 +26,8 @@ from mcp_mirror.types import Buffer
 
 RawTool = Mapping[str, Any]
 """A tool as its upstream lists it, unknown members included."""
+_MAX_ITEMS: Final = 100_000
+"""Items of a list, all pages together: an item of one byte takes several hundred bytes of memory."""
 _VERSION: Final = 1
 _MAX_BYTES: Final = 1 << 22
 """Bytes of a listing; larger ones are not kept."""
@@ -76,11 +78,14 @@ class Page:
     """Bytes of the items."""
 
     def add(self, items: Iterable[Buffer], limit: int) -> Steps[None]:
-        """Add a page, up to `limit` bytes in total, one item a step."""
+        """Add a page, up to `limit` bytes and 100,000 items in total, one item a step."""
         for item in items:
             self.size += len(item)
             if self.size > limit:
                 self.cut = f"`limits.max_listing_bytes` ({limit:,})"
+                return
+            if len(self.items) == _MAX_ITEMS:
+                self.cut = f"the limit of {_MAX_ITEMS:,} items"
                 return
             self.items.append(item)
             yield
