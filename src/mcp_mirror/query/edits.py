@@ -3,6 +3,7 @@
 Unchanged parts keep their bytes. The result is a sequence of pieces: spans of the old value, and new bytes.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -29,8 +30,35 @@ from mcp_mirror.query.trees import (
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
 
-Pieces = tuple[Span | bytes, ...]
-"""A new value: spans of the old value, and new bytes."""
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A new value: spans of the old value, and new bytes, without an object for each of 200,000 pieces."""
+
+    places: "array[int]"
+    """Two numbers for each piece: the start of a span and its length, or ~ the offset in `new` and the length."""
+    new: bytes
+    """The new bytes, each once."""
+    size: int
+    """Bytes of the new value."""
+
+    def __len__(self) -> int:
+        return len(self.places) // 2
+
+
+def _pack(pieces: Iterable[Span | bytes]) -> Pieces:
+    places, offsets, size, used = array("q"), dict[bytes, int](), 0, 0
+    for piece in pieces:
+        if isinstance(piece, Span):
+            places.extend(piece)
+            size += piece.length
+            continue
+        if piece not in offsets:
+            offsets[piece], used = used, used + len(piece)
+        places.extend((~offsets[piece], len(piece)))
+        size += len(piece)
+    return Pieces(places, b"".join(offsets), size)
+
 
 _MAX_REPLACED: Final = 100_000
 """Occurrences of a text that one edit replaces."""
@@ -258,15 +286,10 @@ class Replace:
         self._check_count(len(found))
         is_string = is_text(blob, span)
         new = msgspec.json.encode(self.new)[1:-1] if is_string else self.new.encode()
-        pieces: list[Span | bytes] = []
-        position = span.start
-        for occurrence in found:
-            pieces += (Span(position, occurrence.start - position), new)
-            position = occurrence.stop
-        pieces.append(Span(position, span.stop - position))
+        pieces = _pack(_put_between(_cut_out(span, found), new))
         if not is_string:
             _check_json(blob, pieces)
-        return tuple(pieces)
+        return pieces
 
     def _check_count(self, times: int) -> None:
         text = as_json_string(self.old, _MAX_NAME)
@@ -280,7 +303,23 @@ class Replace:
             raise ToolError(f"{text} occurs more than once. Use a longer `old_text`, or set `all`.")
 
 
-def _check_json(blob: Buffer, pieces: Iterable[Span | bytes]) -> None:
+def _cut_out(span: Span, found: Iterable[Span]) -> Iterator[Span]:
+    """The parts of a span before, between and after other spans in it."""
+    position = span.start
+    for occurrence in found:
+        yield Span(position, occurrence.start - position)
+        position = occurrence.stop
+    yield Span(position, span.stop - position)
+
+
+def _put_between(parts: Iterator[Span], new: bytes) -> Iterator[Span | bytes]:
+    yield next(parts)
+    for part in parts:
+        yield new
+        yield part
+
+
+def _check_json(blob: Buffer, pieces: Pieces) -> None:
     try:
         msgspec.json.decode(b"".join(join_pieces(blob, pieces)), type=msgspec.Raw)
     except msgspec.DecodeError as error:
@@ -289,15 +328,16 @@ def _check_json(blob: Buffer, pieces: Iterable[Span | bytes]) -> None:
         ) from None
 
 
-def join_pieces(blob: Buffer, pieces: Iterable[Span | bytes]) -> Iterator[Buffer]:
+def join_pieces(blob: Buffer, pieces: Pieces) -> Iterator[Buffer]:
     """The bytes of the new value, piece by piece."""
-    view = memoryview(blob)
-    for piece in pieces:
-        yield view[piece.start : piece.stop] if isinstance(piece, Span) else piece
+    old, new = memoryview(blob), memoryview(pieces.new)
+    numbers = iter(pieces.places)
+    for start, length in zip(numbers, numbers, strict=True):
+        yield old[start : start + length] if start >= 0 else new[~start : ~start + length]
 
 
 def _collect_pieces(view: memoryview, root: NodeRef) -> Pieces:
-    return tuple(
+    return _pack(
         one if isinstance(one, bytes) else one.span if one.blob is view else serialize_node(one)
         for one in render(root.node)
     )

@@ -44,7 +44,14 @@ class QueryRunner:
         self._spool = spool
 
     async def run(
-        self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
+        self,
+        blob: Buffer,
+        file: FileSpan | None,
+        query: Query[Answer_co],
+        seconds: float,
+        principal: str,
+        *,
+        cost: int | None = None,
     ) -> Answer_co:
         """Run a query inline, in a thread or in a worker process, by the size of the value.
 
@@ -54,6 +61,7 @@ class QueryRunner:
             query: The query.
             seconds: The deadline.
             principal: The caller. Principals share the worker processes fairly.
+            cost: Bytes of a value with which an ordinary query takes as long; None: those of the value.
 
         Raises:
             ToolError: The query failed, or its deadline passed.
@@ -62,7 +70,7 @@ class QueryRunner:
             answer = await self._run_in_worker(partial(run_query_job, file, query, seconds), seconds, principal)
             if not isinstance(answer, FileRemoved):
                 return answer  # type: ignore[no-any-return]  # the query's result
-        if len(blob) <= _AT_ONCE:
+        if (len(blob) if cost is None else cost) <= _AT_ONCE:
             return run_query(blob, query, seconds)
         return await anyio.to_thread.run_sync(run_query, blob, query, seconds)
 

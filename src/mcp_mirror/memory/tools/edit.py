@@ -16,9 +16,13 @@ from mcp_mirror.memory.tools.tool import Arguments, Content, Memory, ToolInput, 
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.query.select import explain_text, find_embedded_json, select
 from mcp_mirror.security.sanitize import as_json_string
-from mcp_mirror.types import Buffer, Span
+from mcp_mirror.types import Buffer
 from mcp_mirror.workers.query_jobs import Query
 
+_EDIT_COST: Final = 16
+"""How many times as long an edit takes as other queries: it may change every byte."""
+_PIECE_COST: Final = 64
+"""Bytes that are written as fast as one piece of an edit."""
 _MAX_SHOWN_BYTES: Final = 1 << 20
 """Results above this size are stored without an estimate of their tokens."""
 
@@ -101,15 +105,11 @@ async def edit(call: ToolInput) -> Content:
             f"{found_value.kind}: it would be replaced. Use `patch`, such as "
             '[{"op": "replace", "path": "/0/name", "value": "x"}], or `old_text` with `new_text`.'
         )
-    pieces = await run_query(call, found_value, change)
-    copy = NewValue(
-        join_pieces(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=_count_bytes(pieces)
-    )
+    cost = _EDIT_COST * (len(found_value.blob) + len(call.arguments.raw))
+    pieces = await run_query(call, found_value, change, cost)
+    size = max(pieces.size, _PIECE_COST * len(pieces))
+    copy = NewValue(join_pieces(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=size)
     return await save_and_reply(call, copy)
-
-
-def _count_bytes(pieces: Pieces) -> int:
-    return sum(piece.length if isinstance(piece, Span) else len(piece) for piece in pieces)
 
 
 def _read_change(arguments: Arguments) -> Query[Pieces]:

@@ -87,7 +87,8 @@ async def grep(call: ToolInput) -> Content:
     return build_text_content(await run_query(call, found_value, search))
 
 
-async def run_query(call: ToolInput, found_value: FoundValue, query: Query[Answer]) -> Answer:
-    """Run a query on a value: inline, in a thread or in a worker process, by the size of the value."""
+async def run_query(call: ToolInput, found_value: FoundValue, query: Query[Answer], cost: int | None = None) -> Answer:
+    """Run a query on a value: inline, in a thread or in a worker process; see `QueryRunner.run`."""
     memory = call.memory
-    return await memory.queries.run(found_value.blob, found_value.file, query, memory.tools.timeout, call.namespace)
+    principal, seconds = call.namespace, memory.tools.timeout
+    return await memory.queries.run(found_value.blob, found_value.file, query, seconds, principal, cost=cost)
