@@ -41,21 +41,6 @@ class Sessions(Protocol):
         """End a session; the client learns it from the response to its next request."""
 
 
-class Replaceable(Protocol):
-    """A dedicated connection, as far as the slots need it."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request is in flight, and its session has neither a request nor a stream open."""
-
-    @property
-    def last_used(self) -> float:
-        """The time of its last use, in monotonic seconds."""
-
-    def reclaim(self) -> None:
-        """Close it, and end its session."""
-
-
 @dataclass(slots=True, eq=False)
 class ConnectionSlot:
     """The place of one dedicated connection; it is taken until the connection has closed."""
@@ -63,7 +48,7 @@ class ConnectionSlot:
     upstream: str
     namespace: str
     """The namespace of the principal."""
-    connection: Replaceable | None = field(default=None, init=False)
+    connection: "DedicatedConnection | None" = field(default=None, init=False)
     """The connection that uses the slot; None before it is created."""
     is_closing: bool = field(default=False, init=False)
     """The connection is about to close."""
@@ -170,7 +155,7 @@ class DedicatedConnection:
 
     @property
     def is_idle(self) -> bool:
-        """See `Replaceable.is_idle`."""
+        """Whether no request is in flight, and its session has neither a request nor a stream open."""
         connection = self.connection
         is_used = connection.inflight_count or connection.keep_open_count or not connection.settled.is_set()
         return not is_used and not self.policy.sessions.is_open(self.key)
@@ -183,7 +168,7 @@ class DedicatedConnection:
 
     @property
     def last_used(self) -> float:
-        """See `Replaceable.last_used`."""
+        """The time of its last use, in monotonic seconds."""
         return self.connection.last_used
 
     async def run(self) -> None:
@@ -195,7 +180,7 @@ class DedicatedConnection:
             self.policy.slots.free(self.slot)
 
     def reclaim(self) -> None:
-        """See `Replaceable.reclaim`."""
+        """Close the connection, and end its session."""
         self.policy.sessions.end(self.key)
         self.release(self.key)
 
