@@ -18,8 +18,18 @@ from typing import Any, Final
 import numpy as np
 
 from counts import TOKENIZERS
-from mcp_mirror.tokens.costs import UNIT, Margin, Rule, Table, lanes, split_rare, with_sum
-from mcp_mirror.tokens.estimate import classify_piece, count_joints, split
+from mcp_mirror.tokens.costs import (
+    UNIT,
+    Margin,
+    Rule,
+    Table,
+    classify_piece,
+    count_joints,
+    lanes,
+    split,
+    split_rare,
+    with_sum,
+)
 from mcp_mirror.tokens.lexicon import build_lexicon
 from measure import JOINING, measured, measured_parts
 from texts import KINDS, Text

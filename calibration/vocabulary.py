@@ -19,7 +19,7 @@ from opencc import OpenCC
 from wordfreq import top_n_list
 
 from generated import STYLES
-from mcp_mirror.tokens.estimate import classify_piece, split
+from mcp_mirror.tokens.costs import classify_piece, split
 from texts import CORPORA, corpus
 
 LETTERS: Final = ("prose", "code", "json", "html", "cjk", "de", "fr", "es", "ru", "hi", "ar", "pl", "el")

@@ -18,6 +18,7 @@ _logger = logging.getLogger(__name__)
 
 _PAUSE: Final = 5.0
 """Seconds between two writes to the store."""
+_NO_TRAFFIC: Final = Traffic()
 
 
 @dataclass(slots=True)
@@ -31,8 +32,8 @@ class UsageCounter:
 
     def add(self, namespace: str, sent: int, kept_out: int) -> None:
         """Count the tokens of a reply."""
-        pending = self._pending.get(namespace)
-        self._pending[namespace] = pending.plus(sent, kept_out) if pending else Traffic(sent, kept_out)
+        pending = self._pending.get(namespace, _NO_TRAFFIC)
+        self._pending[namespace] = Traffic(pending.sent + sent, pending.kept_out + kept_out)
 
     async def stats(self, namespace: str) -> StoreStats:
         """Return the statistics of a namespace, with all tokens that were counted until now.
@@ -41,7 +42,7 @@ class UsageCounter:
             StoreError: The store failed.
         """
         stats = await self.store.stats(namespace)
-        pending = self._pending.get(namespace, Traffic())
+        pending = self._pending.get(namespace, _NO_TRAFFIC)
         return replace(stats, traffic=stats.traffic.plus(pending.sent, pending.kept_out))
 
     async def flush(self) -> None:

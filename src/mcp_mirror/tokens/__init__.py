@@ -5,14 +5,12 @@ tokens it is mostly the exact count or up to 10 % more (docs/reference/token-est
 measurements). The table of costs is read once, when it is first needed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from mcp_mirror.settings.policies import TokenProvider
-from mcp_mirror.tokens.costs import table
-from mcp_mirror.tokens.estimate import estimate_text, expect_text
+from mcp_mirror.tokens.estimate import estimate_text, expected_estimator, upper_estimator
 from mcp_mirror.tokens.messages import IMAGE_TOKENS, Message, read_message
 from mcp_mirror.types import Buffer
 
@@ -53,48 +51,16 @@ def estimate_tokens(what: Countable, provider: TokenProvider = "default") -> int
     if provider not in PROVIDERS:
         raise ValueError(f"Unknown provider {provider!r}. Use one of {', '.join(PROVIDERS)}.")
     if isinstance(what, str | bytes):
-        return _estimate_text(what, provider)
+        return estimate_text(what, provider)
     if isinstance(what, bytearray | memoryview):
         view = memoryview(what)
-        return _estimate_text(view.cast("B") if view.c_contiguous else view.tobytes(), provider)
+        return estimate_text(view.cast("B") if view.c_contiguous else view.tobytes(), provider)
     if isinstance(what, Mapping):
         return _estimate_message(what, provider)
     return sum(_estimate_message(message, provider) for message in what)
 
 
-def upper_estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
-    """A function that estimates the tokens of a text for one provider, as an upper bound."""
-    return partial(_estimate_text, provider=provider)
-
-
-def expected_estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
-    """A function that returns the expected tokens of a text (UTF-8) for one provider: a central estimate.
-
-    For `default` it is the median over all tokenizers, for `anthropic` the count of the current models.
-    """
-    return partial(_expect_text, provider=provider)
-
-
-def _expect_text(text: Buffer, provider: TokenProvider) -> int:
-    each = sorted(
-        expect_text(text, _select_tokenizers(provider)[:1] if provider != "default" else _select_tokenizers(provider))
-    )
-    return round(each[(len(each) - 1) // 2])
-
-
-def _estimate_text(text: str | Buffer, provider: TokenProvider) -> int:
-    return max(estimate_text(text, _select_tokenizers(provider)))
-
-
-@cache
-def _select_tokenizers(provider: TokenProvider) -> tuple[int, ...]:
-    """The indices in the table of the tokenizers whose largest count is valid for this provider."""
-    each = table().tokenizers
-    named = {"default": each, "anthropic": ("anthropic", "anthropic-4.6")}.get(provider, (provider,))
-    return tuple(map(each.index, named))
-
-
 def _estimate_message(message: Message, provider: TokenProvider) -> int:
     reading = read_message(message)
-    texts = sum(_estimate_text(text, provider) for text in reading.texts)
+    texts = sum(estimate_text(text, provider) for text in reading.texts)
     return _MESSAGE_TOKENS[provider] + _CALL_TOKENS[provider] * reading.calls + reading.media + texts

@@ -10,14 +10,15 @@ dense parts from the windows or the sample can exceed it.
 import codecs
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache, partial
 from itertools import chain, compress, pairwise
 from operator import not_
 from typing import Final, NamedTuple
 
 import msgspec
 
+from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens.costs import (
     LANE,
     UNIT,
@@ -90,18 +91,41 @@ def _read_tokenizers(indices: tuple[int, ...]) -> _Tokenizers:
     return _Tokenizers(each, tuple(zip(*(known.joints[at] or (0.0,) * number for at in indices), strict=True)))
 
 
-def estimate_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[int, ...]:
-    """The maximum tokens of a text by each of these tokenizers (their indices in the table).
+def upper_estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
+    """A function that estimates the tokens of a text for one provider, as an upper bound."""
+    return partial(estimate_text, provider=provider)
+
+
+def expected_estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
+    """A function that returns the expected tokens of a text (UTF-8) for one provider: a central estimate.
+
+    For `default` it is the median over all tokenizers, for `anthropic` the count of the current models.
+    """
+    return partial(_expect_text, provider=provider)
+
+
+def estimate_text(text: str | Buffer, provider: TokenProvider) -> int:
+    """The maximum tokens of a text for one provider.
 
     Bytes are UTF-8; invalid bytes cost as much as the replacement character.
     """
-    known = _read_tokenizers(tuple(tokenizers))
-    return _add_margins(_measure(text, known), known.each)
+    known = _read_tokenizers(_select_tokenizers(provider))
+    return max(_add_margins(_measure(text, known), known.each))
 
 
-def expect_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[float, ...]:
-    """The expected tokens of a text by each of these tokenizers: a central estimate without a margin."""
-    return tuple(expected.tokens for expected in _measure(text, _read_tokenizers(tuple(tokenizers))))
+def _expect_text(text: Buffer, provider: TokenProvider) -> int:
+    tokenizers = _select_tokenizers(provider)
+    known = _read_tokenizers(tokenizers if provider == "default" else tokenizers[:1])
+    each = sorted(expected.tokens for expected in _measure(text, known))
+    return round(each[(len(each) - 1) // 2])
+
+
+@cache
+def _select_tokenizers(provider: TokenProvider) -> tuple[int, ...]:
+    """The indices in the table of the tokenizers whose largest count is valid for this provider."""
+    each = table().tokenizers
+    named = {"default": each, "anthropic": ("anthropic", "anthropic-4.6")}.get(provider, (provider,))
+    return tuple(map(each.index, named))
 
 
 def _measure(text: str | Buffer, tokenizers: _Tokenizers) -> list[Expected]:
