@@ -7,7 +7,6 @@ a time, so that other threads wait only briefly for the interpreter lock.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from typing import Any, Final, Literal
 
@@ -46,7 +45,6 @@ _SCALARS: Final[Mapping[str, Callable[[Any], object]]] = {
 """Scalars in columns of pandas."""
 
 
-@lru_cache(256)
 def find_form(kind: type) -> Form | None:
     """The form of a class of tables or arrays; None for any other class."""
     return next((form for form, names in _METHODS.items() if all(hasattr(kind, name) for name in names)), None)

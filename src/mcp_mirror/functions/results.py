@@ -158,6 +158,8 @@ _DEFAULT_MEDIA_TYPE: Final = "application/octet-stream"
 
 def _encode_data(value: object) -> EncodedData | None:
     """A table or an array as JSON; None for any other value."""
+    if type(value) in _ENCODED_VALUES:
+        return None
     if (form := find_form(type(value))) is not None:
         return write_data(value, form, _encode)
     if _is_buffer(value):
