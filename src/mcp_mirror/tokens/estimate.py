@@ -22,6 +22,7 @@ from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens.costs import (
     LANE,
     UNIT,
+    Guess,
     Margin,
     RarePart,
     count_joints,
@@ -161,26 +162,40 @@ class _Costs:
             costs = list(map(table().costs.known.__getitem__, pieces))
             self._known.append(sum(costs))
             rare.append(list(compress(pieces, map(not_, costs))) if 0 in costs else [])
-        self._times: Counter[RarePart] = Counter()
-        self._squares: Counter[RarePart] = Counter()
+        self._rare = [0] * len(rare)
+        """By text: the cost of its examined parts, in lanes."""
+        self._scale = 1.0
+        """The characters of all rare parts for each examined one."""
+        self._times: dict[RarePart, int] = {}
+        self._squares: dict[RarePart, int] = {}
         """The errors of n occurrences of a rare piece are equal, so its variance counts n squared times."""
+        self._guesses: dict[RarePart, Guess] = {}
+        if any(rare):
+            self._examine(rare)
+
+    def _examine(self, rare: Sequence[Sequence[str]]) -> None:
+        """Guess the costs of the rare pieces of each text, or of a sample."""
         for piece, times in Counter(chain.from_iterable(rare)).items():
             for part in split_rare(piece):
-                self._times[part] += times
-                self._squares[part] += times * times
+                self._times[part] = self._times.get(part, 0) + times
+                self._squares[part] = self._squares.get(part, 0) + times * times
         parts = list(self._times)
         characters = sum(len(part.text) for part in parts)
         if characters > _MAX_RARE:
             parts = [parts[at] for at in _choose_places(len(parts), len(parts) * _MAX_RARE // characters)]
         self._guesses = {part: guess(part) for part in parts}
         examined = sum(self._times[part] * len(part.text) for part in self._guesses)
-        self._scale = sum(len(piece) for pieces in rare for piece in pieces) / examined if examined else 1.0
+        self._scale = sum(len(piece) for pieces in rare for piece in pieces) / examined
         self._rare = [self._sum_examined(pieces) for pieces in rare]
-        """By text: the cost of its examined parts, in lanes."""
 
     def _sum_examined(self, pieces: Iterable[str]) -> int:
         parts = (part for piece in pieces for part in split_rare(piece))
         return sum(self._guesses[part].units for part in parts if part in self._guesses)
+
+    def totals(self, tokenizers: Sequence[_Tokenizer]) -> list[float]:
+        """The cost of all texts, by tokenizer."""
+        known, rare, scale = sum(self._known), sum(self._rare), self._scale
+        return [(known >> one.shift & _LANE_MASK) + scale * (rare >> one.shift & _LANE_MASK) for one in tokenizers]
 
     def units(self, one: _Tokenizer) -> list[float]:
         """The cost of each text."""
@@ -192,6 +207,8 @@ class _Costs:
 
     def variances(self, tokenizers: Sequence[_Tokenizer]) -> list[float]:
         """The variance of each tokenizer's tokens: of single pieces, and of all pieces of a class together."""
+        if not self._guesses:
+            return [0.0] * len(tokenizers)
         costs: dict[str, int] = {}
         spread = 0
         for part, guessed in self._guesses.items():
@@ -205,28 +222,29 @@ class _Costs:
             for one in tokenizers
         ]
 
-    def compute_sampling_error(self, one: _Tokenizer) -> float:
-        """The standard error, in tokens, of a sample of the rare parts; 0 if all are examined.
+    def sampling_errors(self, tokenizers: Sequence[_Tokenizer]) -> list[float]:
+        """The standard error of each tokenizer's tokens if the rare parts are a sample; 0 if all are examined.
 
         The estimate is in proportion to the characters (Cochran, Sampling Techniques, section 6.4).
         """
         if self._scale == 1:
-            return 0.0
-        units = [self._times[part] * lane(guessed.units, one.at) for part, guessed in self._guesses.items()]
+            return [0.0] * len(tokenizers)
         sizes = [self._times[part] * len(part.text) for part in self._guesses]
-        density = sum(units) / sum(sizes)
-        squares = sum((cost - density * size) ** 2 for cost, size in zip(units, sizes, strict=True))
-        return math.sqrt(squares * self._scale * (self._scale - 1) * len(units) / (len(units) - 1)) / UNIT
+        factor = self._scale * (self._scale - 1) * len(sizes) / (len(sizes) - 1)
+        errors = []
+        for one in tokenizers:
+            units = [self._times[part] * lane(guessed.units, one.at) for part, guessed in self._guesses.items()]
+            density = sum(units) / sum(sizes)
+            squares = sum((cost - density * size) ** 2 for cost, size in zip(units, sizes, strict=True))
+            errors.append(math.sqrt(squares * factor) / UNIT)
+        return errors
 
 
 def _measure_whole(text: str, tokenizers: _Tokenizers) -> list[Expected]:
     """Expected tokens, by tokenizer, of a text that is examined whole: pieces and joints."""
     costs, each = _Costs((text,)), tokenizers.each
-    tokens = _count_tokens([sum(costs.units(one)) for one in each], count_joints(text), tokenizers)
-    return [
-        Expected(number, variance, costs.compute_sampling_error(one))
-        for one, number, variance in zip(each, tokens, costs.variances(each), strict=True)
-    ]
+    tokens = _count_tokens(costs.totals(each), count_joints(text), tokenizers)
+    return list(map(Expected, tokens, costs.variances(each), costs.sampling_errors(each)))
 
 
 def _count_tokens(units: Sequence[float], joints: Sequence[int], tokenizers: _Tokenizers) -> list[float]:
@@ -241,12 +259,13 @@ def _count_tokens(units: Sequence[float], joints: Sequence[int], tokenizers: _To
 def _expect(windows: Sequence[str], sizes: Sequence[int], tokenizers: _Tokenizers, scale: float) -> list[Expected]:
     """Expected tokens, by tokenizer, of a text `scale` times as long as its windows."""
     costs, each = _Costs(windows), tokenizers.each
-    units = [costs.units(one) for one in each]
-    whole_tokens = _count_tokens(list(map(sum, units)), count_joints("".join(windows)), tokenizers)
+    whole_tokens = _count_tokens(costs.totals(each), count_joints("".join(windows)), tokenizers)
     found = []
-    for one, whole, variance, own in zip(each, whole_tokens, costs.variances(each), units, strict=True):
-        tokens = [cost / UNIT for cost in own]
-        error = math.hypot(_compute_standard_error(tokens, sizes), costs.compute_sampling_error(one))
+    for one, whole, variance, sampled in zip(
+        each, whole_tokens, costs.variances(each), costs.sampling_errors(each), strict=True
+    ):
+        tokens = [cost / UNIT for cost in costs.units(one)]
+        error = math.hypot(_compute_standard_error(tokens, sizes), sampled)
         found.append(Expected(whole * scale, variance * scale * scale, error * scale))
     return found
 
