@@ -95,6 +95,7 @@ async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
         assert await stored(client)
     log = b"".join(client.stderr).decode()
     assert "passed on unchanged because it could not be stored" in log
+    assert "A result of 'say' could not be stored, and its call failed. The store's Redis server " in log
     assert "The store's Redis server is used again." in log
     assert "127.0.0.1" not in log
 

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -32,7 +32,7 @@ from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.context_budgets import count_reply_tokens
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.paths import NewBases
-from mcp_mirror.payload.floods import run_by_size
+from mcp_mirror.payload.floods import RepeatedLog, run_by_size
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
@@ -71,6 +71,7 @@ class ResultProcessor:
     services: Services
     runtime: Runtime
     """A result is judged by the flow policy at the time of its arrival."""
+    _log: RepeatedLog = field(default_factory=lambda: RepeatedLog(_logger), init=False)
 
     def decide_visibility(self, call: Call, entry: CatalogEntry, input_labels: Labels, *, preview: bool) -> Visibility:
         """Decide before the call what the model may see of the result and of the upstream's messages.
@@ -196,8 +197,11 @@ class ResultProcessor:
         members = processed.result.members
         is_shown = members and not processed.is_hidden and _is_within_answer(members, call.config.mirror)
         if not is_shown or not await self._reserve(call, members):
+            self._log.warning("A result of %r could not be stored, and its call failed. %s", options.tool, error)
             raise StoreError(f"Tool {options.tool!r} was called, but its result could not be stored. {error}")
-        _logger.warning("A result of %r is passed on unchanged because it could not be stored. %s", options.tool, error)
+        self._log.warning(
+            "A result of %r is passed on unchanged because it could not be stored. %s", options.tool, error
+        )
         return members
 
     async def _read(self, entry: CatalogEntry, response: RawResponse, options: ProcessingOptions) -> ProcessedResult:
