@@ -4,11 +4,12 @@ import json
 import logging
 import sys
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any, Final
@@ -347,6 +348,25 @@ def test_a_list_of_many_pages_has_few_enough_items() -> None:
         finish(page.add([b"0"] * 32_000, limit=1 << 26))
     assert len(page.items) == 100_000
     assert page.cut == "the limit of 100,000 items"
+
+
+async def test_a_list_keeps_no_texts_of_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = count()
+
+    async def answer(*_: object) -> Mapping[str, bytes]:
+        number = next(numbers)
+        end = {} if number == 50 else {"nextCursor": json.dumps(f"{number}" * 1_000_000).encode()}
+        return {"tools": b"[]", "cacheScope": json.dumps("x" * 1_000_000).encode(), **end}
+
+    async with connected("stdio", OLD, tmp_path) as setup:
+        session = await setup.connection.get_session()
+        monkeypatch.setattr(session, "request", answer)
+        tracemalloc.start()
+        page = await session.list_all("tools/list", "tools")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert (page.cut, len(page.hints)) == (None, 51)
+    assert peak < 20_000_000
 
 
 @pytest.mark.parametrize("transport", ["json", "sse"])

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import anyio.to_thread
 import msgspec
@@ -23,6 +23,8 @@ from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.files import DRAFT_NAMES, atomic_write, open_folder, open_secret
 from mcp_mirror.types import Buffer
+
+CacheScope = Literal["public", "private"]
 
 RawTool = Mapping[str, Any]
 """A tool as its upstream lists it, unknown members included."""

@@ -33,7 +33,7 @@ from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
-from mcp_mirror.upstreams.listing import Listing, Page
+from mcp_mirror.upstreams.listing import CacheScope, Listing, Page
 from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher
 from mcp_mirror.upstreams.transports.network_errors import read_marked
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
@@ -184,14 +184,16 @@ class UpstreamSession:
         """
         page = Page()
         cursor: str | None = None
-        seen: set[str | None] = set()
+        seen: set[int] = set()  # hashes, because a cursor may have a megabyte
         bounds = self.policy.bounds
-        while cursor not in seen and len(seen) < bounds.max_listing_pages:
-            seen.add(cursor)
+        while hash(cursor) not in seen and len(seen) < bounds.max_listing_pages:
+            seen.add(hash(cursor))
             shown = {} if cursor is None else {"cursor": cursor}
             response = await self.request(UpstreamRequest(method, {}, shown), channel)
             members = await self._add_page(page, response, method, member)
-            page.hints.append((_read_scalar(members.get("ttlMs"), int), _read_scalar(members.get("cacheScope"), str)))
+            page.hints.append(
+                (_read_scalar(members.get("ttlMs"), int), _read_scalar(members.get("cacheScope"), CacheScope))
+            )
             cursor = _read_scalar(members.get("nextCursor"), str)
             if cursor is None or page.cut:
                 return page
@@ -396,7 +398,7 @@ async def _drain(inflight: InflightRequest) -> None:
     inflight.queue.close()
 
 
-def _read_scalar(raw: Buffer | None, kind: type[Any]) -> Any:
+def _read_scalar(raw: Buffer | None, kind: Any) -> Any:
     """Return a scalar member of a result; None if it is missing or of another type."""
     try:
         return None if raw is None else msgspec.json.decode(raw, type=kind)
