@@ -61,11 +61,11 @@ class Listing:
     """How the server describes itself: name, title, version."""
     is_stale: bool = False
     """The listing is from an earlier run: the upstream has not connected yet."""
+    is_stateless: bool = field(init=False)
+    """The upstream uses protocol version 2026-07-28 or later. Each call asks for it."""
 
-    @property
-    def is_stateless(self) -> bool:
-        """Whether the upstream uses protocol version 2026-07-28 or later."""
-        return self.protocol_version in MODERN_PROTOCOL_VERSIONS
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_stateless", self.protocol_version in MODERN_PROTOCOL_VERSIONS)
 
 
 @dataclass(slots=True)
