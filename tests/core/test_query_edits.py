@@ -261,3 +261,8 @@ def test_a_merge_of_many_keys_is_linear_and_stops_at_its_time_limit() -> None:
     checks = iter(range(1_000))
     with pytest.raises(ToolError, match="takes longer"):
         b"".join(join_pieces(b"{}", Merge(patch)(b"{}", lambda: next(checks) > 10)))
+
+
+def test_an_edit_of_many_places_is_few_bytes_and_a_number_of_pieces() -> None:
+    pieces = Replace("a", "bc", replaces_all=True)(b'"%b"' % (b"a" * 1000), never)
+    assert (len(pieces), pieces.new, pieces.size) == (2001, b"bc", 2002)
