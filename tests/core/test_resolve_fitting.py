@@ -9,12 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.resolve import (
+    Correction,
     Pointer,
     Resolved,
-    TypedText,
     coerce,
+    find_corrections,
     find_pointers,
-    find_typed_texts,
     substitute_pointers,
 )
 from mcp_mirror.errors import ToolError
@@ -275,18 +275,67 @@ def test_a_text_that_spells_what_is_wanted_where_no_text_is_goes_as_that(
 ) -> None:
     arguments = json.dumps({"number": text, "text": "31"}).encode()
     wanted: dict[Location, frozenset[str]] = {("number",): frozenset(types.split()), ("text",): frozenset({"string"})}
-    found = find_typed_texts(arguments, (), wanted.__getitem__)
+    found = find_corrections(arguments, (), wanted.__getitem__)
     assert [str(join(item.value), "utf-8") for item in found] == ([] if sent is None else [sent])
     substituted = join(substitute_pointers(arguments, found, {}, wanted.__getitem__))
     assert substituted == arguments.replace(json.dumps(text).encode(), (sent or json.dumps(text)).encode(), 1)
 
 
-def test_typed_texts_are_found_at_any_depth_and_pointers_are_not() -> None:
+def test_texts_of_other_types_are_found_at_any_depth_and_pointers_not() -> None:
     path = "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
     arguments = json.dumps({"rows": [{"n": "1"}, {"n": path}, {"n": "2"}], "deep": "3"}).encode()
     found = find_pointers(arguments, {"get_order"})
-    spelled = find_typed_texts(arguments, found, lambda _: frozenset({"integer"}))
+    spelled = find_corrections(arguments, found, lambda _: frozenset({"integer"}))
     in_order = sorted((*found, *spelled), key=lambda item: item.span.start)
-    assert [type(item) for item in in_order] == [TypedText, Pointer, TypedText, TypedText]
+    assert [type(item) for item in in_order] == [Correction, Pointer, Correction, Correction]
     sent = json.loads(join(substitute_pointers(arguments, tuple(in_order), {}, lambda _: frozenset())))
     assert sent == {"rows": [{"n": 1}, {"n": path}, {"n": 2}], "deep": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        ('{"n": null}', "{}"),
+        ('{ "n" : null , "keep": 1 }', '{"keep": 1}'),
+        ('{"keep": 1, "n": null}', '{"keep": 1}'),
+        ('{"keep": 1, "n": null, "m": null, "any": null}', '{"keep": 1, "any": null}'),
+        ('{"n": null, "m": null, "any": null, "maybe": null}', '{"any": null, "maybe": null}'),
+        ('{"n": null, "m":null}', "{}"),
+        ('{"rows": [{"n": null, "keep": "null"}, null, {"n": 1}]}', '{"rows": [{"keep": "null"}, null, {"n": 1}]}'),
+        ('{"n": "null", "keep": null}', None),
+        ('{"null": 1}', None),
+    ],
+)
+def test_a_null_where_the_tool_accepts_none_is_left_out(arguments: str, sent: str | None) -> None:
+    def types_at(location: Location) -> frozenset[str]:
+        name = location[-1] if location else ""
+        return frozenset({"n": {"integer"}, "m": {"object"}, "maybe": {"null", "integer"}}.get(str(name), set()))
+
+    found = sorted(find_corrections(arguments.encode(), (), types_at), key=lambda item: item.span.start)
+    substituted = str(join(substitute_pointers(arguments.encode(), tuple(found), {}, types_at)), "utf-8")
+    assert json.loads(substituted) == json.loads(sent or arguments)
+    assert bool(found) == (sent is not None)
+
+
+@given(
+    st.recursive(
+        st.dictionaries(st.sampled_from(["n", "keep", "maybe"]), st.none() | st.integers() | st.just("null")),
+        lambda inner: st.dictionaries(st.sampled_from(["n", "keep", "rows"]), st.lists(inner, max_size=3) | inner),
+        max_leaves=8,
+    ),
+    st.sampled_from([None, 1]),
+)
+def test_only_refused_nulls_are_left_out_of_any_arguments(arguments: Any, indent: int | None) -> None:
+    def remove(value: Any, depth: int = 0) -> Any:
+        if isinstance(value, list):
+            return [remove(one, depth + 1) for one in value]
+        if not isinstance(value, dict) or depth > 8:
+            return value
+        return {key: remove(one, depth + 1) for key, one in value.items() if key != "n" or one is not None}
+
+    def types_at(location: Location) -> frozenset[str]:
+        return frozenset({"object", "integer", "string", "array"}) if location[-1:] == ("n",) else frozenset()
+
+    text = json.dumps(arguments, indent=indent).encode()
+    found = sorted(find_corrections(text, (), types_at), key=lambda item: item.span.start)
+    assert json.loads(join(substitute_pointers(text, tuple(found), {}, types_at))) == remove(arguments)

@@ -144,6 +144,23 @@ async def test_a_number_written_as_text_is_a_number_beside_paths_too() -> None:
         assert 'values.1: "x" is not of type "number"' in item.text
 
 
+async def test_a_null_for_an_optional_argument_is_left_out() -> None:
+    """Many clients write null for an argument without a value, which most schemas refuse."""
+    mirror = Mirror()
+
+    @mirror.tool
+    def cut(text: str, size: int = 3, end: str | None = "...") -> str:
+        return f"{text[:size]}{end}"
+
+    async with mirror:
+        path = await mirror.put("abcdef")
+        assert (await mirror.call("cut_mirrored", {"text": path, "size": None, "end": None})).text == "abcNone"
+        assert (await mirror.call("cut_mirrored", {"size": None, "text": path})).text == "abc..."
+        missing = await mirror.call("cut_mirrored", {"text": None})
+        assert missing.is_error
+        assert "text" in missing.text
+
+
 async def test_a_tool_function_is_unchanged_and_gets_values_of_its_types() -> None:
     mirror = Mirror()
     seen: list[Any] = []

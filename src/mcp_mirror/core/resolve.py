@@ -5,7 +5,8 @@ pointers inside a value are never resolved. Another module loads the values.
 """
 
 import re
-from collections.abc import Callable, Container, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -26,18 +27,30 @@ from mcp_mirror.paths import (
     strip_wrapping,
     unwrap_text_block,
 )
-from mcp_mirror.payload.json_spans import Miss, locate, strings_at
+from mcp_mirror.payload.json_spans import (
+    Miss,
+    items_at,
+    kind_at,
+    locate,
+    members_with_offsets,
+    skip_space,
+    strings_at,
+    trim,
+)
 from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
 
 _MAX_CANDIDATES: Final = 20_000
 """Candidate offsets in the arguments that are examined for memory paths."""
 _MAX_EXPLAINED: Final = 50
 """Strings that `explain_strings` explains."""
-_MAX_QUOTES: Final = 4096
-"""Quotes in the arguments that are examined for typed texts: two for each key and two for each text."""
+_MAX_CORRECTED: Final = 4096
+"""Quotes in the arguments that are examined for corrections, two for each key and each text; and nulls."""
+_MAX_NULL_DEPTH: Final = 8
+"""Levels of nesting below which nulls are not corrected."""
 IS_PATH: Final = "it is a memory path"
 """The reason of `explain_strings` for a string that is a pointer."""
 _QUOTE: Final = re.compile(rb'"')
+_NULL: Final = re.compile(rb"null")
 _MAX_NAMED: Final = 200
 """Characters of a path or a location in an error message."""
 
@@ -65,8 +78,8 @@ class EscapedPath:
 
 
 @dataclass(frozen=True, slots=True)
-class TypedText:
-    """A text for an argument of another type, and the value that it contains: `"31"` for a number."""
+class Correction:
+    """A part of the arguments that the tool's schema never accepts, and what the tool receives instead."""
 
     span: Span
     value: Segments
@@ -147,12 +160,14 @@ def check_pointer_count(found: tuple[Pointer | EscapedPath, ...], most: int) -> 
         )
 
 
-def find_typed_texts(
+def find_corrections(
     arguments: Buffer, found: tuple[Pointer | EscapedPath, ...], types_at: Callable[[Location], frozenset[str]]
-) -> tuple[TypedText, ...]:
-    """Find texts that contain a number or another JSON value for an argument that accepts no text.
+) -> tuple[Correction, ...]:
+    """Find values that are not of a type that the tool accepts, but for which there is one.
 
-    A twin accepts text everywhere, for paths, so models write `"31"` where the tool itself expects 31.
+    A text that contains a number or another JSON value becomes that value: a twin accepts text everywhere, for paths,
+    so models write `"31"` where the tool itself expects 31. A member that is null is left out: many clients write null
+    for an optional argument without a value.
 
     Args:
         arguments: A JSON object as text, as the model wrote it.
@@ -160,19 +175,47 @@ def find_typed_texts(
         types_at: Returns the JSON types that the tool accepts at a location; an empty set if unknown.
     """
     taken = {item.span.start for item in found}
-    quotes = [match.start() for match in islice(_QUOTE.finditer(arguments), _MAX_QUOTES)]
-    spelled = []
-    for span, at in strings_at(arguments, quotes):
+    corrections = list(_find_refused_nulls(arguments, types_at))
+    for span, at in strings_at(arguments, _find_offsets(_QUOTE, arguments)):
         wanted = types_at(at) if span.start not in taken else frozenset()
         if wanted and "string" not in wanted:
             value = _convert(Resolved("", memoryview(arguments)[span.start : span.stop], "text"), wanted)
-            spelled += [TypedText(span, value)] if value else []
-    return tuple(spelled)
+            corrections += [Correction(span, value)] if value else []
+    return tuple(corrections)
+
+
+def _find_refused_nulls(arguments: Buffer, types_at: Callable[[Location], frozenset[str]]) -> Iterator[Correction]:
+    """The members that are null where the tool accepts no null, each with a comma beside it."""
+    offsets = _find_offsets(_NULL, arguments)
+    pending: list[tuple[Span, Location]] = [(trim(arguments), ())]
+    while pending:
+        span, at = pending.pop()
+        inside = offsets[bisect_left(offsets, span.start) : bisect_left(offsets, span.stop)]
+        if not inside or len(at) > _MAX_NULL_DEPTH:
+            continue
+        if kind_at(arguments, span.start) == "array":
+            pending += [(below, (*at, index)) for index, below in items_at(arguments, span, inside)]
+        elif kind_at(arguments, span.start) == "object":
+            start, is_first = span.start + 1, True
+            for _, (key, value) in members_with_offsets(arguments, span):
+                wanted = types_at((*at, key)) if kind_at(arguments, value.start) == "null" else frozenset()
+                if not wanted or "null" in wanted:
+                    pending.append((value, (*at, key)))
+                    start, is_first = value.stop, False
+                    continue
+                comma = skip_space(arguments, value.stop)
+                stop = comma + 1 if is_first and arguments[comma] == ord(",") else value.stop
+                yield Correction(Span(start, stop - start), ())
+                start = stop
+
+
+def _find_offsets(pattern: re.Pattern[bytes], arguments: Buffer) -> list[int]:
+    return [match.start() for match in islice(pattern.finditer(arguments), _MAX_CORRECTED)]
 
 
 def substitute_pointers(
     arguments: Buffer,
-    found: tuple[Pointer | EscapedPath | TypedText, ...],
+    found: tuple[Pointer | EscapedPath | Correction, ...],
     values: Mapping[Pointer, Resolved],
     types_at: Callable[[Location], frozenset[str]],
 ) -> Segments:
@@ -187,7 +230,7 @@ def substitute_pointers(
     for item in found:
         if isinstance(item, EscapedPath):
             replacement: Segments = (msgspec.json.encode(item.text),)
-        elif isinstance(item, TypedText):
+        elif isinstance(item, Correction):
             replacement = item.value
         elif item in values:
             replacement = coerce(values[item], types_at(item.location), item.location)

@@ -16,12 +16,12 @@ from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import Reply, build_content_reply, build_error_reply
 from mcp_mirror.core.resolve import (
+    Correction,
     EscapedPath,
     Pointer,
     Resolved,
-    TypedText,
     explain_strings,
-    find_typed_texts,
+    find_corrections,
     substitute_pointers,
 )
 from mcp_mirror.core.result_processing import Visibility
@@ -65,7 +65,7 @@ _NO_VALUES: Final[Values] = {}
 _VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
 
-Found = Pointer | EscapedPath | TypedText
+Found = Pointer | EscapedPath | Correction
 """A string of the arguments that is replaced."""
 Validate = Callable[[CatalogEntry, bytes], Awaitable[str | None]]
 """Returns the first fault of a tool's arguments (JSON text); None if they are valid or the upstream validates them."""
@@ -325,7 +325,7 @@ async def fit_arguments(
 ) -> Segments:
     """Replace pointers by their values and validate the result against the tool's own schema.
 
-    If the arguments are not valid, a text in place of another type is replaced by the JSON that it contains.
+    If the arguments are not valid, they are corrected where the schema allows only one reading (`find_corrections`).
 
     Args:
         entry: The tool.
@@ -341,9 +341,9 @@ async def fit_arguments(
     sent = await _substitute(entry, arguments, found, values) if found else (arguments,)
     if (fault := await _find_fault(entry, sent, validate)) is None:
         return sent
-    typed_texts = find_typed_texts(arguments, found, types_at(entry.schema))
-    if typed_texts:
-        replaced = tuple(sorted((*found, *typed_texts), key=lambda item: item.span.start))
+    corrections = find_corrections(arguments, found, types_at(entry.schema))
+    if corrections:
+        replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
         changed = await _substitute(entry, arguments, replaced, values)
         if (fault := await _find_fault(entry, changed, validate)) is None:
             return changed
