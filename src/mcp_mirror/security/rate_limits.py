@@ -3,10 +3,10 @@
 `PrincipalLimiter` and `UpstreamLimiter` combine both for one owner. This module must not know tools or protocols.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -48,11 +48,11 @@ class Place:
 
     __slots__ = ("_enter", "_leave")
 
-    def __init__(self, enter: Callable[[], Awaitable[None]], leave: Callable[[], None]) -> None:
+    def __init__(self, enter: Callable[[], Coroutine[Any, Any, None]], leave: Callable[[], None]) -> None:
         self._enter, self._leave = enter, leave
 
-    async def __aenter__(self) -> None:
-        await self._enter()
+    def __aenter__(self) -> Coroutine[Any, Any, None]:
+        return self._enter()
 
     async def __aexit__(self, *_: object) -> None:
         self._leave()

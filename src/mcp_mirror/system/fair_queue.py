@@ -49,10 +49,7 @@ class FairQueue:
             key: The key.
             share: The most places that the key may take.
         """
-        if self._waiting.get(key) or not self._has_room(key, share):
-            return False
-        self._admit(key)
-        return True
+        return not self._waiting.get(key) and self._take(key, share)
 
     async def wait(
         self,
@@ -95,22 +92,23 @@ class FairQueue:
         if not self._taken_by[key]:
             del self._taken_by[key]
         for following in tuple(self._waiting) if self._waiting else ():
-            if not self._has_room(following, self._shares[following]):
+            if not self._take(following, self._shares[following]):
                 continue
             waiters = self._waiting.pop(following)
-            self._admit(following)
             waiters.popleft().set()
             if waiters:
                 self._waiting[following] = waiters
             else:
                 del self._shares[following]
 
-    def _has_room(self, key: str, share: int) -> bool:
-        return self.taken < self._places and self._taken_by.get(key, 0) < share
-
-    def _admit(self, key: str) -> None:
-        self._taken_by[key] = self._taken_by.get(key, 0) + 1
+    def _take(self, key: str, share: int) -> bool:
+        """Take a place if there is one for this key."""
+        taken = self._taken_by.get(key, 0)
+        if self.taken >= self._places or taken >= share:
+            return False
+        self._taken_by[key] = taken + 1
         self.taken += 1
+        return True
 
     def _withdraw(self, key: str, waiter: anyio.Event) -> None:
         if waiter.is_set():  # admitted while it was cancelled
