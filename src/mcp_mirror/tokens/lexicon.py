@@ -104,7 +104,10 @@ class Lexicon(Mapping[str, int]):
                 self._groups.clear()
             group = {}
             for name, number in self._read_group(prefix.encode(errors="surrogatepass")):
-                group |= {name[:end]: 0 for end in range(len(prefix), len(name)) if name[:end] not in group}
+                end = len(name) - 1
+                while end >= len(prefix) and name[:end] not in group:  # with a beginning, all shorter ones are there
+                    group[name[:end]] = 0
+                    end -= 1
                 group[name] = number
             self._groups[prefix] = group  # complete: other threads read it
         return group
