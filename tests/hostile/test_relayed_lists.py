@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Serve
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uri", ["file:///r/7", f"file:///t/{resources.COUNT - 1}/a", "file:///unlisted"])
 async def test_long_lists_of_resources_do_not_delay_other_clients(
     configured: Configured, serve: Serve, budget: Budget, uri: str
@@ -36,6 +37,7 @@ async def test_long_lists_of_resources_do_not_delay_other_clients(
     assert contents[0].text == f"read {uri}"  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["resources/list", "resources/templates/list"])
 async def test_a_response_with_long_lists_does_not_delay_other_clients(
     configured: Configured, serve: Serve, budget: Budget, method: str
