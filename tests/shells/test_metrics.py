@@ -11,7 +11,7 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.observability.metrics import OTHER, Metrics
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.stores.opening import MeasuredStore
+from mcp_mirror.stores.opening import measure_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,11 +57,13 @@ class BrokenStore(MemoryStore):
 
 async def test_operations_of_a_store_are_measured_with_their_errors(tmp_path: Path) -> None:
     seen: list[tuple[str, str]] = []
-    store = MeasuredStore(
-        BrokenStore(StorePolicy(), lambda: 0.0, lambda: tmp_path),
-        lambda operation, seconds, error: seen.append((operation, error)) if seconds >= 0 else None,
-    )
-    async with store:
+
+    def note(operation: str, seconds: float, error: str) -> None:
+        assert seconds >= 0
+        seen.append((operation, error))
+
+    async with BrokenStore(StorePolicy(), lambda: 0.0, lambda: tmp_path) as broken:
+        store = measure_store(broken, note)
         assert await store.read("me", "x") is None
         assert await store.describe("me", "x") is None
         assert await store.file_of("me", "x") is None

@@ -5,8 +5,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from platformdirs import user_data_path
 
@@ -14,11 +17,9 @@ from mcp_mirror.errors import MirrorError, StoreError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import Config, WirePolicy
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.base import Store, Tombstone
+from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import DiskStore
-from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 if TYPE_CHECKING:
     from mcp_mirror.stores.s3 import S3Blobs
@@ -61,7 +62,7 @@ async def open_store(
             _logger.warning("%s Until then the gateway keeps values in memory, and loses them when it ends.", error)
             policy = replace(policy, kind="memory")
             store, spool = await _enter_store(policy, config.limits, stack)
-        yield store if observe is None else MeasuredStore(store, observe), policy, spool
+        yield store if observe is None else measure_store(store, observe), policy, spool
 
 
 @asynccontextmanager
@@ -123,83 +124,25 @@ _STORES: Final[Mapping[str, Callable[[StorePolicy, Callable[[], Path]], Store]]]
 """The constructor of each kind of store, from its settings and a function that returns a folder for its files."""
 
 
-class MeasuredStore:
-    """A `Store` that reports the duration and the outcome of each operation of another store."""
+def measure_store(store: Store, observe: Observe) -> Store:
+    """Return an opened store whose operations report their duration and their outcome."""
+    operations = {name: partial(_measure, observe, name, getattr(store, name)) for name in _OPERATIONS}
+    return cast("Store", SimpleNamespace(events=store.events, **operations))
 
-    def __init__(self, store: Store, observe: Observe) -> None:
-        self._store = store
-        self._observe = observe
-        self.events: Final[EventLog] = store.events
 
-    async def __aenter__(self) -> Self:
-        await self._store.__aenter__()
-        return self
+_OPERATIONS: Final = [name for name in vars(Store) if iscoroutinefunction(vars(Store)[name]) and name[0] != "_"]
 
-    async def __aexit__(self, *error: object) -> None:
-        await self._store.__aexit__(*error)
 
-    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
-        """Store a value."""
-        await self._measure("put", self._store.put(namespace, descriptor, blob, file))
-
-    async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
-        """The descriptor or tombstone of a value."""
-        return await self._measure("describe", self._store.describe(namespace, base))
-
-    async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
-        """The bytes of a value or of a range of it."""
-        return await self._measure("read", self._store.read(namespace, base, span))
-
-    async def file_of(self, namespace: str, base: str) -> FileSpan | None:
-        """The file span of a value."""
-        return await self._measure("file_of", self._store.file_of(namespace, base))
-
-    async def delete(self, namespace: str, base: str) -> bool:
-        """Remove a value without a tombstone."""
-        return await self._measure("delete", self._store.delete(namespace, base))
-
-    async def list(
-        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
-    ) -> tuple[Descriptor, ...]:
-        """A page of the stored values."""
-        return await self._measure("list", self._store.list(namespace, after=after, label=label, limit=limit))
-
-    async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases next to a text in alphabetical order."""
-        return await self._measure("bases_near", self._store.bases_near(namespace, text, limit))
-
-    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of the newest values."""
-        return await self._measure("newest", self._store.newest(namespace, limit))
-
-    async def stats(self, namespace: str) -> StoreStats:
-        """The number and bytes of the stored values, and the counted tokens."""
-        return await self._measure("stats", self._store.stats(namespace))
-
-    async def totals(self) -> StoreTotals:
-        """The number and bytes of all values."""
-        return await self._measure("totals", self._store.totals())
-
-    async def count(self, namespace: str, traffic: Traffic) -> None:
-        """Add to the counted tokens."""
-        await self._measure("count", self._store.count(namespace, traffic))
-
-    async def namespaces(self) -> frozenset[str]:
-        """The namespaces with stored values or counted tokens."""
-        return await self._measure("namespaces", self._store.namespaces())
-
-    async def labels(self, namespace: str | None = None) -> frozenset[str]:
-        """The tool labels with which bases begin."""
-        return await self._measure("labels", self._store.labels(namespace))
-
-    async def _measure(self, operation: str, work: Awaitable[T]) -> T:
-        began, error = time.perf_counter(), _CANCELLED
-        try:
-            result = await work
-            error = ""
-        except StoreError:
-            error = _FAILED
-            raise
-        finally:
-            self._observe(operation, time.perf_counter() - began, error)
-        return result
+async def _measure(
+    observe: Observe, operation: str, perform: Callable[..., Awaitable[T]], *arguments: object, **options: object
+) -> T:
+    began, error = time.perf_counter(), _CANCELLED
+    try:
+        result = await perform(*arguments, **options)
+        error = ""
+    except StoreError:
+        error = _FAILED
+        raise
+    finally:
+        observe(operation, time.perf_counter() - began, error)
+    return result
