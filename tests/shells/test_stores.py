@@ -4,7 +4,7 @@ import asyncio
 import errno
 import gc
 from bisect import insort
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -774,6 +774,36 @@ async def test_expired_values_of_others_take_no_room_from_a_large_value(open_sto
         await fill_and_expire(store, clock, "gone")
         await put(store, clock, "t-1", b"x" * 9 * MANY)
         assert await store.stats("me") == StoreStats(1, 9 * MANY)
+
+
+async def expire_beside(store: Store, clock: Clock, kept: Sequence[int]) -> None:
+    """Let four values of one namespace expire, and not those of another with the given sizes."""
+    for index in range(4):
+        await put(store, clock, f"t-{index}", b"x" * 25, "gone")
+    for index, size in enumerate(kept):
+        await put(store, clock, f"t-{index}", b"x" * size, "quiet")
+    clock.now += TTL - 1
+    for index in range(len(kept)):
+        await store.read("quiet", f"t-{index}")
+    clock.now += 1
+
+
+async def test_expired_values_take_nothing_from_a_fair_share(store: Store, clock: Clock) -> None:
+    await expire_beside(store, clock, (300, 600))
+    with pytest.raises(StoreError, match="600 bytes, and only 500"):
+        await put(store, clock, "t-0", b"x" * 600)
+    assert await store.stats("quiet") == StoreStats(2, 900)
+
+
+async def test_expired_values_go_first_for_a_namespace_over_its_quota(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(max_bytes=1000, namespace_bytes=500) as store:
+        await expire_beside(store, clock, (250, 250))
+        await put(store, clock, "t-0", b"x" * 400)
+        clock.now += 1
+        await put(store, clock, "t-1", b"x" * 500)
+        assert await store.stats("quiet") == StoreStats(2, 500)
+        gone = [await store.describe("gone", f"t-{index}") for index in range(4)]
+        assert [isinstance(one, Tombstone) and one.reason for one in gone] == ["expired"] * 4
 
 
 async def test_expired_values_are_removed_in_the_background(

@@ -277,15 +277,9 @@ class MemoryStore:
         """
         self._expire_values(EXPIRED_PER_PUT)
         plan = self._plan_eviction(key, size)
-        while not plan.exceeds_share and plan.choose_namespace() is not None and self._expire_values(1):
+        while plan.exceeds_total and self._expire_values(1):
             plan = self._plan_eviction(key, size)
-        try:
-            plan.check()
-        except StoreError:  # expired values of others do not count
-            if not self._expire_values(len(self._entries)):
-                raise
-            plan = self._plan_eviction(key, size)
-            plan.check()
+        plan.check()
         now = self._clock()
         while (crowded := plan.choose_namespace()) is not None:
             oldest = next(one for one in self._shares[crowded].keys if one != key)

@@ -76,10 +76,12 @@ class Eviction:
     def check(self) -> None:
         """Refuse a value that fits only at the cost of another namespace's fair share.
 
+        If the whole store is full, remove its expired values before: they would count as those of other namespaces.
+
         Raises:
             StoreError: The value does not fit beside the fair shares of the others.
         """
-        others = [one.bytes for name, one in self._usage.items() if name != self.namespace]
+        others = [one.bytes for name, one in self._usage.items() if name != self.namespace and one.values]
         fair = self._policy.max_bytes // (len(others) + 1)
         free = self._policy.max_bytes - sum(min(held, fair) for held in others)
         if self._size > free:
@@ -95,18 +97,23 @@ class Eviction:
         policy, own = self._policy, self._usage.get(self.namespace, SpaceUsage())
         return own.values > 0 and (own.values >= policy.share_values or own.bytes + self._size > policy.share_bytes)
 
+    @property
+    def exceeds_total(self) -> bool:
+        """Whether the new value does not fit into the whole store."""
+        policy, total = self._policy, self._total
+        return total.values > 0 and (total.values >= policy.max_values or self._exceeds_bytes)
+
+    @property
+    def _exceeds_bytes(self) -> bool:
+        return self._total.bytes + self._size > self._policy.max_bytes
+
     def choose_namespace(self) -> str | None:
         """The namespace whose least recently used value must be evicted next; None if the new value fits."""
-        policy = self._policy
         if self.exceeds_share:
             return self.namespace
-        if not self._total.values:
+        if not self.exceeds_total:
             return None
-        if self._total.bytes + self._size > policy.max_bytes:
-            return self._find_largest("bytes", self._size)
-        if self._total.values >= policy.max_values:
-            return self._find_largest("values", 1)
-        return None
+        return self._find_largest("bytes", self._size) if self._exceeds_bytes else self._find_largest("values", 1)
 
     def remove(self, namespace: str, size: int) -> None:
         """Count one value of `namespace` as removed."""

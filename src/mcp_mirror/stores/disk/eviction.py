@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable
 from typing import Final
 
-from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason
@@ -23,8 +22,6 @@ from mcp_mirror.stores.quotas import (
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.types import Descriptor
 
-_ALL_ROWS: Final = 1 << 30
-"""More values than the index contains."""
 TOTALS: Final = 'SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage'
 """The number and bytes of all values."""
 _EXPIRED_ROWS: Final = """SELECT entries.rowid, entries.namespace, entries.base, entries.descriptor, entries.size
@@ -58,21 +55,14 @@ class DiskEviction:
         """
         self.replace_by_tombstones(change, "expired", self.find_expired(change, namespace, EXPIRED_PER_PUT))
         plan = self._plan_eviction(change, namespace, size)
-        while plan.choose_namespace() is not None:
-            rows = self.find_expired(change, namespace if plan.exceeds_share else None, 1)
+        while plan.exceeds_total or plan.exceeds_share:
+            rows = self.find_expired(change, None if plan.exceeds_total else namespace, 1)
             if not rows:
                 break
             self.replace_by_tombstones(change, "expired", rows)
             for _, owner, _, _, freed in rows:
                 plan.remove(owner, freed)
-        try:
-            plan.check()
-        except StoreError:  # expired values of others do not count
-            if not (rows := self.find_expired(change, None, _ALL_ROWS)):
-                raise
-            self.replace_by_tombstones(change, "expired", rows)
-            plan = self._plan_eviction(change, namespace, size)
-            plan.check()
+        plan.check()
         evicted = 0
         while (crowded := plan.choose_namespace()) is not None:
             oldest = (

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason
 from mcp_mirror.stores.quotas import (
@@ -96,8 +95,8 @@ class RedisEviction:
         """Add expired values to `leaving` until the new value fits. Returns whether it fits."""
         if eviction.choose_namespace() is None:
             return True
-        owner = eviction.namespace if eviction.exceeds_share else None
-        for entry, used in (await self._find_expired(read, owner, _AT_ONCE)).items():
+        owner = None if eviction.exceeds_total else eviction.namespace
+        for entry, used in (await self._find_expired(read, owner, _AT_ONCE + 1)).items():
             if len(leaving) >= _AT_ONCE or eviction.choose_namespace() is None:
                 break
             if entry != before and entry not in leaving:
@@ -111,18 +110,7 @@ class RedisEviction:
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
-        expired = {
-            entry: used
-            for entry, used in (await self._find_expired(read, None, _AT_ONCE)).items()
-            if entry not in leaving and entry != before
-        }
-        try:
-            eviction.check()
-        except StoreError:  # expired values do not count
-            if not expired:
-                raise
-            leaving |= expired
-            return False
+        eviction.check()
         candidates: dict[str, Iterator[tuple[Entry, float]]] = {}
         while len(leaving) < _AT_ONCE:
             if (crowded := eviction.choose_namespace()) is None:
