@@ -24,11 +24,11 @@ from pydantic import BaseModel, Field
 from pydantic_core import core_schema
 
 from mcp_mirror.core.capture import CaptureRules, capture
+from mcp_mirror.core.media import detect_media_type
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.results import (
     convert_failure,
     convert_result,
-    detect_media_type,
     encode_media,
     is_small,
     write_json,

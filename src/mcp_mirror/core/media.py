@@ -86,19 +86,47 @@ def _decode_string(raw: Buffer) -> str | None:
     return json.loads(bytes(raw)) if bytes(raw[:1]) == b'"' else None
 
 
+def detect_media_type(data: bytes) -> str:
+    """The media type by the first bytes, else `application/octet-stream`."""
+    head = data[:16]
+    for start, at, rest, found in _MAGIC:
+        if head.startswith(start) and head[at:].startswith(rest):
+            return found
+    is_frame = len(head) > 2 and head[0] == 0xFF and head[1] in _MP3_SECOND_BYTES  # noqa: PLR2004  # sync and rates
+    is_mpeg = is_frame and head[2] >> 4 not in (0, 15) and head[2] & 12 != 12  # noqa: PLR2004  # valid rates
+    return "audio/mpeg" if is_mpeg else _DEFAULT_MEDIA_TYPE
+
+
+_MAGIC: Final = (
+    (b"\x89PNG\r\n\x1a\n", 0, b"", "image/png"),
+    (b"\xff\xd8\xff", 0, b"", "image/jpeg"),
+    (b"GIF87a", 0, b"", "image/gif"),
+    (b"GIF89a", 0, b"", "image/gif"),
+    (b"RIFF", 8, b"WEBP", "image/webp"),
+    (b"RIFF", 8, b"WAVE", "audio/wav"),
+    (b"ID3", 0, b"", "audio/mpeg"),
+    (b"%PDF-", 0, b"", "application/pdf"),
+)
+"""First bytes of a file, further bytes at an offset, and the media type."""
+_MP3_SECOND_BYTES: Final = (0xFA, 0xFB, 0xF2, 0xF3, 0xE2, 0xE3)
+"""The second byte of an MP3 frame."""
+_DEFAULT_MEDIA_TYPE: Final = "application/octet-stream"
+
+
 def _read_pixels(data: bytes) -> tuple[int, int] | None:
     """The pixel size in an image's header.
 
     Sources: PNG (RFC 2083, 11.2.2), GIF89a (section 18), JPEG (ITU T.81, B.2.2), WebP (RFC 9649, 2.5 to 2.7).
     """
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _decode_big_endian(data[16:20]), _decode_big_endian(data[20:24])
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        return _decode_little_endian(data[6:8]), _decode_little_endian(data[8:10])
-    if data.startswith(b"\xff\xd8"):
-        return _read_jpeg_pixels(data)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return _read_webp_pixels(data)
+    match detect_media_type(data):
+        case "image/png":
+            return _decode_big_endian(data[16:20]), _decode_big_endian(data[20:24])
+        case "image/gif":
+            return _decode_little_endian(data[6:8]), _decode_little_endian(data[8:10])
+        case "image/jpeg":
+            return _read_jpeg_pixels(data)
+        case "image/webp":
+            return _read_webp_pixels(data)
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.media import Media
+from mcp_mirror.core.media import Media, detect_media_type
 from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import ToolError
@@ -177,27 +177,15 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def find_raster_type(data: bytes) -> str | None:
-    """Return the media type of a raster image by its first bytes; None for anything else, such as SVG."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        return "image/gif"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return None
-
-
 def peek_raster_type(media: Media | None) -> str | None:
-    """Return the media type of a raster image; None for other media, and for too large ones."""
+    """Return the media type of a raster image; None for other media, such as SVG, and for too large images."""
     if media is None or media.size > MAX_IMAGE_BYTES:
         return None
     try:
-        return find_raster_type(binascii.a2b_base64(bytes(media.encoded[:32])))
+        found = detect_media_type(binascii.a2b_base64(bytes(media.encoded[:32])))
     except binascii.Error:
         return None
+    return found if found.startswith("image/") else None
 
 
 def rebuild_notice(known: Descriptor, blob: Buffer, mirror: MirrorPolicy, estimate: Estimate) -> str:

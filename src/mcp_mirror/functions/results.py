@@ -18,6 +18,7 @@ from mcp.server.mcpserver import Audio, Image
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from mcp_mirror.core.media import detect_media_type
 from mcp_mirror.core.parsed_result import WRAPPER
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.dataframes import EncodedData, convert_scalar, find_form, is_scalar, write_data
@@ -127,33 +128,6 @@ def _consume(value: object) -> object:
 def encode_media(value: object) -> bytes | None:
     """The content block, as JSON, of bytes or of an image; None for any other value."""
     return _encode(_build_content_block(value)) if _is_media(value) else None
-
-
-def detect_media_type(data: bytes) -> str:
-    """The media type by the first bytes, else `application/octet-stream`."""
-    head = data[:16]
-    for start, at, rest, found in _MAGIC:
-        if head.startswith(start) and head[at:].startswith(rest):
-            return found
-    is_frame = len(head) > 2 and head[0] == 0xFF and head[1] in _MP3_SECOND_BYTES  # noqa: PLR2004  # sync and rates
-    is_mpeg = is_frame and head[2] >> 4 not in (0, 15) and head[2] & 12 != 12  # noqa: PLR2004  # valid rates
-    return "audio/mpeg" if is_mpeg else _DEFAULT_MEDIA_TYPE
-
-
-_MAGIC: Final = (
-    (b"\x89PNG\r\n\x1a\n", 0, b"", "image/png"),
-    (b"\xff\xd8\xff", 0, b"", "image/jpeg"),
-    (b"GIF87a", 0, b"", "image/gif"),
-    (b"GIF89a", 0, b"", "image/gif"),
-    (b"RIFF", 8, b"WEBP", "image/webp"),
-    (b"RIFF", 8, b"WAVE", "audio/wav"),
-    (b"ID3", 0, b"", "audio/mpeg"),
-    (b"%PDF-", 0, b"", "application/pdf"),
-)
-"""First bytes of a file, further bytes at an offset, and the media type."""
-_MP3_SECOND_BYTES: Final = (0xFA, 0xFB, 0xF2, 0xF3, 0xE2, 0xE3)
-"""The second byte of an MP3 frame."""
-_DEFAULT_MEDIA_TYPE: Final = "application/octet-stream"
 
 
 def _encode_data(value: object) -> EncodedData | None:
