@@ -388,15 +388,16 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: 
         check=examined.check,
         cost=examined.cost,
         is_validated=examined.is_validated,
-        is_repeatable=one.policy.repeat_read_only and _is_read_only(examined.raw),
+        is_repeatable=one.policy.repeat_read_only and is_read_only(examined.raw),
         has_view=policy.capture is None and _has_view(examined.raw.get("_meta")),
         is_always_listed=policy.listed is True,
         is_twin=is_twin,
     )
 
 
-def _is_read_only(raw: Mapping[str, Any]) -> bool:
-    annotations = raw.get("annotations")
+def is_read_only(definition: Mapping[str, Any]) -> bool:
+    """Whether a tool's annotations say that it changes nothing."""
+    annotations = definition.get("annotations")
     return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from mcp_mirror.payload.json_rpc import object_of, open_object
+from mcp_mirror.payload.json_rpc import decode_as, object_of, open_object
 from mcp_mirror.types import Buffer, Segments
 
 Kind = Literal["resources", "templates", "prompts"]
@@ -74,7 +74,7 @@ def merge_lists(
     for upstream, raws in listed:
         for raw in raws:
             members = open_object(raw) or {}
-            name = _decode_text(members.get(key))
+            name = decode_as(members.get(key), str)
             if name is None:
                 continue
             origin = ResourceOrigin(upstream, name)
@@ -105,10 +105,3 @@ def build_scheme(upstream: str) -> str:
     """An upstream's name as the beginning of a URI scheme (RFC 3986, section 3.1)."""
     safe = _UNSAFE.sub("-", upstream)
     return safe if safe[:1].isalpha() else f"u{safe}"
-
-
-def _decode_text(raw: Buffer | None) -> str | None:
-    try:
-        return None if raw is None else msgspec.json.decode(raw, type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None

@@ -4,7 +4,7 @@ Other modules decide what is stored and what fits a context window.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -67,6 +67,12 @@ def count_reply_bytes(reply: Reply) -> int:
     for part in reply.values():
         size += sum(map(len, part)) if isinstance(part, tuple) else len(part)
     return size
+
+
+def read_texts(reply: Reply) -> str:
+    """The texts of a result's content blocks, a line each."""
+    blocks = msgspec.json.decode(contiguous(reply.get("content", b"[]")), type=list[dict[str, Any]])
+    return "\n".join(str(block["text"]) for block in blocks if "text" in block)
 
 
 def encode_text_block(text: str) -> bytes:

@@ -14,6 +14,7 @@ import msgspec
 
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.merged_lists import ResourceOrigin
+from mcp_mirror.core.replies import encode_text_block
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result, read_ifc
 from mcp_mirror.errors import StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
@@ -102,8 +103,7 @@ class ContentCapture:
                 messages.append((raw,))
                 continue
             rest: Members = members if is_shown else {"role": _read_role(members)}
-            content = msgspec.json.encode({"type": "text", "text": notice})
-            messages.append(object_of({**rest, "content": content}))
+            messages.append(object_of({**rest, "content": encode_text_block(notice)}))
         return {**(result if is_shown else {}), "messages": array_of(messages)}
 
     async def _select_items(self, result: Members, member: str, origin: ResourceOrigin) -> list[_Item] | None:

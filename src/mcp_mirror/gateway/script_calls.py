@@ -8,8 +8,8 @@ import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.capture import CaptureRules, capture
-from mcp_mirror.core.catalog import CatalogEntry
-from mcp_mirror.core.replies import Reply, build_error_reply
+from mcp_mirror.core.catalog import CatalogEntry, is_read_only
+from mcp_mirror.core.replies import Reply, build_error_reply, read_texts
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
 from mcp_mirror.gateway.input_required import read_round
@@ -31,6 +31,7 @@ _SHOWN_BYTES: Final = 2_000
 """Bytes of a call's arguments that the user sees."""
 _MAX_ROUNDS: Final = 20
 """Input rounds of one call."""
+_NO_MESSAGE: Final = "The tool failed without a message."
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class ScriptCalls:
         """Return the value of a result: the stored one, or the one that the reply contains."""
         trace, labels = call.trace, self._labels_of(call)
         if contiguous(reply.get("isError", b"false")) == b"true":
-            return ScriptToolResult(labels=labels, path=trace.path, error=_read_text(reply))
+            return ScriptToolResult(labels=labels, path=trace.path, error=read_texts(reply) or _NO_MESSAGE)
         if trace.path is None:
             return ScriptToolResult(await _read_value(call, reply), labels)
         found = await look_up(self.services.writer.store, self.services.scanner, call.namespace, MemoryPath(trace.path))
@@ -138,9 +139,7 @@ class ScriptCalls:
 
 
 def _is_read_only(entry: CatalogEntry) -> bool:
-    annotations = entry.advert.get("annotations")
-    is_annotated = isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
-    return is_annotated or entry.upstream == FUNCTIONS
+    return is_read_only(entry.advert) or entry.upstream == FUNCTIONS
 
 
 async def _read_value(call: Call, reply: Reply) -> Buffer:
@@ -152,8 +151,3 @@ async def _read_value(call: Call, reply: Reply) -> Buffer:
     estimate = upper_estimator(call.config.mirror.provider)
     captured = await run_by_size(sum(map(len, members.values())), capture, members, rules, estimate)
     return b"null" if captured.value is None else captured.value.blob
-
-
-def _read_text(reply: Reply) -> str:
-    blocks = msgspec.json.decode(contiguous(reply.get("content", b"[]")), type=list[dict[str, Any]])
-    return "\n".join(str(one["text"]) for one in blocks if "text" in one) or "The tool failed without a message."

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -389,10 +389,21 @@ def find_mark(frame: Buffer) -> Marked | None:
 
 def _decode_scalar(scalar: Buffer) -> RequestId | None:
     """An id or a token; None for anything else."""
+    found: RequestId | None = decode_as(scalar, int | str)
+    return found
+
+
+def decode_as(text: Buffer | None, kind: Any) -> Any:
+    """The value of JSON text if it has this type; None for any other text and for None."""
     try:
-        return msgspec.json.decode(scalar, type=int | str | None)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None if text is None else msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def as_plain_text(text: Buffer) -> str:
+    """The text of a JSON string; any other JSON text as it is."""
+    return msgspec.json.decode(text, type=str) if bytes(text[:1]) == b'"' else str(text, "utf-8")
 
 
 def splice(marked: Marked, payload: Mapping[str, Segments]) -> Segments:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from mcp_mirror.paths import PRUNED_LABEL, find_notice_bases
-from mcp_mirror.payload.json_rpc import open_array, open_object
+from mcp_mirror.payload.json_rpc import as_plain_text, open_array, open_object
 from mcp_mirror.types import Buffer
 
 Domain = str
@@ -104,7 +104,7 @@ class Text:
 
     def unpack(self, value: str, domain: Domain, blob: Buffer) -> str:  # noqa: ARG002  # the stub has no part of the text
         """The text."""
-        return _unpack_text(blob)
+        return as_plain_text(blob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Blocks:
     def unpack(self, value: list[Any], domain: Domain, blob: Buffer) -> list[Any]:
         """The blocks."""
         if domain == "text":
-            return [{**value[0], "text": _unpack_text(blob)}]
+            return [{**value[0], "text": as_plain_text(blob)}]
         blocks = json.loads(bytes(blob))
         return [{"type": self.text, "text": block} if isinstance(block, str) else block for block in blocks]
 
@@ -222,10 +222,6 @@ def _pack_text(text: str) -> bytes | None:
         return None
     opened = _PARSERS.get(text.lstrip(" \t\r\n")[:1])
     return msgspec.json.encode(text) if opened is None or opened(encoded) is None else encoded
-
-
-def _unpack_text(blob: Buffer) -> str:
-    return msgspec.json.decode(blob, type=str) if bytes(blob[:1]) == b'"' else str(blob, "utf-8")
 
 
 def _pack_json(value: Any) -> bytes | None:

@@ -12,6 +12,7 @@ from jmespath.exceptions import JMESPathError
 from mcp_mirror.core.python_literals import translate_python_literal
 from mcp_mirror.core.text_format import guess_format
 from mcp_mirror.errors import ToolError
+from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.types import Buffer
 
 
@@ -72,9 +73,8 @@ def find_embedded_json(blob: Buffer) -> bytes | None:
     Lines may follow that contain no further object or array, such as the end of a code block. A list or dictionary as
     Python prints it counts as an array or object.
     """
-    try:
-        text = msgspec.json.decode(blob, type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    text: str | None = decode_as(blob, str)
+    if text is None:
         return None
     text = text.removeprefix("\ufeff")  # the byte order mark of a file
     for match in islice(_CONTAINER.finditer(text, 0, _HEAD), _MAX_STARTS):
@@ -112,9 +112,8 @@ def _read_container(text: str) -> bytes | None:
 
 def explain_text(blob: Buffer) -> str | None:
     """Explain that expressions select nothing from text, and name the alternatives; None for any other value."""
-    try:
-        text = msgspec.json.decode(blob, type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    text: str | None = decode_as(blob, str)
+    if text is None:
         return None
     head = text[:_HEAD]
     form = guess_format(head, is_whole=len(head) == len(text), end=text[-_HEAD:])

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.payload.json_spans import item, items, kind_at, members_with_offsets, trim
+from mcp_mirror.payload.json_spans import INDEX, item, items, kind_at, members_with_offsets, skip_space, trim
 from mcp_mirror.query.indexes import find_item
 from mcp_mirror.types import Buffer, Kind, Span
 
@@ -63,7 +63,7 @@ class Array:
 
     def find(self, token: str) -> NodeRef | None:
         """The item at an index; None if it does not exist."""
-        if not _is_index(token):
+        if not INDEX.fullmatch(token):
             return None
         at = self._separate_part(int(token))
         part = self.parts[at] if at is not None and at < len(self.parts) else None
@@ -74,7 +74,7 @@ class Array:
         if token == "-":  # noqa: S105  # of a JSON Pointer
             self.parts.append(NodeRef(node))
             return True
-        at = self._separate_part(int(token)) if _is_index(token) else None
+        at = self._separate_part(int(token)) if INDEX.fullmatch(token) else None
         if at is None:
             return False
         self.parts.insert(at, NodeRef(node))
@@ -103,10 +103,6 @@ class Array:
                 return at + (isinstance(split[0], _Run) and index > first)
             first += found
         return len(self.parts) if first == index else None
-
-
-def _is_index(token: str) -> bool:
-    return token.isascii() and token.isdigit() and len(token) < 19 and (token == "0" or token[0] != "0")  # noqa: PLR2004, S105  # RFC 6901
 
 
 def _find_item(run: _Run, index: int) -> Span | int:
@@ -220,16 +216,10 @@ def _parse_object(leaf: Leaf) -> Object:
         end = value.stop
     if not parts:
         return Object(b"{", b"}", b",", b":")
-    head, name = b"{" + _read_space(blob, span.start + 1), parts[0].name
+    head = bytes(blob[span.start : skip_space(blob, span.start + 1)])
+    name = parts[0].name
     between = (parts[1].lead if len(parts) > 1 else None) or b"," + head[1:]
     return Object(head, bytes(blob[end : span.stop]), between, name[name.rindex(b'"') + 1 :], parts)
-
-
-def _read_space(blob: Buffer, start: int) -> bytes:
-    stop = start
-    while blob[stop] in _SPACE:
-        stop += 1
-    return bytes(blob[start:stop])
 
 
 _PARSERS: Final[Mapping[str, Callable[[Leaf], Array | Object]]] = {"array": _parse_array, "object": _parse_object}

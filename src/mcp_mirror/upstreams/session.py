@@ -27,7 +27,7 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.payload.floods import take_sliced
-from mcp_mirror.payload.json_rpc import is_input_required, object_of, open_array
+from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_array
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
@@ -191,10 +191,8 @@ class UpstreamSession:
             shown = {} if cursor is None else {"cursor": cursor}
             response = await self.request(UpstreamRequest(method, {}, shown), channel)
             members = await self._add_page(page, response, method, member)
-            page.hints.append(
-                (_read_scalar(members.get("ttlMs"), int), _read_scalar(members.get("cacheScope"), CacheScope))
-            )
-            cursor = _read_scalar(members.get("nextCursor"), str)
+            page.hints.append((decode_as(members.get("ttlMs"), int), decode_as(members.get("cacheScope"), CacheScope)))
+            cursor = decode_as(members.get("nextCursor"), str)
             if cursor is None or page.cut:
                 return page
         page.cut = f"`limits.max_listing_pages` ({bounds.max_listing_pages:,})"
@@ -396,14 +394,6 @@ async def _drain(inflight: InflightRequest) -> None:
         with anyio.move_on_after(_DRAIN_TIMEOUT):
             await inflight.queue.drain()
     inflight.queue.close()
-
-
-def _read_scalar(raw: Buffer | None, kind: Any) -> Any:
-    """Return a scalar member of a result; None if it is missing or of another type."""
-    try:
-        return None if raw is None else msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def is_closed(error: BaseException) -> bool:

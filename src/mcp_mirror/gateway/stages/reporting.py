@@ -5,9 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import msgspec
-
-from mcp_mirror.core.replies import Reply, build_error_reply, count_reply_bytes
+from mcp_mirror.core.replies import Reply, build_error_reply, count_reply_bytes, read_texts
 from mcp_mirror.errors import MirrorError, RefusedError
 from mcp_mirror.gateway.call import (
     Call,
@@ -23,7 +21,6 @@ from mcp_mirror.gateway.context_budgets import count_reply_tokens
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import UNKNOWN, Audit
 from mcp_mirror.observability.events import MAX_ARGUMENTS, EventRecorder, FinishedCall
-from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.content_filter import is_for_client
@@ -101,7 +98,7 @@ class EventStage:
     def _record(self, call: Call, end: CallEnd) -> None:
         trace, size, tool = call.trace, len(call.arguments), name_tool(call)
         message = str(end.error) if isinstance(end.error, MirrorError) else ""
-        refusal = (trace.refusal or message or _read_text(end.reply)) if trace.reason else ""
+        refusal = (trace.refusal or message or read_texts(end.reply)) if trace.reason else ""
         self.recorder.add(
             FinishedCall(
                 call.namespace,
@@ -123,13 +120,6 @@ class EventStage:
                 trace.detail.get("script_call", ""),
             )
         )
-
-
-def _read_text(reply: Reply) -> str:
-    """The text of a refusal: its only content block, which the gateway wrote."""
-    content = reply.get("content", b"[]")
-    blocks = msgspec.json.decode(contiguous(content), type=list[dict[str, object]])
-    return "\n".join(str(block.get("text", "")) for block in blocks)
 
 
 @dataclass(frozen=True, slots=True)

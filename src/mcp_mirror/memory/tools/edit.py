@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import ToolError
@@ -13,6 +11,7 @@ from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.read import run_query
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, Memory, ToolInput, build_text_content
+from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.query.select import explain_text, find_embedded_json, select
 from mcp_mirror.security.sanitize import as_json_string
@@ -80,9 +79,7 @@ async def query(call: ToolInput) -> Content:
         if found == b"null":
             return build_text_content("null: the expression finds nothing.")
         if _is_short(memory, found):
-            return build_text_content(
-                msgspec.json.decode(found, type=str) if found[:1] == b'"' else str(found, "utf-8")
-            )
+            return build_text_content(as_plain_text(found))
         new = NewValue((found,), (found_value,), preview=found_value.preview, size=len(found))
         return await save_and_reply(call, new)
 

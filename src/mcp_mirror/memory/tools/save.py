@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
 
-import msgspec
-
 from mcp_mirror.core.capture import PASS_THROUGH_TOKENS, CaptureRules
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.core.value_sizes import count_tokens
@@ -17,6 +15,7 @@ from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.floods import INLINE_BYTES, run_by_size
 from mcp_mirror.payload.framing import DiscardedFrame
+from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
@@ -78,7 +77,7 @@ async def show_or_save(call: ToolInput, value: NewValue) -> str:
     memory, (blob,) = call.memory, tuple(value.pieces)
     is_short = blob[:1] != b"{" and value.size <= _SHOWN_BYTES and value.preview
     if is_short and count_tokens(blob, memory.estimate) < min(PASS_THROUGH_TOKENS, memory.mirror.inline_budget):
-        return msgspec.json.decode(blob, type=str) if blob[:1] == b'"' else str(blob, "utf-8")
+        return as_plain_text(blob)
     return (await save_value(call, value)).notice
 
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from mcp_mirror.core.replies import encode_text_block
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import FlowGuard
@@ -16,7 +17,7 @@ from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
 from mcp_mirror.payload.floods import run_by_size
-from mcp_mirror.payload.json_rpc import is_json
+from mcp_mirror.payload.json_rpc import decode_as, is_json
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import Flows
@@ -206,10 +207,8 @@ def _read_any(raw: bytes) -> bytes:
 
 
 def _read_text(raw: bytes) -> str | None:
-    try:
-        return msgspec.json.decode(raw, type=str)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+    text: str | None = decode_as(raw, str)
+    return text
 
 
 def _unquote(raw: bytes) -> str:
@@ -260,4 +259,4 @@ DESTROYS: Final[Mapping[str, bool]] = {"openWorldHint": False}
 
 def build_text_content(text: str) -> Content:
     """Return one text block."""
-    return ((msgspec.json.encode({"type": "text", "text": text}),),)
+    return ((encode_text_block(text),),)
