@@ -94,6 +94,13 @@ class MemoryPath:
         steps = (escape_token(token) if isinstance(token, str) else position_token(token) for token in self.tokens)
         return self.base + "".join(f"/{step}" for step in steps)
 
+    @property
+    def without_wrapping(self) -> "MemoryPath":
+        """The path without spaces and quotes at its end; see `parse_wrapped_path`."""
+        if not self.tokens or not isinstance(last := self.tokens[-1], str):
+            return self
+        return MemoryPath(self.base, (*self.tokens[:-1], last.rstrip(_WRAPPING)))
+
     def child(self, token: str | int) -> "MemoryPath":
         """The path one step below this one."""
         return MemoryPath(self.base, (*self.tokens, str(token)))
@@ -187,6 +194,18 @@ def unwrap_text_block(text: str) -> str:
 def strip_wrapping(text: str) -> str:
     """Remove what models put around a path: space, quotes, backticks, the `memory://` scheme."""
     return text.strip(_WRAPPING).removeprefix(SCHEME).strip(_WRAPPING)
+
+
+def parse_wrapped_path(text: str) -> MemoryPath | None:
+    """Parse a memory path in spaces, quotes and the like, as models write it; None unless the text is one.
+
+    Those only at the end of the text remain part of the last key, which may end with them. If the value has no such
+    key, use `without_wrapping`.
+    """
+    bare = parse_path(strip_wrapping(text))
+    if bare is None or isinstance(bare.tokens[-1] if bare.tokens else None, int):
+        return bare
+    return parse_path(text) or bare
 
 
 def find_bases(text: str) -> frozenset[str]:

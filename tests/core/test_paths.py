@@ -23,6 +23,7 @@ from mcp_mirror.paths import (
     new_base,
     parse_path,
     parse_uri,
+    parse_wrapped_path,
     strip_wrapping,
     tool_label,
 )
@@ -71,6 +72,21 @@ def test_only_exact_paths_are_parsed(text: str) -> None:
 )
 def test_wrapping_around_a_path_is_removed(around: str) -> None:
     assert strip_wrapping(around.format(f"{BASE}/a")) == f"{BASE}/a"
+    assert (path := parse_wrapped_path(around.format(f"{BASE}/a"))) is not None
+    assert path.without_wrapping == MemoryPath(BASE, ("a",))
+    assert parse_wrapped_path(around.format(BASE)) == MemoryPath(BASE)
+
+
+@pytest.mark.parametrize("key", ["a ", 'say "a"', "\n", "`a` '"])
+def test_what_only_ends_a_path_may_be_the_end_of_its_last_key(key: str) -> None:
+    assert parse_wrapped_path(f"{BASE}/x /{key}") == MemoryPath(BASE, ("x ", key))
+    assert parse_wrapped_path(f"{BASE}/~#3{key[-1]}") == MemoryPath(BASE, (3,))
+    assert MemoryPath(BASE, ("x ", key)).without_wrapping == MemoryPath(BASE, ("x ", key.rstrip(" \n'\"`")))
+
+
+def test_a_path_without_a_key_at_its_end_has_no_wrapping() -> None:
+    for path in (MemoryPath(BASE), MemoryPath(BASE, ("a ", 3))):
+        assert path.without_wrapping == path
 
 
 @pytest.mark.parametrize(

@@ -486,6 +486,28 @@ async def test_values_outlive_a_mirror_only_on_disk(tmp_path: Path) -> None:
             await mirror.read(path)
 
 
+async def test_a_key_may_end_with_what_is_removed_around_paths() -> None:
+    got: list[Any] = []
+    mirror = Mirror(upstreams={"memory_tools": {"set": "all"}})
+    mirror.tool(name="take")(lambda value: got.append(value) or "ok")
+    async with mirror:
+        path = await mirror.put({"Name": 1, "Name ": 2, 'say "hi"': {"": 3, "\n": 4}, "last": 5})
+        for part, value in (
+            ("Name", 1),
+            ("Name ", 2),
+            ('say "hi"/', 3),
+            ('say "hi"/\n', 4),
+            ("last\n", 5),
+            ('last"', 5),
+        ):
+            assert await mirror.read(f"{path}/{part}") == value
+            assert not (await mirror.call("take_mirrored", {"value": f"{path}/{part}"})).is_error
+            assert got.pop() == value
+            reply = await mirror.call("retrieve_final_answer_from_memory", {"memory_path": f"{path}/{part}"})
+            assert reply.text == str(value)
+        assert await mirror.read(f"`{path}/Name `") == 1
+
+
 async def test_a_picture_of_a_server_is_read_as_its_bytes() -> None:
     mirror = Mirror(upstreams=Config(mirror=MirrorPolicy(capture="always")))
 

@@ -23,7 +23,7 @@ from mcp_mirror.paths import (
     is_pathless_notice,
     label_of,
     label_of_near_miss,
-    parse_path,
+    parse_wrapped_path,
     strip_wrapping,
     unwrap_text_block,
 )
@@ -286,7 +286,7 @@ def _classify_string(
 def _parse_pointer(text: str, span: Span, at: Location, known: Container[str]) -> Pointer | None:
     text = unwrap_text_block(text)
     bare = strip_wrapping(text)
-    if path := parse_path(bare):
+    if path := parse_wrapped_path(text):
         return Pointer(span, at, bare, path, label_of(path.base) in known)
     if (label := label_of_near_miss(bare)) and label in known:
         return Pointer(span, at, bare, None, is_known=True)

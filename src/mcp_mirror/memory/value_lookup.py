@@ -130,6 +130,8 @@ async def look_up(
     file = await _find_file(store, namespace, path.base, member, len(blob)) if await _is_costly(blob) else None
     span = await _locate(scanner, file, blob, tokens)
     if isinstance(span, Miss):
+        if (bare := path.without_wrapping) != path:
+            return await look_up(store, scanner, namespace, bare, described, include_content=include_content)
         if not include_content:
             raise _build_refusal(
                 f'"{path}" does not exist. The flow policy hides the keys of the value from the model.'

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.resolve import IS_PATH, explain_strings
-from mcp_mirror.paths import find_bases, has_candidates, parse_path, strip_wrapping
+from mcp_mirror.paths import find_bases, has_candidates, parse_wrapped_path
 
 MAX_CHARACTERS: Final = 2_000
 """Characters of described arguments."""
@@ -104,7 +104,7 @@ def _describe(value: Any, limits: _Limits, *, with_values: bool, level: int = 0)
             return f"<{kind}, {len(value):,} {parts}>"
         return _describe_container(value, limits, with_values=with_values, level=level + 1)
     if isinstance(value, str):
-        if len(value) in _PATH_CHARACTERS and (path := parse_path(strip_wrapping(value))):
+        if len(value) in _PATH_CHARACTERS and (path := parse_wrapped_path(value)):
             return str(path)
         return _cut(value, limits.characters) if with_values else f"<text, {len(value):,} characters>"
     if isinstance(value, bool) or value is None or with_values:
