@@ -487,9 +487,14 @@ async def test_values_outlive_a_mirror_only_on_disk(tmp_path: Path) -> None:
 
 
 async def test_a_key_may_end_with_what_is_removed_around_paths() -> None:
-    got: list[Any] = []
+    got: list[int] = []
     mirror = Mirror(upstreams={"memory_tools": {"set": "all"}})
-    mirror.tool(name="take")(lambda value: got.append(value) or "ok")
+
+    @mirror.tool
+    def take(value: int) -> str:
+        got.append(value)
+        return "ok"
+
     async with mirror:
         path = await mirror.put({"Name": 1, "Name ": 2, 'say "hi"': {"": 3, "\n": 4}, "last": 5})
         for part, value in (

@@ -132,12 +132,9 @@ async def look_up(
     if isinstance(span, Miss):
         if (bare := path.without_wrapping) != path:
             return await look_up(store, scanner, namespace, bare, described, include_content=include_content)
-        if not include_content:
-            raise _build_refusal(
-                f'"{path}" does not exist. The flow policy hides the keys of the value from the model.'
-            )
         depth = len(path.tokens) - len(tokens) + span.depth
-        raise await anyio.to_thread.run_sync(_build_miss_error, path, depth, span, described.preview)
+        include_keys = described.preview if include_content else None
+        raise await anyio.to_thread.run_sync(_build_miss_error, path, depth, span, include_keys)
     found = _build_found_value(path, described, blob, span)
     if file is None:
         return found
@@ -334,15 +331,17 @@ def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, s
     return FoundValue(path, part, kind, descriptor)
 
 
-def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, include_keys: bool) -> ToolError:  # noqa: FBT001
+def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, include_keys: bool | None) -> ToolError:  # noqa: FBT001
     """The error of a key that does not exist. Logs do not get the keys that the value has.
 
     Args:
         path: The path with the key.
         depth: The number of tokens before the key.
         miss: The object or array without the key.
-        include_keys: Name keys rather than positions.
+        include_keys: Name keys rather than positions; None: neither.
     """
+    if include_keys is None:
+        return _build_refusal(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
     here = str(MemoryPath(path.base, path.tokens[:depth]))
     token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
     steps = _read_steps(f".{token}")
