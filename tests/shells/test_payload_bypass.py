@@ -173,6 +173,16 @@ def test_a_large_result_of_other_methods_is_read_from_its_file(tmp_path: Path) -
     assert not frame.path.exists()
 
 
+@pytest.mark.parametrize("values", [b'"x"' + b",1" * 20_000, b'"%b"' % (b"x" * (17 << 20))], ids=["values", "bytes"])
+def test_a_huge_result_of_other_methods_is_refused_unread(tmp_path: Path, values: bytes) -> None:
+    bypass = PayloadBypass()
+    request = begun(bypass, "completion/complete")
+    frame = spooled(tmp_path, response(request, b'"result":{"completion":[%b]}' % values))
+    with pytest.raises(WireError, match="too large or has too many values"):
+        bypass.inbound(frame)
+    assert not frame.path.exists()
+
+
 def test_the_sdk_reads_large_messages_that_answer_no_call(tmp_path: Path) -> None:
     frame = b'{"jsonrpc":"2.0","id":3,"result":{"instructions":"%b"}}' % (b"x" * 100_000)
     assert PayloadBypass().inbound(frame) == frame

@@ -269,9 +269,9 @@ class PayloadBypass:
         with frame:
             if request is None and self._has_issued(identity):
                 return None
-            # Lists have a limit of their own. Other large messages are refused before they are opened.
+            # Worker processes read results of `_UNREAD`. Other large messages are refused before they are opened.
             is_large = frame.size > self._limits.max_envelope_bytes or has_more_values(frame.view, MAX_VALUES)
-            if request is not None or not is_large:
+            if not is_large:
                 return self._take_frame(frame.view, about)
             fault = f"The message of {frame.size:,} bytes is too large or has too many values for its kind."
             if (method := recover_method(frame.head)) is None:
