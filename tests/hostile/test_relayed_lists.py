@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
@@ -10,6 +11,7 @@ import pytest
 from tests.hostile.bystander import HttpClient, message_of
 from tests.hostile.conftest import STATUS, connect_http, pinging
 from tests.hostile.servers import resources
+from tests.load import slowness
 
 if TYPE_CHECKING:
     from tests.hostile.conftest import Budget
@@ -57,3 +59,15 @@ async def test_a_response_with_long_lists_does_not_delay_other_clients(
             row.outcome = "listed"
     (items,) = [value for value in message_of(answer)["result"].values() if isinstance(value, list)]
     assert len(items) >= 2 * resources.COUNT
+
+
+@pytest.mark.slow
+async def test_templates_that_take_long_to_compare_do_not_delay_a_read(configured: Configured, serve: Serve) -> None:
+    server = {"command": sys.executable, "args": [resources.__file__, "variables"]}
+    uri = f"file:///v/{'a' * 3000}b"
+    async with serve(configured({"one": server})) as served, connect_http(served.url) as client:
+        await client.list_resource_templates()
+        began = time.monotonic()
+        contents = (await client.read_resource(uri)).contents
+        assert time.monotonic() - began < 4 * slowness()
+    assert contents[0].text == f"read {uri}"  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.types import FileSpan, Span
+from mcp_mirror.types import Buffer, FileSpan, Span
 from mcp_mirror.workers.queries import QueryRunner
 
 if TYPE_CHECKING:
@@ -162,3 +163,23 @@ def test_an_expression_on_200_mb_does_not_block_the_event_loop(tmp_path: Path) -
     finally:
         loop.close()
     assert loop.stalls.longest < 0.2
+
+
+async def test_long_queries_of_one_principal_leave_threads_to_others(queries: QueryRunner) -> None:
+    text = b'"%b"' % (b"x" * 100_000)
+    is_over, running = threading.Event(), threading.Semaphore(0)
+
+    def hang(_blob: Buffer, _is_over: object) -> bytes:
+        running.release()
+        is_over.wait(60)
+        return b""
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(60):
+            tasks.start_soon(queries.run, text, None, hang, SECONDS, "mallory")
+        try:
+            await anyio.to_thread.run_sync(running.acquire)
+            with anyio.fail_after(30):
+                assert await queries.run(text, None, lambda blob, _: blob[:2], SECONDS, "alice") == b'"x'
+        finally:
+            is_over.set()

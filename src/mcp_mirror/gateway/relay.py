@@ -7,10 +7,10 @@ use to upstreams.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import anyio
-import anyio.to_thread
 import mcp_types as types
 import msgspec
 from mcp.shared.uri_template import UriTemplate
@@ -25,6 +25,7 @@ from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import SpooledFrame, discard_after
 from mcp_mirror.settings.limits import MAX_DEPTH
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
@@ -47,6 +48,8 @@ _MAX_KEPT_BYTES: Final = 64 << 20
 _MAX_KEPT_LISTS: Final = 10_000
 _MAX_KEPT_NAMES: Final = 200_000
 """Last merged lists, and the names in them, of all callers together. Above these limits the oldest are dropped."""
+_MATCH_SECONDS: Final = 1.0
+"""Seconds in which templates are compared with one URI: each may have hundreds of variables."""
 
 _logger = logging.getLogger(__name__)
 
@@ -283,7 +286,7 @@ class Relay:
         templates = self._get_last_list("templates", caller)
         if origin := self._get_last_list("resources", caller).get(uri) or templates.get(uri):
             return origin
-        return await anyio.to_thread.run_sync(_match_templates, templates, uri) if templates else None
+        return await run_fairly(caller.namespace, _match_templates, templates, uri) if templates else None
 
     async def _request(self, method: str, key: str, origin: ResourceOrigin, request: RelayRequest) -> RelayedResult:
         outbound = _build_upstream_request(method, {key: origin.key}, request)
@@ -349,8 +352,16 @@ def _build_upstream_request(method: str, renamed: Mapping[str, str], request: Re
 
 
 def _match_templates(templates: Mapping[str, ResourceOrigin], uri: str) -> ResourceOrigin | None:
-    """The origin of a URI that matches a template; an upstream may list a hundred thousand."""
+    """The origin of a URI that matches a template; an upstream may list a hundred thousand.
+
+    None also after `_MATCH_SECONDS`: each of the upstreams is then asked for the URI.
+    """
+    deadline = monotonic() + _MATCH_SECONDS
     for template, origin in templates.items():
+        if not uri.startswith(template.partition("{")[0]):
+            continue
+        if monotonic() > deadline:
+            break
         if _matches(template, uri):
             return ResourceOrigin(origin.upstream, uri.removeprefix(template.removesuffix(origin.key)))
     return None

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
@@ -19,6 +18,7 @@ from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.upstreams.registry import UpstreamRegistry, explain_missing
 
 _SHOWN: Final = 5
@@ -126,7 +126,7 @@ async def find_tools(call: Call, router: Router) -> Reply:
     upstreams = router.upstreams
     await upstreams.settle_listings(call.config.mirror.startup_wait, call.caller)
     catalog = router.runtime.state.catalog_for(call.caller)
-    found = await anyio.to_thread.run_sync(_search, catalog, query)
+    found = await run_fairly(call.namespace, _search, catalog, query)
     unknown = f"No tool has the name {as_json_string(name, _MAX_QUOTED)}." if name else ""
     if found:
         heading = f"{unknown} Tools that match the query:\n" if unknown else ""

@@ -28,6 +28,7 @@ from mcp_mirror.payload.json_rpc import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.stores.base import Store, Tombstone
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
 from mcp_mirror.workers.frames import FrameScanner
 
@@ -134,7 +135,7 @@ async def look_up(
             return await look_up(store, scanner, namespace, bare, described, include_content=include_content)
         depth = len(path.tokens) - len(tokens) + span.depth
         include_keys = described.preview if include_content else None
-        raise await anyio.to_thread.run_sync(_build_miss_error, path, depth, span, include_keys)
+        raise await run_fairly(namespace, _build_miss_error, path, depth, span, include_keys)
     found = _build_found_value(path, described, blob, span)
     if file is None:
         return found
@@ -235,7 +236,7 @@ async def unknown_path_error(store: Store, namespace: str, text: str) -> ToolErr
         )
     base = text[:_MAX_COMPARED_CHARACTERS].partition("/")[0]
     near = await _find_neighbours(store, namespace, base) if newest else ()
-    advice = await anyio.to_thread.run_sync(_advise, text, newest, (*newest, *near))
+    advice = await run_fairly(namespace, _advise, text, newest, (*newest, *near))
     cause = _DELETED if parse_path(text) else ""
     return _build_refusal(f"No value is stored under {as_json_string(text, 160)}. {cause}{advice}")
 

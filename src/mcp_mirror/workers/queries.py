@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
-import anyio.to_thread
-
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.files import map_file
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.exchange import ExchangeFiles
@@ -60,7 +59,7 @@ class QueryRunner:
             file: A file with the same bytes.
             query: The query.
             seconds: The deadline.
-            principal: The caller. Principals share the worker processes fairly.
+            principal: The caller. Principals share threads and worker processes fairly.
             cost: Bytes of a value with which an ordinary query takes as long; None: those of the value.
 
         Raises:
@@ -72,7 +71,7 @@ class QueryRunner:
                 return answer  # type: ignore[no-any-return]  # the query's result
         if (len(blob) if cost is None else cost) <= _AT_ONCE:
             return run_query(blob, query, seconds)
-        return await anyio.to_thread.run_sync(run_query, blob, query, seconds)
+        return await run_fairly(principal, run_query, blob, query, seconds)
 
     @asynccontextmanager
     async def run_in_worker(

@@ -1,10 +1,15 @@
-"""An upstream of the 2025 version over stdio that lists many resources and templates, and reads every URI."""
+"""An upstream of the 2025 version over stdio that lists many resources and templates, and reads every URI.
+
+With the argument `variables`, each of its templates has a hundred variables.
+"""
 
 import json
 import sys
 from typing import Any
 
 COUNT = 20_000
+VARIABLES = "file:///v/" + "".join(f"{{v{index}}}a" for index in range(100))
+"""A template that takes long to compare with a long URI."""
 
 LISTS = {
     "resources/list": {"resources": [{"uri": f"file:///r/{index}", "name": "r"} for index in range(COUNT)]},
@@ -17,6 +22,12 @@ LISTS = {
         "serverInfo": {"name": "resources", "version": "1"},
     },
 }
+
+
+if sys.argv[1:] == ["variables"]:
+    LISTS["resources/templates/list"] = {
+        "resourceTemplates": [{"uriTemplate": f"{VARIABLES}{index}", "name": "t"} for index in range(COUNT // 2)]
+    }
 
 
 def answer(method: str, params: dict[str, Any]) -> object:
