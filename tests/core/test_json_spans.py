@@ -22,6 +22,7 @@ from mcp_mirror.payload.json_spans import (
     locate,
     members,
     strings_at,
+    text_end,
     text_parts,
     text_pieces,
     text_start,
@@ -285,6 +286,9 @@ def test_a_text_is_never_cut_within_a_character(
     assert len(blob[1:-1]) > limit or start == text
     assert len(start) >= min(len(text), (limit - 13) // 12)
     start.encode()
+    end = text_end(blob, trim(blob), limit + 2)
+    assert text.endswith(end)
+    assert len(blob[1:-1]) > limit + 2 or end == text
 
 
 # A string's text in pieces.

@@ -37,6 +37,16 @@ def test_a_text_shows_its_size_lines_format_head_and_tail() -> None:
     assert shown.lines[-1] == "3999,15992001"
 
 
+@pytest.mark.parametrize("is_ascii", [False, True])
+@pytest.mark.parametrize("line", ["{}", "a,{}", "{}\u4f60\u597d", "\U0001f600{}", '"{}"', "\\{}"])
+def test_short_and_escaped_lines_show_their_tail(line: str, *, is_ascii: bool) -> None:
+    lines = [line.format(number % 9) for number in range(5_001)]
+    shown = preview(json.dumps("\n".join((*lines, "")), ensure_ascii=is_ascii).encode())
+    assert "5,001 lines" in shown.summary
+    assert shown.lines[0] == line.format(0)
+    assert shown.lines[-1] == line.format(5_000 % 9)
+
+
 def test_a_short_text_is_shown_without_a_gap() -> None:
     assert preview("a\nb\nc") == Preview("text, 5 B, 3 lines", ("a", "b", "c"))
     assert preview("a\nb\n") == Preview("text, 4 B, 2 lines", ("a", "b"))
@@ -84,7 +94,7 @@ def test_sizes_are_of_the_text_and_not_of_its_escapes() -> None:
     assert preview('"' * 3000).summary == "text, 3 kB"
     assert preview("\u00e9" * 1500).summary == "text, 3 kB"
     assert preview("\\\n" * 1000).summary == "text, 2 kB, 1,000 lines"
-    assert preview("\n" * 9000).summary == "text, 9 kB, 9,001 lines"
+    assert preview("\n" * 9000).summary == "text, 9 kB, 9,000 lines"
 
 
 def test_an_array_of_objects_shows_its_fields_and_its_first_item() -> None:

@@ -63,8 +63,9 @@ _KINDS: Final[dict[int, Kind]] = {
 }
 _ALL: Final = 1 << 62
 """More items than an array can have."""
-_SAFE_CUT: Final = re.compile(rb"[^\\]{6}[\x80-\xbf]*")
-"""Six bytes without a backslash, then the rest of a character. No escape extends beyond, so a string can be cut."""
+_SAFE_CUT: Final = re.compile(rb"[^\\]{6}[\x80-\xbf]*|[^\\](?=\\)")
+"""Bytes after which a string can be cut: six without a backslash, then the rest of a character, since no escape extends
+beyond them; or one before a backslash, which begins an escape."""
 INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 """A token that names an item of an array."""
 _FAST: Final = 1 << 16
