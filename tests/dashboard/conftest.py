@@ -18,7 +18,7 @@ from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
-from mcp_mirror.settings.policies import DashboardPolicy, MirrorPolicy, WirePolicy
+from mcp_mirror.settings.policies import Config, WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -100,12 +100,9 @@ async def page(tmp_path: Path) -> AsyncIterator[Page]:
             store=store,
             scanner=await stack.enter_async_context(aclosing(FrameScanner(watchdog, spool))),
             queries=await stack.enter_async_context(aclosing(QueryRunner(watchdog, spool))),
-            policy=DashboardPolicy(),
+            config=Config(),
             limits=StorePolicy(),
-            mirror=MirrorPolicy(),
             read_flows=Flows,
-            version="0",
-            timeout=20.0,
             audit=Audit(sink),
         )
         yield Page(services, sink)

@@ -14,7 +14,7 @@ from tests.load import measure_pause, slowness
 from mcp_mirror.dashboard import api
 from mcp_mirror.dashboard.savings import MAX_ROWS, Assumptions, build_savings, find_price, merge_prices
 from mcp_mirror.settings.limits import PrincipalLimits
-from mcp_mirror.settings.policies import DashboardPolicy, PricePolicy
+from mcp_mirror.settings.policies import Config, DashboardPolicy, PricePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.event_log import Sums
 
@@ -229,7 +229,7 @@ async def test_savings_cover_the_chosen_days_and_the_quota(page: Page) -> None:
     assert (memory["principal"], memory["values"], memory["max_values"]) == ("local user", 6, 100_000)
     assert 400_000 < memory["bytes"] < memory["max_bytes"]
     assert week["prices_read"]
-    dear = page.with_services(policy=DashboardPolicy(prices=(PricePolicy("dear", 300.0),)))
+    dear = page.with_services(config=Config(dashboard=DashboardPolicy(prices=(PricePolicy("dear", 300.0),))))
     priced = await dear.get("savings", model="dear", later_steps=0, step_context=0)
     assert priced["total"]["avoided"] == pytest.approx(week["total"]["kept_out"] * 300 / 1e6)
     assert priced["total"]["step_cost"] == 0

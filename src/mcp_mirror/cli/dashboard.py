@@ -8,7 +8,6 @@ import webbrowser
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Annotated
 
 import anyio
@@ -97,11 +96,8 @@ async def _open_services(config: Config) -> AsyncIterator[DashboardServices]:
                 store=store,
                 scanner=scanner,
                 queries=queries,
-                policy=config.dashboard,
+                config=config,
                 limits=limits.shared() if config.auth.is_required else limits,
-                mirror=config.mirror,
                 read_flows=lambda: flows,
-                version=version("mcp-mirror"),
-                timeout=config.memory_tools.timeout,
                 audit=Audit(audit_file, config.audit.required),
             )

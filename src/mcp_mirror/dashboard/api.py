@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from itertools import chain
 from time import time
 from typing import Any, Final
@@ -139,7 +140,7 @@ class DashboardApi:
         """Answer one request."""
         viewer = read_viewer(scope)
         if self._open[viewer.namespace] >= _MAX_OPEN:
-            await _refuse(429, "Too many requests of this page are open. Try again in a moment.")(scope, receive, send)
+            await refuse(429, "Too many requests of this page are open. Try again in a moment.")(scope, receive, send)
             return
         self._open[viewer.namespace] += 1
         try:
@@ -155,11 +156,11 @@ class DashboardApi:
         if refusal := _check_request(request):
             return refusal
         if endpoint is None:
-            return _refuse(404, "The dashboard has no such address.")
+            return refuse(404, "The dashboard has no such address.")
         try:
             return await endpoint(DashboardRequest(self.services, viewer, request.query_params))
         except MirrorError as error:
-            return _refuse(_find_status(error), str(error))
+            return refuse(_find_status(error), str(error))
 
 
 def _find_status(error: MirrorError) -> int:
@@ -174,19 +175,21 @@ def _check_request(request: Request) -> Response | None:
     origin = request.headers.get("origin")
     is_foreign = origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
     if site not in ("none", "same-origin") or is_foreign:
-        return _refuse(403, "The request comes from another page. Open the dashboard itself.")
+        return refuse(403, "The request comes from another page. Open the dashboard itself.")
     if request.method == "POST" and CHANGE_HEADER not in request.headers:
-        return _refuse(403, f"A change needs the header {CHANGE_HEADER}.")
+        return refuse(403, f"A change needs the header {CHANGE_HEADER}.")
     if len(request.url.query) > _MAX_QUERY:
-        return _refuse(414, "The address is too long. Shorten the search.")
+        return refuse(414, "The address is too long. Shorten the search.")
     return None
 
 
-def _refuse(status: int, message: str) -> Response:
-    return _encode({"error": message}, status)
+def refuse(status: int, message: str) -> Response:
+    """Return an error for the page."""
+    return encode({"error": message}, status)
 
 
-def _encode(content: Any, status: int = 200) -> Response:
+def encode(content: Any, status: int = 200) -> Response:
+    """Return a response in JSON, which no cache keeps."""
     return Response(msgspec.json.encode(content), status, _build_headers("application/json"))
 
 
@@ -207,13 +210,13 @@ async def _read_session(request: DashboardRequest) -> Response:
     services, viewer = request.services, request.viewer
     names = await list_known_namespaces(services, viewer)
     stats = await services.store.stats(viewer.namespace)
-    return _encode(
+    return encode(
         {
             "principal": viewer.namespace,
             "is_operator": viewer.is_operator,
             "reads_others": viewer.reads_others,
             "principals": [{"id": one, "name": describe_principal(one)} for one in names],
-            "version": services.version,
+            "version": version("mcp-mirror"),
             "values": stats.values,
             "now": time(),
         }
@@ -225,16 +228,16 @@ async def _list_values(request: DashboardRequest) -> Response:
     page = await values.list_page(request.wanted_values, request.text("after") or None)
     stats = await request.services.store.stats(values.namespace)
     labels = sorted(await request.services.store.labels(values.namespace))
-    return _encode({**page, "total": stats.values, "bytes": stats.size, "tools": labels[:500], "now": time()})
+    return encode({**page, "total": stats.values, "bytes": stats.size, "tools": labels[:500], "now": time()})
 
 
 async def _describe_value(request: DashboardRequest) -> Response:
-    return _encode({**await request.values.describe(request.text("path")), "now": time()})
+    return encode({**await request.values.describe(request.text("path")), "now": time()})
 
 
 async def _read_part(request: DashboardRequest) -> Response:
     offset, limit = request.number("offset", 0, 1 << 50), request.number("limit", 100, 1_000)
-    return _encode(await request.values.read_part(request.text("path"), offset, limit))
+    return encode(await request.values.read_part(request.text("path"), offset, limit))
 
 
 async def _read_image(request: DashboardRequest) -> Response:
@@ -243,7 +246,7 @@ async def _read_image(request: DashboardRequest) -> Response:
 
 
 async def _read_notice(request: DashboardRequest) -> Response:
-    return _encode({"notice": await request.values.write_notice(request.text("path"))})
+    return encode({"notice": await request.values.write_notice(request.text("path"))})
 
 
 async def _download(request: DashboardRequest) -> Response:
@@ -261,7 +264,7 @@ async def _stream(pieces: Iterator[bytes], headers: Mapping[str, str]) -> Respon
 
 
 async def _forget(request: DashboardRequest) -> Response:
-    return _encode({"forgotten": await request.values.forget(request.text("path"))})
+    return encode({"forgotten": await request.values.forget(request.text("path"))})
 
 
 async def _list_calls(request: DashboardRequest) -> Response:
@@ -270,19 +273,19 @@ async def _list_calls(request: DashboardRequest) -> Response:
     page = await calls.list_page(
         request.wanted_calls, request.text("before") or None, request.text("after") or None, limit
     )
-    return _encode({**page, "now": time()})
+    return encode({**page, "now": time()})
 
 
 async def _find_call(request: DashboardRequest) -> Response:
     calls = Calls(request.services, request.viewer, await request.list_namespaces())
-    return _encode(await calls.find(request.text("id")))
+    return encode(await calls.find(request.text("id")))
 
 
 async def _read_lineage(request: DashboardRequest) -> Response:
     values = request.values
     may_read = request.viewer.may_read(values.namespace)
     graph = await read_lineage(request.services.store, values.namespace, request.text("path"), include_parts=may_read)
-    return _encode(graph)
+    return encode(graph)
 
 
 async def _read_savings(request: DashboardRequest) -> Response:
@@ -296,13 +299,13 @@ async def _read_savings(request: DashboardRequest) -> Response:
         if found or len(names) == 1:
             name = describe_principal(one)
             sums[f"{name} ({one})" if name in sums else name] = found
-    prices = merge_prices(services.policy.prices)
+    prices = merge_prices(services.config.dashboard.prices)
     assumed = Assumptions(
         find_price(prices, request.text("model")),
         request.number("later_steps", LATER_STEPS, _MAX_STEPS),
         request.number("step_context", STEP_CONTEXT, _MAX_CONTEXT),
     )
-    return _encode(
+    return encode(
         {
             **await anyio.to_thread.run_sync(build_savings, sums, assumed),
             "days": days,

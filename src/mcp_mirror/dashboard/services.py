@@ -10,7 +10,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import strip_invisible
-from mcp_mirror.settings.policies import DashboardPolicy, MirrorPolicy
+from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.workers.frames import FrameScanner
@@ -29,16 +29,12 @@ class DashboardServices:
     store: Store
     scanner: FrameScanner
     queries: QueryRunner
-    policy: DashboardPolicy
+    config: Config
+    """The configuration at the start."""
     limits: StorePolicy
     """The quotas of the store."""
-    mirror: MirrorPolicy
-    """The style and the budget of notices."""
     read_flows: Callable[[], Flows]
     """Returns the current flow policy."""
-    version: str
-    timeout: float
-    """Seconds that one query of a value may take."""
     audit: Audit = NO_AUDIT
     on_change: Callable[[str], None] = lambda _namespace: None
     """Called with a namespace after one of its values was deleted."""

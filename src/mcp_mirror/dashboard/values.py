@@ -195,7 +195,7 @@ class Values:
             ToolError: The path has no value, or the value cannot be decoded.
         """
         found = await self._find(str(MemoryPath((await self._parse(text)).base)))
-        mirror = self.services.mirror
+        mirror = self.services.config.mirror
         estimate = expected_estimator(mirror.provider)
         try:
             return await anyio.to_thread.run_sync(rebuild_notice, found.descriptor, found.blob, mirror, estimate)
@@ -326,9 +326,9 @@ class Values:
         Raises:
             ToolError: The query failed or took too long, or the value is not well-formed.
         """
-        services = self.services
+        services, seconds = self.services, self.services.config.memory_tools.timeout
         try:
-            return await services.queries.run(found.blob, found.file, query, services.timeout, self.viewer.namespace)
+            return await services.queries.run(found.blob, found.file, query, seconds, self.viewer.namespace)
         except ValueError:  # a key with half of a surrogate pair
             raise ToolError("This value cannot be shown in parts. Download it instead.") from None
 

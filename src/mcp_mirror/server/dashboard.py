@@ -4,18 +4,16 @@ import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.callers import LOCAL
-from mcp_mirror.dashboard.api import CHANGE_HEADER, PREFIX, DashboardApi
+from mcp_mirror.dashboard.api import CHANGE_HEADER, PREFIX, DashboardApi, encode, refuse
 from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer
 from mcp_mirror.dashboard.static_files import PREFIX as STATIC
-from mcp_mirror.dashboard.static_files import SECURITY_HEADERS, serve_static
+from mcp_mirror.dashboard.static_files import serve_static
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.hosts import AddressCheck
@@ -42,12 +40,9 @@ def build_api(gateway: Gateway, config: Config) -> DashboardApi:
             store=services.writer.store,
             scanner=services.scanner,
             queries=services.queries,
-            policy=config.dashboard,
+            config=config,
             limits=services.writer.policy,
-            mirror=config.mirror,
             read_flows=lambda: gateway.state.flows,
-            version=version("mcp-mirror"),
-            timeout=config.memory_tools.timeout,
             audit=services.audit,
             on_change=services.writer.on_change,
         )
@@ -135,32 +130,28 @@ class LocalDashboard:
         if request.url.path == _SESSION:
             return self._exchange(request, token)
         if not _is_among(token, self._sessions):
-            return _refuse(401, "The link of this page is no longer valid. Start `mcp-mirror dashboard` again.")
+            return refuse(401, "The link of this page is no longer valid. Start `mcp-mirror dashboard` again.")
         scope[KEY] = Viewer(LOCAL, is_operator=True, reads_others=True, reads_hidden=True)
         return self.api
 
     def _exchange(self, request: Request, token: str) -> ASGIApp:
         """Exchange the token of a link for the token of a session."""
         if request.method != "POST" or CHANGE_HEADER not in request.headers:
-            return _refuse(405, f"Send POST with the header {CHANGE_HEADER}.")
+            return refuse(405, f"Send POST with the header {CHANGE_HEADER}.")
         if self._unused and hmac.compare_digest(token.encode(), self._unused.encode()):
             self._used.add(self._unused)
             self._unused = ""
             session = secrets.token_urlsafe(32)
             self._sessions.add(session)
-            return JSONResponse({"token": session}, headers={**SECURITY_HEADERS, "cache-control": "no-store"})
+            return encode({"token": session})
         if _is_among(token, self._used):
             if not self._unused:
                 self.open_link()
-            return _refuse(401, "This link was used before. The terminal of `mcp-mirror dashboard` shows a new one.")
-        return _refuse(401, "The link is not valid. Start `mcp-mirror dashboard` again.")
+            return refuse(401, "This link was used before. The terminal of `mcp-mirror dashboard` shows a new one.")
+        return refuse(401, "The link is not valid. Start `mcp-mirror dashboard` again.")
 
 
 def _is_among(token: str, known: set[str]) -> bool:
     """Whether a token is known, in a time that does not depend on its characters."""
     found = [hmac.compare_digest(token.encode(), one.encode()) for one in known]
     return any(found)
-
-
-def _refuse(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status, {**SECURITY_HEADERS, "cache-control": "no-store"})
