@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcp_mirror.query.sql_tables import Table, load_table
 from mcp_mirror.security.sanitize import sanitize
-from mcp_mirror.system.files import map_span, write_all
+from mcp_mirror.system.files import FileRemoved, map_span, write_all
 from mcp_mirror.types import Buffer
 
 if TYPE_CHECKING:
@@ -84,10 +84,6 @@ class SqlFailure:
     """The query itself is wrong. It did not run, and the message does not depend on values."""
     is_limit: bool = False
     """The query exceeded a limit. The message contains no parts of values."""
-
-
-class FileRemoved:
-    """The file of a value no longer exists."""
 
 
 class _FailedError(Exception):

@@ -309,6 +309,10 @@ def map_file(path: Path | str) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
+class FileRemoved:
+    """The answer of a worker process: the file of a value no longer exists."""
+
+
 def map_span(value: FileSpan | Buffer) -> Buffer:
     """Memory-map a value that is in a file; other values are returned as they are."""
     return map_file(value.path)[value.span.start : value.span.stop] if isinstance(value, FileSpan) else value

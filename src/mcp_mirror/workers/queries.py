@@ -13,11 +13,11 @@ from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
-from mcp_mirror.system.files import map_file
+from mcp_mirror.system.files import FileRemoved, map_file
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.exchange import ExchangeFiles
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
-from mcp_mirror.workers.query_jobs import Answer_co, FileRemoved, InResultFile, Query, run_query, run_query_job
+from mcp_mirror.workers.query_jobs import Answer_co, InResultFile, Query, run_query, run_query_job
 
 _AT_ONCE: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.query.indexes import keep_indexes
-from mcp_mirror.system.files import map_span
+from mcp_mirror.system.files import FileRemoved, map_span
 from mcp_mirror.types import Buffer, FileSpan
 
 Answer_co = TypeVar("Answer_co", covariant=True)
@@ -60,10 +60,6 @@ def _run(value: FileSpan | bytes, query: Query[Any], seconds: float) -> object:
         return ToolError(f"The query failed: {type(error).__name__}.")
     finally:
         gc.enable()
-
-
-class FileRemoved:
-    """The file no longer exists."""
 
 
 class InResultFile:

@@ -12,10 +12,10 @@ from typing import Final
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.query.sql import FileRemoved, SqlFailure, SqlResult, import_database, run_sql
+from mcp_mirror.query.sql import SqlFailure, SqlResult, import_database, run_sql
 from mcp_mirror.query.sql_tables import Table
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.files import map_file
+from mcp_mirror.system.files import FileRemoved, map_file
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.exchange import ExchangeFiles
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool

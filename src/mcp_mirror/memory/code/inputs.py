@@ -2,7 +2,7 @@
 
 import keyword
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -19,7 +19,8 @@ from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.settings.labels import Labels
-from mcp_mirror.types import Buffer, Descriptor, FileSpan
+from mcp_mirror.types import Buffer, Descriptor
+from mcp_mirror.workers.sql import TableValue
 
 _RESERVED: Final = frozenset({"tools", "json"})
 _MAX_INPUTS: Final = 100
@@ -47,16 +48,9 @@ class ValueBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
-    """One input of a script or a query."""
+class Input(TableValue):
+    """One input of a script, or of a query, which makes a table of it."""
 
-    name: str
-    blob: Buffer = field(repr=False)
-    """JSON text."""
-    file: FileSpan | None = None
-    """A file with the same bytes, for a large stored value."""
-    is_media: bool = False
-    """It is a content block."""
     is_stored: bool = False
     """It is the value of a path, not one that the model wrote."""
 

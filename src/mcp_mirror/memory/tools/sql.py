@@ -23,7 +23,7 @@ from mcp_mirror.memory.value_lookup import unknown_path_error
 from mcp_mirror.query.sql import SqlFailure
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.types import Buffer
-from mcp_mirror.workers.sql import SqlCall, TableValue
+from mcp_mirror.workers.sql import SqlCall
 
 _MAX_SQL: Final = 100_000
 """Characters of a query."""
@@ -86,8 +86,7 @@ async def _query_tables(call: ToolInput) -> Content:
         "inputs": " ".join(inputs.paths),
     }
     memory.trace.labels = format_labels(inputs.labels)
-    tables = [TableValue(one.name, one.blob, one.file, one.is_media) for one in inputs.inputs]
-    sql_call = SqlCall(sql, tables, call.namespace, memory.tools.timeout, memory.tools.query_bytes)
+    sql_call = SqlCall(sql, inputs.inputs, call.namespace, memory.tools.timeout, memory.tools.query_bytes)
     async with memory.sql.run(sql_call, memory.spool) as answer:
         is_mistake = isinstance(answer, SqlFailure) and answer.is_mistake
         if not memory.flows.may_show(inputs.labels) and not is_mistake:
