@@ -125,6 +125,14 @@ async def test_an_open_stream_keeps_a_session_until_its_client_vanishes(
         assert time.monotonic() - began < BOUND / 2
 
 
+async def test_a_stream_that_names_a_last_event_is_a_new_stream(configured: Configured, serve: Serve, raw: Any) -> None:
+    async with serve(configured({"one": raw()})) as served, httpx2.AsyncClient() as http:
+        session = await Session.open(http, served.url)
+        headers = {**session.headers, "accept": "text/event-stream", "last-event-id": "7"}
+        async with http.stream("GET", served.url, headers=headers, timeout=60) as stream:
+            assert (stream.status_code, stream.headers["content-type"]) == (200, "text/event-stream")
+
+
 async def test_a_deleted_session_ends_its_processes_at_once(configured: Configured, serve: Serve, raw: Any) -> None:
     async with serve(configured({"one": raw(), "two": raw()})) as served, httpx2.AsyncClient() as http:
         session = await Session.open(http, served.url)

@@ -117,7 +117,7 @@ class PayloadMiddleware:
             if scope["method"] == "POST":
                 await self._post(request, receive, send)
             else:
-                await self._app(scope, receive, self._watch_session_end(session, send))
+                await self._app(_without_event_id(scope), receive, self._watch_session_end(session, send))
         finally:
             self._sessions.end_request(session)
             self._open_requests[request.namespace] -= 1
@@ -361,6 +361,11 @@ def _with_length(scope: Scope, length: int) -> Scope:
         (name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")
     ]
     return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
+
+
+def _without_event_id(scope: Scope) -> Scope:
+    """The request for a new stream: events have no ids, and the SDK would send no response to a request with one."""
+    return {**scope, "headers": [header for header in scope["headers"] if header[0] != b"last-event-id"]}
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
