@@ -6,7 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,10 @@ PROGRAM = """
         if "id" not in message:
             continue
         info = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "s", "version": "0"}}
+        later = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "capabilities": {}}
         answer = {
             "answer": {"result": info},
+            "discover": {"result": {**later, "supportedVersions": ["2026-07-28"]}},
             "refuse": {"error": {"code": -32601, "message": "What?"}},
         }.get(does.get(method, "refuse"))
         if answer is None:
@@ -165,6 +167,28 @@ async def test_reconnecting_starts_with_the_mode_that_worked(connect: Connect) -
         assert [method for method in program.methods if method != "notifications/initialized"] == [
             "server/discover", "initialize", "tools/call", "initialize"
         ]  # fmt: skip
+
+
+async def test_no_handshake_fails_once_a_server_is_back(connect: Connect) -> None:
+    async with connect(("auto", "legacy"), server_discover="discover", tools_call="die") as (connection, program):
+        await connection.settled.wait()
+        for failures in (1, 2):
+            program.break_start()
+            with pytest.raises(UpstreamError, match="closed the connection during 'x'"):
+                await connection.request(UpstreamRequest("tools/call", {}, {"name": "x"}), None)
+            for _ in range(failures):
+                await fail(connection)
+            program.repair()
+            await reach(connection)
+        assert "initialize" in program.methods
+
+
+async def reach(connection: ReconnectingConnection) -> None:
+    """Get a session after an outage, from attempts that began in it or after it."""
+    while connection.status.state != "ready":
+        with suppress(UpstreamError):
+            await connection.get_session()
+        assert "refused" not in connection.status.detail
 
 
 async def test_a_failed_start_is_reported_with_the_servers_error_output(connect: Connect) -> None:

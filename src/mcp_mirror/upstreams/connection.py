@@ -133,6 +133,7 @@ class ReconnectingConnection:
         self._logged_output: tuple[str, ...] = ()
         self._modes = modes
         self._mode: Mode = modes[0]
+        self._has_switched_at_once = False
 
     @property
     def inflight_count(self) -> int:
@@ -289,9 +290,11 @@ class ReconnectingConnection:
             return False  # the mode has worked before
         mode, following = self._mode, self._modes.index(self._mode) + 1
         self._mode = self._modes[following % len(self._modes)]
-        refused_legacy = mode == "legacy" and isinstance(error, RefusedError)
-        exited_at_first = isinstance(error, EndedEarlyError) and not self._ready_since
-        return following < len(self._modes) and (exited_at_first or refused_legacy)
+        # A server of the newer version refuses this mode where an attempt during an outage has led to it.
+        refused_legacy = mode == "legacy" != self._mode and isinstance(error, RefusedError)
+        exited_at_first = isinstance(error, EndedEarlyError) and not self._ready_since and following < len(self._modes)
+        self._has_switched_at_once = (exited_at_first or refused_legacy) and not self._has_switched_at_once
+        return self._has_switched_at_once
 
     async def _serve(self) -> UpstreamError:
         """Connect, follow list changes until the connection ends, and return why it failed or ended."""
