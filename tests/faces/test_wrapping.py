@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mcp_mirror.cli.main import app
-from mcp_mirror.cli.wrapping import Target, build_wrap_config, derive_name
+from mcp_mirror.cli.wrapping import WrappedServer, build_wrap_config, derive_name
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ from mcp_mirror.cli.wrapping import Target, build_wrap_config, derive_name
     ],
 )
 def test_a_command_names_its_server(command: str, name: str) -> None:
-    assert derive_name(Target(tuple(command.split()), "", (), None)) == name
+    assert derive_name(WrappedServer(tuple(command.split()), "", (), None)) == name
 
 
 def test_an_address_names_its_server_by_its_host() -> None:
-    assert derive_name(Target((), "https://api.example.com/mcp", (), None)) == "api.example.com"
+    assert derive_name(WrappedServer((), "https://api.example.com/mcp", (), None)) == "api.example.com"
 
 
 def test_an_address_that_is_no_url_is_an_error() -> None:

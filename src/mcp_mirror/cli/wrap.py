@@ -76,9 +76,9 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
     try:
         wrapping = import_lazily("mcp_mirror.cli.wrapping")
         headers = (*(header or ()), *wrapping.name_variables(header_env or ()))
-        target = wrapping.Target(tuple(command or ()), url or "", headers, sse)
+        server = wrapping.WrappedServer(tuple(command or ()), url or "", headers, sse)
         mirror = {"suffix": suffix, "capture": capture, "inline_budget": inline_budget}
-        wrapping.serve_wrapped(target, name, mirror, store, verbose)
+        wrapping.serve_wrapped(server, name, mirror, store, verbose)
     finally:
         end_early()
 

@@ -61,7 +61,7 @@ _HEADER_VARIABLE: Final = re.compile(r"([^=:\s]+)=([A-Za-z_][A-Za-z0-9_]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WrappedServer:
     """The server to wrap: a program or an address."""
 
     command: tuple[str, ...]
@@ -80,13 +80,13 @@ def name_variables(headers: Sequence[str]) -> list[str]:
 
 
 def serve_wrapped(
-    target: Target, name: str | None, mirror: Mapping[str, Any], store: Path | None, verbosity: int
+    server: WrappedServer, name: str | None, mirror: Mapping[str, Any], store: Path | None, verbosity: int
 ) -> None:
     """Serve one server to a client on standard input and output, until the client leaves.
 
     Args:
-        target: The server.
-        name: Its name; None: derived from the target.
+        server: The server.
+        name: Its name; None: derived from its command or address.
         mirror: The section `mirror` of the configuration.
         store: The folder of the store; None for the user's.
         verbosity: How much the log contains.
@@ -95,10 +95,10 @@ def serve_wrapped(
         typer.Exit: A signal or an error ended the gateway.
     """
     try:
-        if bool(target.command) == bool(target.url):
+        if bool(server.command) == bool(server.url):
             raise ConfigError("Give the server's command after `--`, or its address with --url.")
-        chosen = name or derive_name(target)
-        config = build_wrap_config(chosen, _describe_target(target, chosen), mirror, store, os.environ)
+        chosen = name or derive_name(server)
+        config = build_wrap_config(chosen, _describe_server(server, chosen), mirror, store, os.environ)
     except MirrorError as error:
         refuse_client(error)
     _serve(config, verbosity)
@@ -171,14 +171,14 @@ def _name_option(keys: Sequence[str]) -> str:
             return f"--{keys[0]}" if keys else "the options"
 
 
-def _describe_target(target: Target, name: str) -> dict[str, Any]:
+def _describe_server(server: WrappedServer, name: str) -> dict[str, Any]:
     """Return the section of a server; a remote one uses the tokens of an earlier `mcp-mirror login`."""
-    if target.command:
-        program, *arguments = (word.replace("${", "$${") for word in target.command)
+    if server.command:
+        program, *arguments = (word.replace("${", "$${") for word in server.command)
         return {"command": program, "args": arguments}
     tokens = user_data_path("mcp-mirror") / "tokens" / f"{name}.json"
     has_tokens = os.path.isfile(tokens)  # noqa: PTH113  # `is_file` raises in a folder of another user
-    return describe_remote(target.url, target.headers, sse=target.sse, uses_login=has_tokens)
+    return describe_remote(server.url, server.headers, sse=server.sse, uses_login=has_tokens)
 
 
 def describe_remote(
@@ -212,12 +212,12 @@ def _describe_store(folder: Path | None) -> dict[str, Any]:
     return {} if folder is None else {"kind": "disk", "path": str(folder.expanduser()).replace("${", "$${")}
 
 
-def derive_name(target: Target) -> str:
+def derive_name(server: WrappedServer) -> str:
     """Return a name for a server: the host, the package, image or script that a runner runs, or the program."""
-    command = target.command
+    command = server.command
     if not command:
         try:
-            return _usable(urlsplit(target.url).hostname or "server")
+            return _usable(urlsplit(server.url).hostname or "server")
         except ValueError:  # the configuration reports the address
             return "server"
     program = Path(command[0]).stem

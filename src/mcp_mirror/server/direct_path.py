@@ -221,7 +221,7 @@ class DirectPath:
     async def answer(self, opened: DirectRequest, origin: Origin, stream: RequestStream) -> Segments | types.ErrorData:
         """Return the result of a request, a JSON object, or its error."""
         handlers = self._handlers
-        handlers.direct_requests += 1
+        handlers.open_direct_requests += 1
         try:
             if opened.method == _TOOL_LIST:
                 return object_of(await self._list_tools(origin))
@@ -233,7 +233,7 @@ class DirectPath:
         except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
             return self._error_data(error, opened.method, origin)
         finally:
-            handlers.direct_requests -= 1
+            handlers.open_direct_requests -= 1
 
     def _stamp(self, caller: Caller) -> bytes:
         """Return the `_meta` of a result that names only the server."""

@@ -106,7 +106,7 @@ class Handlers:
     """The rate and concurrency limits of each principal."""
     accepted_envelopes: AcceptedEnvelopes = field(default_factory=AcceptedEnvelopes)
     """The envelopes of 2026-07-28 tool calls that the SDK has accepted."""
-    direct_requests: int = 0
+    open_direct_requests: int = 0
     """The number of requests that the direct path answers now."""
 
     def register(self, server: Server[Any]) -> None:
@@ -301,7 +301,7 @@ class Handlers:
                 _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
                 for upstream in self.gateway.upstreams.visible_to(caller)
             ],
-            "requests": len(self.pending_payloads) + self.direct_requests - 1,  # without the request for this resource
+            "requests": len(self.pending_payloads) + self.open_direct_requests - 1,  # without this request
             **({"audit": counts} if counts else {}),
             **({"event_loop": stalls} if stalls else {}),
         }

@@ -41,8 +41,8 @@ _FOLDERS: Final = ("cwd", "working_directory")
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
-    """A client and the file that names its servers."""
+class ClientFile:
+    """A client whose servers can be merged, and the file that names them."""
 
     title: str
     file: Path
@@ -59,20 +59,20 @@ class Client:
         return backup_of(self.file)
 
 
-def known_clients() -> dict[str, Client]:
+def known_clients() -> dict[str, ClientFile]:
     """Return the clients whose servers can be merged by name, with their documented files on this system."""
     machine, ours = current_machine(), user_config_path("mcp-mirror")
-    known: dict[str, Client] = {}
+    known: dict[str, ClientFile] = {}
     for client in CLIENTS:
         if client.name in _MERGED:
             place = client.places[0]
             [file] = place.files(machine)
             config, block = ours / f"{client.name}.yaml", place.blocks[0][0]
-            known[client.name] = Client(client.title, file, config, block, client.expands_variables)
+            known[client.name] = ClientFile(client.title, file, config, block, client.expands_variables)
     return known
 
 
-def find_client(named: str) -> Client:
+def find_client(named: str) -> ClientFile:
     """Return a client by its name or by the path of its file.
 
     Raises:
@@ -98,10 +98,10 @@ def find_client(named: str) -> Client:
             f"{path} has servers under {blocks[0]!r} and {blocks[1]!r}. Move all under one of these keys."
         )
     config = path.with_name(CONFIG_NAME)
-    return Client(f"the client of {path.name}", path, config, blocks[0])
+    return ClientFile(f"the client of {path.name}", path, config, blocks[0])
 
 
-def read_servers(written: Mapping[str, Any], client: Client) -> Mapping[str, Any]:
+def read_servers(written: Mapping[str, Any], client: ClientFile) -> Mapping[str, Any]:
     """Return the servers in a client's file.
 
     Raises:
@@ -121,7 +121,7 @@ def _is_gateway(entry: Any) -> bool:
 class InstallPlan:
     """The files to write."""
 
-    client: Client
+    client: ClientFile
     servers: Mapping[str, Any]
     """The servers to move, as the client writes them."""
     before: bytes
@@ -135,7 +135,7 @@ class InstallPlan:
     """A sentence for each setting of the servers that has no effect in the gateway."""
 
 
-def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]) -> InstallPlan:
+def plan_install(client: ClientFile, config: Path | None, environ: Mapping[str, str]) -> InstallPlan:
     """Plan to replace a client's servers by the gateway.
 
     Args:
@@ -174,7 +174,7 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
     return InstallPlan(client, servers, before, as_json(after, client.file), path, text, warnings)
 
 
-def _check(servers: Mapping[str, Any], client: Client) -> None:
+def _check(servers: Mapping[str, Any], client: ClientFile) -> None:
     if found := next(filter(_is_gateway, servers.values()), None):
         raise ConfigError(
             f"{capitalize_first(client.title)} starts mcp-mirror already ({shlex.join(read_words(found)[1:])}). Add "
@@ -194,7 +194,7 @@ def _check(servers: Mapping[str, Any], client: Client) -> None:
                 raise ConfigError(f"The folder {folder!r} of server {name!r} is relative. Write the absolute path.")
 
 
-def plan_uninstall(client: Client) -> InstallPlan:
+def plan_uninstall(client: ClientFile) -> InstallPlan:
     """Plan to restore a client's servers.
 
     If nothing else in the file has changed, the restored file is the backup byte for byte. A server that was added
@@ -247,7 +247,7 @@ def apply_uninstall(plan: InstallPlan) -> bool:
     return is_changed
 
 
-def _write_config_text(client: Client, servers: Mapping[str, Any]) -> str:
+def _write_config_text(client: ClientFile, servers: Mapping[str, Any]) -> str:
     literal = servers if client.expands_variables else _escape_variables(servers)
     content = {client.block: literal}
     text: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
@@ -277,7 +277,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def _build_entry(client: Client, config: Path, text: str) -> dict[str, Any]:
+def _build_entry(client: ClientFile, config: Path, text: str) -> dict[str, Any]:
     """Return the entry that starts the gateway.
 
     It has an absolute path, because desktop clients have a `PATH` of their own, and it passes the variables that the
