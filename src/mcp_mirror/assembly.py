@@ -289,6 +289,6 @@ def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessio
         subscriptions=Subscriptions(services.upstreams, relay, tasks, traffic.subscriptions_per_principal),
         announcements=Announcements(sessions, tasks, traffic.streams_per_principal),
         sessions=sessions,
-        pending_payloads=PendingPayloads(services.limits),
+        pending_payloads=PendingPayloads(services.limits, services.scanner),
         admission=limiter,
     )

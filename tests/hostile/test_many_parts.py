@@ -100,3 +100,21 @@ async def test_a_request_of_very_many_parts_delays_no_other_client(
     if row.outcome == "passed on":
         sent = json.loads(b"{" + params.rstrip(b",") + b"}")["arguments"]
         assert f"{len(json.dumps(sent))} characters".encode() in answer
+
+
+@pytest.mark.parametrize("end", [b"1]},", b"x]},"], ids=["valid", "malformed"])
+async def test_a_request_of_many_megabytes_delays_no_other_client(
+    config: Path, serve: Serve, budget: Budget, end: bytes
+) -> None:
+    params = b'{"name":"unknown","arguments":{"items":[' + b"[]," * (20 << 20) + end
+    async with serve(config, "-v") as served, budget(served, f"request: {end!r} at its end", "60 MB") as row:
+
+        def run() -> bytes:
+            with HttpClient(served.url) as client, bystander(served.url, HONEST) as waits:
+                answer = client.send("tools/call", params, "unknown")
+            row.waited = waits.longest
+            return answer
+
+        answer = await anyio.to_thread.run_sync(run)
+        row.outcome = "refused"
+    assert (b"Unknown tool" if end == b"1]}," else b"not valid JSON") in answer

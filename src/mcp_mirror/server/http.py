@@ -14,11 +14,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_mirror.errors import WireError
+from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message, recover_id
-from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame
+from mcp_mirror.payload.spool import Frame, Spool, SpoolCollector, SpooledFrame, discard_after, frame_id
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_http import DirectHttp, join_lines
@@ -147,12 +147,18 @@ class PayloadMiddleware:
         body = await self._receive(request, receive)
         if isinstance(body, JSONResponse):
             await self._reject(body, scope, receive, send)
-        elif body is not None and not await self._direct_http.serve(body, request, send):
+        elif isinstance(body, SpooledFrame) or (
+            body is not None and not await self._direct_http.serve(body, request, send)
+        ):
             await self._serve_with_sdk(body, request, receive, send)
 
-    async def _serve_with_sdk(self, body: Buffer, request: HttpRequest, receive: Receive, send: Send) -> None:
+    async def _serve_with_sdk(
+        self, body: bytes | SpooledFrame, request: HttpRequest, receive: Receive, send: Send
+    ) -> None:
         """Lift the parameters out of a body, and let the SDK serve the rest."""
-        scope, opened = request.scope, self._open_body(body, request)
+        scope = request.scope
+        with discard_after(body):
+            opened = await self._open_body(body, request)
         if isinstance(opened, JSONResponse):
             await self._reject(opened, scope, receive, send)
             return
@@ -171,23 +177,30 @@ class PayloadMiddleware:
         self._audit.write(AuditRecord("refusal", read_namespace(scope), "", outcome))
         await refusal(scope, receive, send)
 
-    def _open_body(self, body: Buffer, request: HttpRequest) -> tuple[bytes, str | None] | JSONResponse:
+    async def _open_body(
+        self, body: bytes | SpooledFrame, request: HttpRequest
+    ) -> tuple[bytes, str | None] | JSONResponse:
         """Lift the parameters out of a body.
 
         Returns:
             The body for the SDK and the token of the pending parameters; or the response that rejects the request.
         """
-        if "mcp-session-id" not in request.headers and self._exceeds_sessions(request.namespace, body):
+        try:
+            if isinstance(body, SpooledFrame):
+                frame, token = await self._pending_payloads.inbound_spooled(body, request.namespace)
+            else:
+                frame, token = self._pending_payloads.inbound(body)
+        except WireError as error:
+            return _build_error_response(400, types.PARSE_ERROR, str(error), frame_id(body))
+        except UpstreamError as error:
+            return _build_error_response(503, types.INTERNAL_ERROR, str(error), frame_id(body))
+        if "mcp-session-id" not in request.headers and self._exceeds_sessions(request.namespace, frame):
             return _build_limit_response(
                 "sessions_per_principal", self._traffic.sessions_per_principal, "sessions are open"
             )
-        try:
-            frame, token = self._pending_payloads.inbound(body)
-        except WireError as error:
-            return _build_error_response(400, types.PARSE_ERROR, str(error), recover_id(body))
         return bytes(frame), token
 
-    async def _receive(self, request: HttpRequest, receive: Receive) -> Buffer | JSONResponse | None:
+    async def _receive(self, request: HttpRequest, receive: Receive) -> bytes | SpooledFrame | JSONResponse | None:
         """Return the body, the response that rejects it, or None if the client disconnected."""
         if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             return _build_error_response(415, types.INVALID_REQUEST, "Send the body without a content-encoding.", None)
@@ -207,10 +220,7 @@ class PayloadMiddleware:
         """Return whether a request would create more sessions than its principal may have."""
         if self._sessions.count(namespace) < self._traffic.sessions_per_principal:
             return False
-        try:
-            return open_message(frame).method == "initialize"
-        except WireError:
-            return False  # the caller rejects the frame for this error
+        return open_message(frame).method == "initialize"
 
     def _watch_session_start(self, request: HttpRequest, send: Send) -> Send:
         """Return a `send` that records the session which a response of the SDK creates."""
@@ -225,8 +235,8 @@ class PayloadMiddleware:
 
         return watch
 
-    async def _read(self, scope: Scope, receive: Receive) -> Buffer | DiscardedFrame:
-        """Read the body; a large one is mapped from a file. The result has only the head of a body that is discarded.
+    async def _read(self, scope: Scope, receive: Receive) -> Frame:
+        """Read the body.
 
         Raises:
             TimeoutError: The body is too slow.
@@ -239,13 +249,9 @@ class PayloadMiddleware:
                 await self._collect(collector, receive)
             else:
                 collector.add(body)
-            frame = collector.take()
+            return collector.take()
         finally:
             collector.close()
-        if isinstance(frame, SpooledFrame):
-            with frame:
-                return frame.view
-        return frame
 
     async def _collect(self, collector: SpoolCollector, receive: Receive) -> None:
         deadline = anyio.current_time() + self._traffic.body_timeout

@@ -20,19 +20,19 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_rpc import (
     MARK,
     MAX_MEMBERS,
-    check_envelope,
-    check_request,
+    Lifted,
     contiguous,
     find_mark,
     has_more_values,
     is_deeper,
     is_input_required,
-    lift_params,
-    open_message,
     splice,
 )
+from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.workers.frame_jobs import lift
+from mcp_mirror.workers.frames import FrameScanner
 
 _MAX_AGE: Final = 600.0
 """Seconds after which the payload of a request without a written response is dropped (its client disconnected)."""
@@ -98,9 +98,11 @@ def _parse(member: Buffer | Segments) -> Any:
 class PendingPayloads:
     """Keeps parameters between arrival and handler, and results between handler and transport, by a random token."""
 
-    def __init__(self, limits: WirePolicy | None = None) -> None:
+    def __init__(self, limits: WirePolicy | None = None, scanner: FrameScanner | None = None) -> None:
         self.limits: WirePolicy = limits or WirePolicy()
         """The limits of messages."""
+        self._scanner = scanner
+        """Reads large messages; None: there are none."""
         self._payloads: OrderedDict[str, _PendingPayload] = OrderedDict()
 
     def __len__(self) -> int:
@@ -120,11 +122,22 @@ class PendingPayloads:
             WireError: The frame is not a JSON-RPC message, or is over a limit.
         """
         token = secrets.token_hex(16)
-        check_request(frame)
-        lifted = lift_params(open_message(frame, self.limits.max_depth), token)
-        check_envelope(frame if lifted is None else lifted.stub, self.limits.max_envelope_bytes)
-        if lifted is None:
-            return frame, None
+        lifted = lift(frame, token, self.limits.max_depth, self.limits.max_envelope_bytes)
+        return self._keep_params(token, lifted) if lifted else (frame, None)
+
+    async def inbound_spooled(self, frame: SpooledFrame, principal: str) -> tuple[Buffer, str | None]:
+        """As `inbound`, for a message in a file, which a worker process reads.
+
+        Raises:
+            WireError: The frame is not a JSON-RPC message, or is over a limit.
+            UpstreamError: The worker process died, or was needed for another principal.
+        """
+        assert self._scanner is not None  # noqa: S101  # of every gateway that reads messages into files
+        token = secrets.token_hex(16)
+        lifted = await self._scanner.lift(frame, token, self.limits, principal)
+        return self._keep_params(token, lifted) if lifted else (frame.view, None)
+
+    def _keep_params(self, token: str, lifted: Lifted) -> tuple[bytes, str]:
         self._keep(token, _PendingPayload(time.monotonic(), params=lifted.members))
         return lifted.stub, token
 

@@ -19,7 +19,7 @@ from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import LOCAL
-from mcp_mirror.errors import MirrorError, WireError
+from mcp_mirror.errors import MirrorError, UpstreamError, WireError
 from mcp_mirror.payload.floods import Pacer
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import RequestId
@@ -258,7 +258,7 @@ class _StdioReader(MessageStream):
         """Return the message of a frame; answer an invalid or refused one with an error and return None."""
         token = None
         try:
-            stub, token = self._connection.pending_payloads.inbound(_read_frame(frame))
+            stub, token = await self._lift(frame)
             message = types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
             error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
             if error is None:
@@ -267,11 +267,24 @@ class _StdioReader(MessageStream):
             await self._send_error(error, frame_id(frame))
         except WireError as error:
             await self._send_error(types.ErrorData(code=types.PARSE_ERROR, message=str(error)), frame_id(frame))
+        except UpstreamError as error:
+            await self._send_error(types.ErrorData(code=types.INTERNAL_ERROR, message=str(error)), frame_id(frame))
         except ValueError:
             self._connection.pending_payloads.discard(token)
             reason = "The message is not a JSON-RPC request, notification or response."
             await self._send_error(types.ErrorData(code=types.INVALID_REQUEST, message=reason), frame_id(frame))
         return None
+
+    async def _lift(self, frame: Frame) -> tuple[Buffer, str | None]:
+        """Lift the parameters out of a message; see `PendingPayloads`."""
+        if isinstance(frame, DiscardedFrame):
+            raise WireError(frame.explain())
+        pending_payloads = self._connection.pending_payloads
+        if not isinstance(frame, SpooledFrame):
+            return pending_payloads.inbound(frame)
+        with frame:  # the file stays mapped while the arguments refer to it
+            _ = frame.view
+            return await pending_payloads.inbound_spooled(frame, LOCAL)
 
     def _find_refusal(self, request: types.JSONRPCRequest) -> types.ErrorData | None:
         """Return the error for a request that the SDK does not get; None for other requests.
@@ -314,15 +327,6 @@ class _StdioWriter(MessageSink):
         except OSError:  # the client has closed its end; the end of the input ends the session
             raise anyio.BrokenResourceError from None
         self._connection.record(item.message)
-
-
-def _read_frame(frame: Frame) -> Buffer:
-    if isinstance(frame, DiscardedFrame):
-        raise WireError(frame.explain())
-    if isinstance(frame, SpooledFrame):
-        with frame:  # the file stays mapped while the arguments refer to it
-            return frame.view
-    return frame
 
 
 @contextmanager

@@ -22,10 +22,15 @@ from mcp_mirror.payload.json_rpc import (
     MAX_MEMBERS,
     OTHER_MEMBERS,
     RESULT_MEMBERS,
+    Lifted,
+    check_envelope,
+    check_request,
     has_more_values,
     join,
+    lift_params,
     object_of,
     open_array,
+    open_message,
 )
 from mcp_mirror.payload.json_spans import Miss, locate, text_pieces, trim
 from mcp_mirror.query.indexes import find_item, keep_indexes
@@ -93,6 +98,33 @@ def locate_in(value: FileSpan | bytes, tokens: Location) -> Span | Miss | None:
         return None
     with keep_indexes(value):
         return locate(blob, tokens, find_item=find_item)
+
+
+def lift(frame: Buffer, token: str, max_depth: int, most: int) -> Lifted | None:
+    """Check a client's message, and lift the parameters out of it; None for a message that is not passed on.
+
+    Args:
+        frame: The message.
+        token: The mark of the stub.
+        max_depth: Levels of nesting that the message may have.
+        most: Bytes that it may have without its parameters.
+
+    Raises:
+        WireError: The message is not a JSON-RPC message, or is over a limit.
+    """
+    check_request(frame)
+    lifted = lift_params(open_message(frame, max_depth), token)
+    check_envelope(frame if lifted is None else lifted.stub, most)
+    return lifted
+
+
+def lift_from(path: str, token: str, max_depth: int, most: int) -> tuple[bytes, Mapping[str, FileSpan]] | None:
+    """As `lift`, for a message in a file: the stub and the file spans of the parameters."""
+    files = _Files(path)
+    lifted = lift(files.frame, token, max_depth, most)
+    if lifted is None:
+        return None
+    return lifted.stub, {name: files.locate(raw) for name, raw in lifted.members.items()}
 
 
 def open_members(path: str, max_depth: int) -> Mapping[str, FileSpan] | RejectedFrame:

@@ -20,16 +20,30 @@ from mcp_mirror.core.result_processing import (
 )
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.paths import has_candidates
+from mcp_mirror.payload.json_rpc import Lifted
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool, SpooledFrame
+from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import map_file, map_span
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 from mcp_mirror.workers.exchange import ExchangeFiles
-from mcp_mirror.workers.frame_jobs import OpenedList, Scanned, find, locate_in, open_list, open_members, run_job, scan
-from mcp_mirror.workers.pool import PoolSize, WorkerDiedError, WorkerPool
+from mcp_mirror.workers.frame_jobs import (
+    OpenedList,
+    Scanned,
+    find,
+    lift_from,
+    locate_in,
+    open_list,
+    open_members,
+    run_job,
+    scan,
+)
+from mcp_mirror.workers.pool import PoolSize, PreemptedError, WorkerDiedError, WorkerPool
 
 _SIZE: Final = PoolSize(processes=2, per_principal=2)
+_SIZE_FOR_CLIENTS: Final = PoolSize(processes=2, per_principal=1)
+"""The size of the pool for messages of clients, of which one principal leaves a process for others."""
 
 _AT_ONCE: Final = 1 << 17
 """Bytes of arguments that are searched inline, in the event loop."""
@@ -46,6 +60,7 @@ class FrameScanner:
 
     def __init__(self, child_watchdog: ChildWatchdog, spool: Spool) -> None:
         self._pool = WorkerPool(child_watchdog, _SIZE)
+        self._pool_for_clients = WorkerPool(child_watchdog, _SIZE_FOR_CLIENTS)
         self._spool = spool
 
     async def scan(self, frame: SpooledFrame, options: ProcessingOptions) -> ProcessedResult | RejectedFrame:
@@ -57,6 +72,28 @@ class FrameScanner:
         """
         answer = await self._run(partial(scan, str(frame.path), options))
         return answer if isinstance(answer, RejectedFrame) else _map_result(answer)
+
+    async def lift(self, frame: SpooledFrame, token: str, limits: WirePolicy, principal: str) -> Lifted | None:
+        """Lift the parameters out of a client's message in a file; None for a message that is not passed on.
+
+        Args:
+            frame: The message.
+            token: The mark of the stub.
+            limits: The limits on messages.
+            principal: The client. Principals share the worker processes fairly.
+
+        Raises:
+            WireError: The message is not a JSON-RPC message, or is over a limit.
+            UpstreamError: The worker process died, or was needed for another principal.
+        """
+        job = partial(lift_from, str(frame.path), token, limits.max_depth, limits.max_envelope_bytes)
+        try:
+            answer = await self._run(job, self._pool_for_clients, principal)
+        except PreemptedError:
+            raise UpstreamError(
+                "The message was not read to its end because another principal was waiting. Send a smaller message."
+            ) from None
+        return None if answer is None else Lifted(answer[0], _map_spans(answer[1]))
 
     async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | RejectedFrame:
         """The members of a result in a file, memory-mapped; members that MCP does not define are one, `OTHER_MEMBERS`.
@@ -127,12 +164,13 @@ class FrameScanner:
     async def aclose(self) -> None:
         """Stop the worker processes."""
         await self._pool.aclose()
+        await self._pool_for_clients.aclose()
 
-    async def _run(self, job: Callable[[], object]) -> Any:
+    async def _run(self, job: Callable[[], object], pool: WorkerPool | None = None, principal: str = "") -> Any:
         try:
-            answer = await self._pool.run("", partial(run_job, job), None)
+            answer = await (pool or self._pool).run(principal, partial(run_job, job), None)
         except WorkerDiedError:
-            raise UpstreamError("The worker process that reads large results died. Try again.") from None
+            raise UpstreamError("The worker process that reads large messages died. Try again.") from None
         if isinstance(answer, WireError | ToolError):
             raise answer
         return answer
