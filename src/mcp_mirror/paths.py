@@ -5,6 +5,7 @@ A step of the pointer may also be `~#3`, which is not valid in a JSON Pointer: t
 This module contains only the grammar; whether a value exists under a path is a question for the store.
 """
 
+import ast
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -44,6 +45,15 @@ _WRAPPING = " \t\r\n'\"`"
 MAX_NOTICE = 1 << 14
 """Characters up to which a text may be a pasted notice."""
 _DECODE_FIRST = json.JSONDecoder(strict=False).raw_decode
+_RESULT_STATES = frozenset(("isError", "is_error", "resultType", "result_type"))
+_ESCAPE = r"\\(?:[\\'\"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5}|U0010[0-9a-f]{4})"
+_PRINTED_RESULT = re.compile(
+    r"(?:CallToolResult\()?(?:_?meta=None,? )?(?:content=)?\[?"
+    rf"TextContent\(type=['\"]text['\"], text=(?P<text>'(?:[^'\\\n]|{_ESCAPE})*+'|\"(?:[^\"\\\n]|{_ESCAPE})*+\")"
+    r"(?:, (?:annotations|_?meta)=None)*+\)\]?"
+    r"(?:,? (?:structured_?[cC]ontent=None|is_?[eE]rror=(?:False|True)|result_?[tT]ype='complete'))*+[\])}'\", ]*+"
+)
+"""A result of one text, its list of blocks, or its block, as Python prints those of the SDK."""
 
 SCHEME = "memory://"
 URI_TEMPLATE = f"{SCHEME}{{+path}}"
@@ -174,21 +184,41 @@ def label_of_near_miss(text: str) -> str | None:
     return match["tool"] if match and _DIGITS_AND_LETTERS.match(match["id"]) else None
 
 
-def unwrap_text_block(text: str) -> str:
-    """The text of an MCP text block that a model pasted as JSON, as some frameworks show it; other texts unchanged.
+def unwrap_result(text: str) -> str:
+    """The text of an MCP result or text block that a model pasted as some frameworks show it; other texts unchanged.
 
-    The other members of the block must be null. Models add braces and quotes to its end.
+    Frameworks show results as JSON or as Python prints them. A result must consist of one text: other members are null,
+    except those of a result's state. A JSON string is its text. Models add braces and quotes to the end.
     """
     bare = text.strip()
-    if not bare.startswith("{") or len(bare) > MAX_NOTICE:
+    if len(bare) > MAX_NOTICE:
+        return text
+    if printed := _PRINTED_RESULT.fullmatch(bare):
+        return str(ast.literal_eval(printed["text"]))
+    if not bare.startswith(("{", "[", '"')):
         return text
     try:
-        block, end = _DECODE_FIRST(bare)
+        shown, end = _DECODE_FIRST(bare)
     except (ValueError, RecursionError):
         return text
-    members = {key: member for key, member in block.items() if member is not None}
-    is_block = members.keys() == {"type", "text"} and members["type"] == "text" and isinstance(members["text"], str)
-    return members["text"] if is_block and not bare[end:].strip('}", ') else text
+    found = _find_only_text(shown)
+    return text if found is None or bare[end:].strip('}]", ') else found
+
+
+def _find_only_text(shown: object) -> str | None:
+    """The text in a result, in a list of blocks or in a block that contains nothing else."""
+    block = shown
+    match shown:
+        case str(text):
+            return text
+        case [only]:
+            block = only
+        case {"content": [only], **others} if all(others[name] is None for name in others.keys() - _RESULT_STATES):
+            block = only
+    match block:
+        case {"type": "text", "text": str(text), **others} if not any(other is not None for other in others.values()):
+            return text
+    return None
 
 
 def strip_wrapping(text: str) -> str:

@@ -40,11 +40,78 @@ def test_a_string_that_is_a_path_in_any_wrapping_is_a_pointer(below: str, around
     assert (found.path, found.is_known, found.location) == (parse_path(BASE + below), True, ("x",))
 
 
+BLOCK = {"type": "text", "text": f'"{BASE}"\nThis path stands for the result.\nIt\'s not the preview.'}
+PRINTED = f"TextContent(type='text', text={BLOCK['text']!r}, annotations=None, meta=None)"
+
+
 @pytest.mark.parametrize("end", ["", "}", '", '])
-def test_a_path_in_a_pasted_text_block_is_a_pointer(end: str) -> None:
-    found = pointer_of(json.dumps({"type": "text", "text": BASE, "annotations": None, "meta": None}) + end)
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        BLOCK["text"],
+        BLOCK | {"text": BASE},
+        BLOCK | {"annotations": None, "meta": None},
+        [BLOCK],
+        {"content": [BLOCK]},
+        {"content": [BLOCK], "isError": False},
+        {"_meta": None, "content": [BLOCK | {"_meta": None}], "structuredContent": None, "isError": False},
+        {"meta": None, "content": [BLOCK], "is_error": False, "result_type": "complete"},
+    ],
+)
+def test_a_path_in_a_pasted_block_or_result_is_a_pointer(pasted: object, end: str) -> None:
+    found = pointer_of(json.dumps(pasted) + end)
     assert isinstance(found, Pointer)
     assert found.path == parse_path(BASE)
+
+
+@pytest.mark.parametrize("end", ["", ")", "']"])
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        PRINTED,
+        f"[{PRINTED}]",
+        f"meta=None content=[{PRINTED}] structuredContent=None isError=False",
+        f"meta=None content=[{PRINTED}] structured_content=None is_error=False result_type='complete'",
+        f"CallToolResult(meta=None, content=[{PRINTED}], structuredContent=None, isError=False)",
+        f'TextContent(type="text", text="{BASE}")',
+    ],
+)
+def test_a_path_in_a_result_as_python_prints_it_is_a_pointer(pasted: str, end: str) -> None:
+    found = pointer_of(pasted + end)
+    assert isinstance(found, Pointer)
+    assert found.path == parse_path(BASE)
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        [BLOCK, BLOCK],
+        [BLOCK, {"type": "image", "data": "", "mimeType": "image/png"}],
+        [],
+        {"content": BLOCK},
+        {"content": [BLOCK], "structuredContent": {"id": 1}},
+        {"result": [BLOCK]},
+        {"content": [[BLOCK]]},
+        {"content": [{"content": [BLOCK]}]},
+        BLOCK | {"annotations": {"priority": 1}},
+    ],
+)
+def test_a_pasted_result_that_says_more_than_a_path_is_a_literal(pasted: object) -> None:
+    assert pointer_of(json.dumps(pasted)) is None
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        f"[{PRINTED}, {PRINTED}]",
+        f"meta=None content=[{PRINTED}] structured_content={{'id': 1}} is_error=False",
+        f"print({PRINTED}) # {BASE}",
+        rf"TextContent(type='text', text='\N{{x}}{BASE}')",
+        f"TextContent(type='text', text='{BASE}",
+    ],
+)
+def test_a_printed_result_that_says_more_than_a_path_is_a_literal(pasted: str) -> None:
+    assert pointer_of(pasted) is None
 
 
 def test_a_text_block_that_is_no_json_is_a_literal() -> None:

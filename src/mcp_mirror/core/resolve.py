@@ -25,7 +25,7 @@ from mcp_mirror.paths import (
     label_of_near_miss,
     parse_wrapped_path,
     strip_wrapping,
-    unwrap_text_block,
+    unwrap_result,
 )
 from mcp_mirror.payload.json_spans import (
     Miss,
@@ -284,7 +284,7 @@ def _classify_string(
 
 
 def _parse_pointer(text: str, span: Span, at: Location, known: Container[str]) -> Pointer | None:
-    text = unwrap_text_block(text)
+    text = unwrap_result(text)
     bare = strip_wrapping(text)
     if path := parse_wrapped_path(text):
         return Pointer(span, at, bare, path, label_of(path.base) in known)

@@ -18,7 +18,7 @@ from mcp_mirror.paths import (
     parse_path,
     strip_wrapping,
     tool_label,
-    unwrap_text_block,
+    unwrap_result,
 )
 
 Form = Literal["exact", "forgiven", "wrong", "missing"]
@@ -70,7 +70,7 @@ def judge_pointer(value: Any, known: Mapping[str, str], source: str) -> JudgedPo
 
 def _intended_path(value: str, known: Mapping[str, str]) -> MemoryPath | None:
     """The path in a text, in any form that the gateway accepts, also of a notice without its first line, the path."""
-    value = unwrap_text_block(value)
+    value = unwrap_result(value)
     if path := parse_path(strip_wrapping(value)):
         return path
     bases = find_notice_bases(value.strip())

@@ -10,7 +10,7 @@ from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import AuditRecord, Event
-from mcp_mirror.paths import MemoryPath, find_notice_bases, parse_wrapped_path, strip_wrapping, unwrap_text_block
+from mcp_mirror.paths import MemoryPath, find_notice_bases, parse_wrapped_path, strip_wrapping, unwrap_result
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
 from mcp_mirror.query.shape import Size
 from mcp_mirror.security.flows import format_labels
@@ -98,7 +98,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
         FlowError: The flow policy refuses this destination; the value was not read.
         ToolError: The path has no value; the message names the nearest paths or keys.
     """
-    path = read_path(text) or memory.writer.notices.find(namespace, unwrap_text_block(text))
+    path = read_path(text) or memory.writer.notices.find(namespace, unwrap_result(text))
     known = await memory.store.describe(namespace, path.base) if path else None
     if path and known and to:
         memory.guard(namespace, tool).admit({path.base: known}, to)
@@ -128,7 +128,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
 
 def read_path(text: str) -> MemoryPath | None:
     """Return the path in a text as models write it, such as in quotes or as a whole notice; None without one."""
-    text = unwrap_text_block(text)
+    text = unwrap_result(text)
     if path := parse_wrapped_path(text):
         return path
     bases = find_notice_bases(text.strip())
