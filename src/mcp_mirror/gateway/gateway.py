@@ -12,7 +12,7 @@ from mcp_mirror.gateway.call import Call, Runtime, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
 from mcp_mirror.gateway.routing import may_show_upstream
 from mcp_mirror.gateway.services import Services, open_memory
-from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, unwrap_call
+from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, complete_name, unwrap_call
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
@@ -70,12 +70,12 @@ class Gateway:
         return self.services.audit
 
     def new_call(self, channel: ClientChannel, name: str, arguments: Buffer, **options: Unpack[CallOptions]) -> Call:
-        """Return a call of a tool, or of the tool that `call_tool` names; see `Call` for the arguments."""
+        """Return a call of a tool, or of the tool that `call_tool` or a view names; see `Call` for the arguments."""
         state = self.runtime.state
         own_tools = state.own_tools_for(channel.caller)
         catalog = state.catalog_for(channel.caller)
-        if name == CALL and CALL in own_tools:
-            name, arguments = unwrap_call(arguments, own_tools, catalog, state.config.mirror.suffix)
+        if name not in catalog.entries:
+            name, arguments = self._find_named(channel.caller, name, arguments)
         return Call(
             channel,
             name,
@@ -86,15 +86,22 @@ class Gateway:
             own_tools=own_tools,
         )
 
-    async def settle_call(self, caller: Caller, name: str, arguments: Buffer) -> None:
-        """Wait for upstreams that are starting if a `call_tool` call names an unknown tool: it may lack the suffix."""
+    def _find_named(self, caller: Caller, name: str, arguments: Buffer) -> tuple[str, Buffer]:
+        """Return the tool that a call names, and its arguments. Views (MCP Apps) know only their server's own names."""
         state = self.runtime.state
-        if name != CALL or CALL not in (own_tools := state.own_tools_for(caller)):
+        own_tools, catalog, suffix = state.own_tools_for(caller), state.catalog_for(caller), state.config.mirror.suffix
+        if name == CALL and CALL in own_tools:
+            return unwrap_call(arguments, own_tools, catalog, suffix)
+        return complete_name(name, own_tools, catalog, suffix) if caller.shows_views else name, arguments
+
+    async def settle_call(self, caller: Caller, name: str, arguments: Buffer) -> None:
+        """Wait for upstreams that are starting if a call names an unknown tool by `call_tool` or from a view."""
+        state = self.runtime.state
+        if name != CALL and (name in state.catalog.entries or not caller.shows_views):
             return
-        catalog, policy = state.catalog_for(caller), state.config.mirror
-        named, _ = unwrap_call(arguments, own_tools, catalog, policy.suffix)
-        if named not in own_tools and named not in catalog.entries:
-            await self.upstreams.settle_listings(policy.startup_wait, caller)
+        named, _ = self._find_named(caller, name, arguments)
+        if named not in state.own_tools_for(caller) and named not in state.catalog_for(caller).entries:
+            await self.upstreams.settle_listings(state.config.mirror.startup_wait, caller)
 
     def call_tool(self, call: Call) -> Awaitable[Reply]:
         """Answer a call; errors become results with `isError` that name the next step.

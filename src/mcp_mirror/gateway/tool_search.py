@@ -70,12 +70,16 @@ def unwrap_call(
 
 
 def complete_name(name: str, own_tools: Collection[str], catalog: Catalog, suffix: str) -> str:
-    """Return the name of a tool; with the suffix if only a twin has it, and the name lacks the suffix.
+    """Return the name of a tool; that of the twin if only a twin has the name: it may lack the suffix.
 
-    The tasks and documents that a model reads name the upstream's tool and not its twin.
+    The tasks and documents that a model reads name the upstream's tool and not its twin. Views know no other name.
     """
-    is_known = name in catalog.entries or name in own_tools
-    return f"{name}{suffix}" if not is_known and f"{name}{suffix}" in catalog.entries else name
+    if name in catalog.entries or name in own_tools:
+        return name
+    if (suffixed := f"{name}{suffix}") in catalog.entries:
+        return suffixed
+    twins = [entry.name for entry in catalog.entries.values() if entry.is_twin and entry.tool == name]
+    return twins[0] if len(twins) == 1 else name  # a twin has another name if not all clients accept the tool's
 
 
 @dataclass(frozen=True, slots=True)
