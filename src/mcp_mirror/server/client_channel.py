@@ -26,6 +26,7 @@ from mcp_mirror.callers import LOG_LEVELS, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.gateway.context_budgets import CONVERSATION
 from mcp_mirror.payload.json_rpc import MARK, open_object
+from mcp_mirror.server.cancel_scopes import CancelScopes
 from mcp_mirror.server.endpoints import read_upstream
 from mcp_mirror.types import Buffer
 
@@ -88,7 +89,7 @@ class Session:
     log_level: str | None = None
     protocol_version: str | None = None
     """The protocol version of the session; None until the SDK has accepted a tool call or a list of it."""
-    direct_requests: dict[types.RequestId, anyio.CancelScope] = field(default_factory=dict)
+    direct_requests: CancelScopes = field(default_factory=CancelScopes)
     """The cancel scopes of the direct requests over HTTP, by their ids as the SDK compares ids."""
     wants_progress: bool = False
     is_waiting: bool = True

@@ -14,10 +14,8 @@ from typing import Any, Final
 import anyio
 import mcp_types as types
 from mcp.server.streamable_http import REQUEST_CANCELLED, check_accept_headers
-from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, decode_header_value
-from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.requests import Request
 from starlette.types import Scope, Send
@@ -25,6 +23,7 @@ from starlette.types import Scope, Send
 from mcp_mirror.callers import Caller
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of
 from mcp_mirror.server.auth.principals import read_scopes
+from mcp_mirror.server.cancel_scopes import CANCELLED
 from mcp_mirror.server.client_channel import (
     Session,
     read_client_result,
@@ -43,7 +42,6 @@ from mcp_mirror.types import Buffer, Segments
 _SESSION_HEADER: Final = "mcp-session-id"
 _JSON: Final = "application/json"
 _ACCEPTED: Final = 202
-_CANCELLED: Final = "notifications/cancelled"
 _REQUEST_CANCELLED: Final = types.ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
 _PING_INTERVAL: Final = 15.0
 """Seconds of silence after which the response becomes an event stream with comments, so that proxies keep it open."""
@@ -145,7 +143,7 @@ class ResponseStream:
 
     async def _cancel_request(self, request_id: str, reason: str) -> None:
         with anyio.move_on_after(_LAST_WRITE, shield=True):
-            await self.notify("notifications/cancelled", {"requestId": request_id, "reason": reason})
+            await self.notify(CANCELLED, {"requestId": request_id, "reason": reason})
 
     async def send_outcome(self, request_id: RequestId, outcome: Segments | types.ErrorData) -> None:
         """Send the result or the error of the call, and end the response."""
@@ -268,12 +266,11 @@ class DirectHttp:
         self, opened: DirectRequest, origin: Origin, response: ResponseStream, scope: Scope
     ) -> Segments | types.ErrorData | None:
         """Return the outcome of a request; None if it was cancelled."""
-        cancel, request_id = anyio.CancelScope(), coerce_request_id(opened.id)
-        connection = find_connection(scope) if origin.session is None else None
+        session = origin.session
+        cancel = session.direct_requests.open(opened.id) if session else anyio.CancelScope()
+        connection = find_connection(scope) if session is None else None
         if connection:
             connection.watch_disconnect(cancel.cancel)
-        if origin.session:
-            origin.session.direct_requests[request_id] = cancel
         outcome: Segments | types.ErrorData | None = None
         try:
             with cancel:
@@ -281,8 +278,8 @@ class DirectHttp:
         finally:
             if connection:
                 connection.watch_disconnect(None)
-            if origin.session and origin.session.direct_requests.get(request_id) is cancel:
-                del origin.session.direct_requests[request_id]
+            if session:
+                session.direct_requests.close(opened.id, cancel)
         return None if cancel.cancel_called else outcome
 
     async def apply(self, stub: Buffer, request: HttpRequest, send: Send) -> bool:
@@ -304,14 +301,8 @@ class DirectHttp:
             message = types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
         except ValueError:
             return False  # the SDK reports the error
-        if isinstance(message, types.JSONRPCRequest):
-            session.direct_requests.pop(coerce_request_id(message.id), None)  # a later cancellation is for this request
-        elif isinstance(message, types.JSONRPCNotification):
-            cancelled = cancelled_request_id_from_params(message.params) if message.method == _CANCELLED else None
-            cancel = None if cancelled is None else session.direct_requests.get(coerce_request_id(cancelled))
-            if cancel is not None:
-                cancel.cancel()
-        elif self._client_requests.resolve(session, message):
+        session.direct_requests.apply(message)
+        if isinstance(message, Response) and self._client_requests.resolve(session, message):
             session_id = request.headers[_SESSION_HEADER].encode("latin-1")
             headers = [(_SESSION_HEADER.encode(), session_id), (b"content-length", b"0")]
             await send({"type": "http.response.start", "status": _ACCEPTED, "headers": headers})

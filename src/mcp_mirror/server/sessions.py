@@ -192,8 +192,7 @@ class Sessions:
             self._closing.add(key)
             self._wake.set()
         if session := self._sessions.pop(key, None):
-            for cancel in tuple(session.direct_requests.values()):
-                cancel.cancel()
+            session.direct_requests.cancel_all()
             if self._on_duration is not None:
                 self._on_duration(session, self._clock() - session.began)
             self._on_end(key)

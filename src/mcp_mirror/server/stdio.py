@@ -25,6 +25,7 @@ from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
+from mcp_mirror.server.cancel_scopes import CANCELLED, CancelScopes
 from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Origin, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
@@ -32,7 +33,6 @@ from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.types import Buffer, Segments
 
 _SUBSCRIPTION: Final = "subscriptions/listen"
-_CANCELLED: Final = "notifications/cancelled"
 _GRACE: Final = 1.0
 """Seconds after the end of the input in which open requests can be answered."""
 _STARTUP_GRACE: Final = 5.0
@@ -99,7 +99,7 @@ class _Connection:
         """Update the open requests after a message. Subscriptions and cancelled requests get no response."""
         if isinstance(message, types.JSONRPCRequest) and message.method != _SUBSCRIPTION:
             self.add_request(message.id, message.method)
-        elif isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
+        elif isinstance(message, types.JSONRPCNotification) and message.method == CANCELLED:
             if (cancelled := cancelled_request_id_from_params(message.params)) is not None:
                 self.remove_request(cancelled)
         elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
@@ -160,8 +160,7 @@ class _DirectRequests:
         self._connection = connection
         self._tasks: dict[asyncio.Task[Any], anyio.CancelScope] = {}
         """The running requests."""
-        self._scopes: dict[RequestId, anyio.CancelScope] = {}
-        """The cancel scope of each running request, by its id as the SDK compares ids."""
+        self.scopes: CancelScopes = CancelScopes()
         self._interrupted: set[anyio.CancelScope] = set()
         """The scopes of requests that the end of the connection cancelled."""
         self._has_ended = False
@@ -175,7 +174,7 @@ class _DirectRequests:
             return False
         if (origin := self._direct_path.find_origin(opened, STDIO, LOCAL)) is None:
             return False
-        scope = self._scopes[coerce_request_id(opened.id)] = anyio.CancelScope()
+        scope = self.scopes.open(opened.id)
         self._connection.add_request(opened.id, opened.method)
         self._tasks[asyncio.get_running_loop().create_task(self._run(opened, origin, scope))] = scope
         return True
@@ -191,16 +190,6 @@ class _DirectRequests:
             if self._tasks:
                 await asyncio.wait(tuple(self._tasks))
 
-    def record(self, message: types.JSONRPCMessage) -> None:
-        """Cancel the request that a message of the client cancels; forget one whose id the message uses again."""
-        if isinstance(message, types.JSONRPCRequest):
-            self._scopes.pop(coerce_request_id(message.id), None)  # a later cancellation is for the new request
-        elif isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
-            request_id = cancelled_request_id_from_params(message.params)
-            scope = None if request_id is None else self._scopes.get(coerce_request_id(request_id))
-            if scope is not None:
-                scope.cancel()
-
     async def _run(self, opened: DirectRequest, origin: Origin, scope: anyio.CancelScope) -> None:
         """Answer a request; the client gets no response to one that it cancelled."""
         stream = SdkStream(origin.server_session, None)
@@ -214,8 +203,7 @@ class _DirectRequests:
                         await self._send(opened.id, outcome)
             finally:
                 stream.is_closed = True
-                if self._scopes.get(coerce_request_id(opened.id)) is scope:
-                    del self._scopes[coerce_request_id(opened.id)]
+                self.scopes.close(opened.id, scope)
             if outcome is None and scope in self._interrupted:
                 with anyio.move_on_after(_LAST_WRITE):
                     await self._send(opened.id, _CONNECTION_CLOSED)
@@ -247,7 +235,7 @@ class _StdioReader(MessageStream):
                 await self._pacer.end()
                 if message is not None:
                     self._connection.record(message.message)
-                    self._direct_requests.record(message.message)
+                    self._direct_requests.scopes.apply(message.message)
                     return message
         except (anyio.EndOfStream, OSError):  # the client closed its end, or the gateway shuts down
             with anyio.move_on_after(self._connection.grace):
