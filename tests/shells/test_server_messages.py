@@ -22,7 +22,7 @@ from mcp_mirror.upstreams.notifications import (
     NotificationDispatcher,
     NotificationQueue,
 )
-from mcp_mirror.upstreams.transports.payloads import ServerMessage
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass, ServerMessage
 from mcp_mirror.upstreams.transports.requests import PausableTimeout, RequestTimeoutError
 
 BOUND = 60
@@ -202,6 +202,23 @@ async def test_a_notification_that_times_out_does_not_block_the_next(monkeypatch
         with anyio.fail_after(BOUND):
             await outbox.drain()
     assert client.received == [(LOG, {"data": "next"})]
+
+
+async def test_waiting_notifications_count_with_the_memory_of_their_values() -> None:
+    client, line = (
+        Client(),
+        b'{"jsonrpc":"2.0","method":"%b","params":{"data":[%b0]}}' % (LOG.encode(), b"[]," * 19_000),
+    )
+    async with anyio.create_task_group() as tasks:
+        owner = ConnectionOwner(lambda _kind: None, lambda _uri, _params: None, client)
+        bounds = UpstreamBounds(max_queued_news_bytes=8 << 20)  # 57 kB on the wire are 1.6 MB in memory
+        bypass = PayloadBypass(dispatch=NotificationDispatcher(tasks, owner, bounds).dispatch)
+        for _ in range(100):
+            bypass.inbound(line)
+        client.accepts.set()
+        await anyio.wait_all_tasks_blocked()
+        assert 1 <= len(client.received) <= 5
+        tasks.cancel_scope.cancel()
 
 
 async def test_messages_on_a_requests_stream_go_to_its_caller() -> None:

@@ -34,6 +34,8 @@ _DELIVERY_TIMEOUT: Final = 5.0
 """Seconds that the delivery of one notification may take."""
 _QUEUE_OVERHEAD: Final = 500
 """Bytes that a queued notification costs beside its own."""
+_MAX_UPDATE_MEMORY: Final = 1 << 18
+"""Bytes that an update of a resource may take in memory: a thousand may wait for each client."""
 _MAX_QUEUED_REFUSALS: Final = 1_000
 """Error responses to requests over `limits.max_questions` that wait to be sent."""
 _ANY_URI: Final = ""
@@ -66,7 +68,7 @@ class NotificationQueue:
         Args:
             method: Its method.
             params: Its parameters.
-            size: Its size on the wire, in bytes.
+            size: Bytes that it takes in memory.
         """
         if self._size + size > self._limit and self._queue:
             if not self._is_full:
@@ -232,7 +234,7 @@ class NotificationDispatcher:
                 "%s is dropped: it is hidden, too large, or does not conform to MCP", _log_name(message.method)
             )
         else:
-            queue.post(message.method, params, message.size)
+            queue.post(message.method, params, message.memory)
 
     def _may_be_hidden(self, message: ServerMessage) -> bool:
         """Whether a message that names no request may be about one whose values are hidden."""
@@ -242,7 +244,7 @@ class NotificationDispatcher:
         self._owner.on_change(CHANGES[message.method])
 
     def _announce_update(self, message: ServerMessage) -> None:
-        if message.size <= MAX_BOUNDED:
+        if message.size <= MAX_BOUNDED and message.memory <= _MAX_UPDATE_MEMORY:
             self._owner.on_update(str(message.params.get("uri", _ANY_URI)), message.params)
 
     def _cancel_request(self, message: ServerMessage) -> None:

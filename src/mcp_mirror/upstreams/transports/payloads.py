@@ -63,6 +63,8 @@ _INITIALIZE: Final = b'"initialize"'
 _HEAD_SIZE: Final = 200
 """Bytes at the beginning of a frame that contain its method."""
 _BROKEN: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+_VALUE_BYTES: Final = 80
+"""Bytes of an empty list in memory, with its place in another list."""
 NOT_JSON_RPC: Final = "The message does not conform to JSON-RPC."
 
 
@@ -80,6 +82,8 @@ class ServerMessage:
     """Why its parameters cannot be read, a sentence; they are empty then."""
     size: int = field(default=0, compare=False)
     """Its size on the wire, in bytes."""
+    memory: int = field(default=0, compare=False)
+    """Bytes that its parameters take in memory, about."""
 
 
 class PayloadBypass:
@@ -291,7 +295,7 @@ class PayloadBypass:
             self._dispatch(ServerMessage(method, {}, recover_id(frame), self._find_token(about), str(error)))
             return None
         if isinstance(message.method, str):
-            self._dispatch(_decode_server_message(message, message.method, self._find_token(about), len(frame)))
+            self._dispatch(_decode_server_message(message, message.method, self._find_token(about), frame))
             return None
         return self._take_response(message, identity, frame, about)
 
@@ -365,13 +369,14 @@ def _read_outcome(message: Message, frame: Buffer) -> RawResult | types.ErrorDat
         raise WireError(NOT_JSON_RPC) from None
 
 
-def _decode_server_message(message: Message, method: str, about: str | None, size: int) -> ServerMessage:
+def _decode_server_message(message: Message, method: str, about: str | None, frame: Buffer) -> ServerMessage:
     """Decode a message that the server sent on its own; such messages are small."""
     params = message.params if isinstance(message.params, dict) else {}
     identity = message.id if isinstance(message.id, int | str) else None
+    text = bytes(frame)
+    memory = len(text) + _VALUE_BYTES * (text.count(b",") + text.count(b"[") + text.count(b"{"))
     try:
-        return ServerMessage(
-            method, {key: msgspec.json.decode(raw) for key, raw in params.items()}, identity, about, size=size
-        )
+        decoded = {key: msgspec.json.decode(raw) for key, raw in params.items()}
+        return ServerMessage(method, decoded, identity, about, size=len(text), memory=memory)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return ServerMessage(method, {}, identity, about, f"The message cannot be read: {error}.")
