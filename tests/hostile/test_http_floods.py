@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import resource
+import socket
 import stat
 import time
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 from gateway_processes import COMMAND, start_executable
 from samples import sample
 from tests.auth.conftest import HASHES, TOKENS
+from tests.hostile.bystander import HEADERS, META, HttpClient
 from tests.hostile.raw_connections import HeldConnection, Holder, holding
 from tests.load import slowness
 from tests.walk.conftest import BOUND, serve_gateway, until
 
 if TYPE_CHECKING:
+    from tests.hostile.conftest import Budget
     from tests.walk.conftest import Configured, Serve
 
 HALF = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:80\r\nx-half: "
@@ -213,3 +218,43 @@ async def test_the_bound_of_headers_is_exact(configured: Configured, serve: Serv
                     await asyncio.sleep(0.01)
             assert [answer[:3] for answer in connection.received.split(b"HTTP/1.1 ")[1:]] == wanted, name
         assert b"`limits.max_header_bytes` (65,536)" in holder.open[1].received
+
+
+def open_silent_reader(url: str, body: bytes) -> socket.socket:
+    """Send a 2026-07-28 request that reads a resource, and receive only the first byte of the response."""
+    address = urlsplit(url)
+    head = "".join(f"{name}: {value}\r\n" for name, value in {**HEADERS, "mcp-method": "resources/read"}.items())
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.settimeout(BOUND)
+    reader.connect((address.hostname, address.port))
+    name = json.loads(body)["params"]["uri"]
+    reader.sendall(
+        f"POST {address.path} HTTP/1.1\r\nhost: {address.netloc}\r\n{head}mcp-name: {name}\r\n"
+        f"content-length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    assert reader.recv(1)
+    return reader
+
+
+async def test_responses_that_nobody_reads_take_little_memory(
+    configured: Configured, serve: Serve, budget: Budget
+) -> None:
+    config = configured({}, memory_tools={"set": "all"}, store={"kind": "disk"})
+    value = b'{"value":[' + b'"x",' * 2_300_000 + b"1]}"
+    async with serve(config, "-v") as served:
+
+        def put() -> str:
+            with HttpClient(served.url) as client:
+                return client.call("memory_put", value).decode()
+
+        found = re.search(r"memory_put-[0-9a-f-]{36}", await asyncio.to_thread(put))
+        assert found
+        params = {"uri": f"memory://{found[0]}", "_meta": META}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params}).encode()
+        async with budget(served, "unread responses", "40 of 14 MB", stall=0.5, memory=300 << 20) as row:
+            with contextlib.ExitStack() as stack:
+                for _ in range(40):
+                    stack.enter_context(await asyncio.to_thread(open_silent_reader, served.url, body))
+            row.outcome = "in files"

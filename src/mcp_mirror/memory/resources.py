@@ -12,11 +12,13 @@ from mcp_mirror.memory.tools.lookup import CONTENTS, encode_json_string, find_va
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import SCHEME, URI_TEMPLATE, parse_uri
-from mcp_mirror.payload.floods import run_by_size
+from mcp_mirror.payload.floods import INLINE_BYTES
 from mcp_mirror.payload.json_rpc import array_of, object_of
 from mcp_mirror.payload.json_spans import Miss, locate
+from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string, strip_invisible
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer, Descriptor, Segments, media_type_of
 
 PAGE: Final = 100
@@ -97,16 +99,20 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
             f"a resource is limited to {format_bytes(MAX_BYTES)}, because clients drop larger messages. "
             "Read a part of the value: add a key or an index to the path."
         )
-    content = {"uri": msgspec.json.encode(uri), **await run_by_size(size, _build_content, found_value)}
-    return {"contents": array_of([object_of(content)])}
+    members = (
+        _build_content(found_value, memory.spool)
+        if size <= INLINE_BYTES
+        else await run_fairly(namespace, _build_content, found_value, memory.spool)
+    )
+    return {"contents": array_of([object_of({"uri": msgspec.json.encode(uri), **members})])}
 
 
-def _build_content(found_value: FoundValue) -> dict[str, Buffer]:
+def _build_content(found_value: FoundValue, spool: Spool) -> dict[str, Buffer]:
     if found_value.kind != "binary":
-        return {
-            "mimeType": msgspec.json.encode(media_type_of(found_value.kind)),
-            "text": encode_json_string(found_value),
-        }
+        text = encode_json_string(found_value)
+        if text is not found_value.blob and len(text) > spool.policy.spool_bytes:
+            text = spool.map_copy(text)  # a client may read the response slowly, or never
+        return {"mimeType": msgspec.json.encode(media_type_of(found_value.kind)), "text": text}
     for member, tokens in CONTENTS:
         if not isinstance(span := locate(found_value.blob, tokens), Miss):
             media = locate(found_value.blob, (*tokens[:-1], "mimeType"))

@@ -116,6 +116,18 @@ class Spool:
         """A new, unused file name."""
         return self.directory / secrets.token_hex(16)
 
+    def map_copy(self, data: Buffer) -> Buffer:
+        """The same bytes, memory-mapped from a file that is removed already; `data` if no file can be written."""
+        try:
+            path = self.new_path()
+            try:
+                path.write_bytes(data)
+                return map_file(path)
+            finally:
+                path.unlink(missing_ok=True)
+        except OSError:
+            return data
+
     def explain_failure(self, error: OSError) -> str:
         """Log that no file could be written, and return the reason, which does not name the folder."""
         reason = error.strerror or type(error).__name__
