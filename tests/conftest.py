@@ -23,6 +23,7 @@ from redis_process import COMMAND, MISSING, RedisProcess
 from s3_process import IS_INSTALLED as S3_IS_INSTALLED
 from s3_process import MISSING as S3_MISSING
 from s3_process import S3Process
+from scheduling import ModuleScheduling, rank
 
 settings.register_profile(
     "same", derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -72,13 +73,10 @@ def _own_cache(_own_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(_own_caches / uuid4().hex))
 
 
-FIRST: Final = ("real", "everyday", "relay", "conformance", "hostile", "faults", "replicas", "walk")
-"""Folders with the longest tests and groups: begun last, they would leave other processes without work at the end."""
-
-
-def _rank(item: pytest.Item) -> int:
-    folder = item.path.parent.name
-    return FIRST.index(folder) if folder in FIRST else len(FIRST)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Keep tests that share much in one process."""
+    return ModuleScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(trylast=True)
@@ -90,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not config.getoption("loadgroup", default=False):
         return
-    items.sort(key=_rank)
+    items.sort(key=lambda item: rank(item.nodeid))
     for item in items:
         groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
         if groups and not item.nodeid.endswith(suffix := f"@{'_'.join(groups)}"):

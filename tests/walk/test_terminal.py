@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from gateway_processes import COMMAND
+from gateway_processes import GatewayProcess, start_command
 from samples import sample
 from tests.walk.conftest import BOUND, SERVERS
 
@@ -60,11 +60,11 @@ async def open_terminal() -> AsyncIterator[Terminal]:
 
 
 @asynccontextmanager
-async def start(*args: str, **keys: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+async def start(*args: str, **keys: Any) -> AsyncIterator[GatewayProcess]:
     environment = {key: value for key, value in os.environ.items() if key not in NO_SETTINGS} | {"TERM": "xterm"}
     keys = {"stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE, **keys}
     environment |= keys.pop("env", {})
-    process = await asyncio.create_subprocess_exec(COMMAND, *args, env=environment, **keys)
+    process = await start_command(*args, env=environment, **keys)
     try:
         yield process
     finally:
@@ -156,9 +156,7 @@ async def test_a_gateway_on_a_terminal_says_that_it_waits_and_stops_at_ctrl_c(
         "memory": ["--store", str(tmp_path)],
     }
     terminal, other = os.openpty()
-    process = await asyncio.create_subprocess_exec(
-        COMMAND, name, *words[name], stdin=other, stdout=DEVNULL, stderr=PIPE
-    )
+    process = await start_command(name, *words[name], stdin=other, stdout=DEVNULL, stderr=PIPE)
     try:
         assert process.stderr is not None
         line = b""
