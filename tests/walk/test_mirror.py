@@ -37,6 +37,8 @@ from mcp_mirror.upstreams.local import LocalFunctions
 
 SERVERS = Path(__file__).parent / "servers"
 TABLE = {"hour": [float(hour) for hour in range(5000)], "celsius": [hour / 7 for hour in range(5000)]}
+PATIENT = {"startup_wait": BOUND}
+"""Of `mirror`: on a busy machine a server starts in more than the ten seconds of the default."""
 
 
 class Range(BaseModel):
@@ -87,7 +89,9 @@ def with_functions(**options: Any) -> Mirror:
 
 
 async def test_a_value_goes_by_path_from_function_to_function_and_to_a_server(chemist: Any) -> None:
-    async with with_functions(upstreams={"upstreams": {"maker": chemist}, "memory_tools": "all"}) as mirror:
+    async with with_functions(
+        upstreams={"upstreams": {"maker": chemist}, "memory_tools": "all", "mirror": PATIENT}
+    ) as mirror:
         stored = await mirror.call("load_table_mirrored", {"city": "Bonn"})
         path = path_in(stored)
         assert not stored.is_error
@@ -109,7 +113,9 @@ async def test_a_value_goes_by_path_from_function_to_function_and_to_a_server(ch
 
 
 async def test_a_reply_names_path_and_preview_of_a_stored_value(chemist: Any) -> None:
-    async with with_functions(upstreams={"upstreams": {"maker": chemist}, "memory_tools": "all"}) as mirror:
+    async with with_functions(
+        upstreams={"upstreams": {"maker": chemist}, "memory_tools": "all", "mirror": PATIENT}
+    ) as mirror:
         stored = await mirror.call("load_table_mirrored", {"city": "Bonn"})
         assert await mirror.read(str(stored.path)) == TABLE
         assert stored.preview is not None
@@ -412,7 +418,7 @@ def test_a_result_type_without_json_is_refused_where_it_is_declared() -> None:
 
 async def test_tools_are_listed_as_each_api_takes_them_and_late_ones_too(chemist: Any) -> None:
     async with with_functions(
-        upstreams={"upstreams": {"maker": chemist}, "memory_tools": {"deny": ["memory_*"]}}
+        upstreams={"upstreams": {"maker": chemist}, "memory_tools": {"deny": ["memory_*"]}, "mirror": PATIENT}
     ) as one:
         names = [tool["function"]["name"] for tool in one.tools()]
         assert names[:4] == ["load_table_mirrored", "within_mirrored", "average_mirrored", "fail_mirrored"]
