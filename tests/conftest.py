@@ -17,6 +17,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
+from gateway_processes import COMMAND as GATEWAY
 from gateway_processes import Start, forked_python, start_command, start_executable
 from hypothesis import HealthCheck, settings
 from redis_process import COMMAND, MISSING, RedisProcess
@@ -109,6 +110,15 @@ def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program.write_text(
         f'#!/bin/sh\ncase $1 in -m) ;; -*) exec {shlex.quote(sys.executable)} "$@";; esac\nexec {start} "$@"\n'
     )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture(scope="session")
+def forking_gateway(forking_python: Path) -> Path:
+    """A program beside `forking_python` that runs `mcp-mirror` as a fork of the template."""
+    program = forking_python.with_name("mcp-mirror")
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(forked_python(GATEWAY))} "$@"\n')
     program.chmod(0o755)
     return program
 

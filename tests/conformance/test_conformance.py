@@ -51,6 +51,12 @@ def name_flags(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else "of-2025" if value else "of-both"
 
 
+@pytest.fixture(autouse=True)
+def forked_programs(forking_gateway: Path, forked_servers: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    """The fixture, the gateway and the driver run as forks, also the gateway that the driver starts."""
+    monkeypatch.setenv("FORKED_EXECUTABLE", str(forking_gateway.with_name("python")))
+
+
 async def assert_whole(url: str, revision: str, title: str) -> None:
     report = await run_server(url, revision, title)
     assert (report.exit_code, report.score) == (0, SCORES[revision]), report.explain()

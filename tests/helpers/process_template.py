@@ -6,7 +6,8 @@ Requests come over the descriptor `FD`, one end of a socket pair, and over conne
 `forked_program.py` makes. A request is its length in 4 bytes and texts that NUL characters end: the folder, the number
 of arguments, the arguments as Python gets them (`SCRIPT ...` or `-m MODULE ...`), and the environment. Four file
 descriptors come with it: standard input, output and error of the program, and a pipe. The template writes the process
-id of the program to the pipe, a line, and at its end the exit code, negative for a signal.
+id of the program to the pipe, a line, and at its end the exit code, negative for a signal. `FORKED_EXECUTABLE` in the
+environment is the `sys.executable` of the program.
 
 The template ends when the other end of `FD` is closed; programs that were requested there continue. A program that was
 requested over `LISTENER` has its own session, and its process group is killed when the reading end of its pipe closes.
@@ -21,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass
 from importlib import import_module
@@ -184,6 +186,8 @@ def become(request: Request) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environb.update(request.environment)
+    tempfile.tempdir = None  # the environment names another folder
+    sys.executable = os.environ.pop("FORKED_EXECUTABLE", sys.executable)
     os.chdir(request.folder)
     first, *others = request.arguments
     if first == "-m":

@@ -27,7 +27,7 @@ def rank(nodeid: str) -> int:
     return LONG.index(folder) if folder in LONG else len(LONG)
 
 
-class ModuleScheduling(LoadGroupScheduling):
+class ModuleScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives a process a test with all its parameters, or a module of short tests, unless they have an `xdist_group`.
 
     Fixtures, caches and data are then made in one process instead of in each. With each test given out by itself,
@@ -35,7 +35,7 @@ class ModuleScheduling(LoadGroupScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        group = super()._split_scope(nodeid)
+        group: str = super()._split_scope(nodeid)
         if group != nodeid:
             return group
         module, _, test = nodeid.partition("::")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from gateway_processes import COMMAND
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Listening, OpenLines, Run
@@ -233,15 +232,16 @@ async def test_odd_tools_are_served_if_possible_and_reported(
 
 
 async def test_check_and_doctor_report_a_gateway_behind_the_gateway(
-    configured: Configured, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configured: Configured, run: Run, forking_gateway: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gateway = str(forking_gateway)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    ended = await run("check", "--config", str(configured({"inner": {"command": COMMAND, "args": ["memory"]}})))
+    ended = await run("check", "--config", str(configured({"inner": {"command": gateway, "args": ["memory"]}})))
     assert ended.code == 1
     assert "problem: inner: It is an mcp-mirror gateway" in ended.err
     file = tmp_path / "client.json"
     file.write_text(
-        json.dumps({"mcpServers": {"inner": {"command": COMMAND, "args": ["wrap", "--", COMMAND, "memory"]}}})
+        json.dumps({"mcpServers": {"inner": {"command": gateway, "args": ["wrap", "--", gateway, "memory"]}}})
     )
     ended = await run("doctor", str(file))
     assert ended.code == 1

@@ -18,10 +18,7 @@ from tests.walk.conftest import BOUND, until
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, OpenLines
 
-pytestmark = [
-    pytest.mark.executable,
-    pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 SOON = 10.0
 """Seconds after which nothing may be left."""
 SCANNER = "mcp_mirror.workers.child"
@@ -121,6 +118,7 @@ async def test_a_watchdog_that_was_killed_is_replaced_with_the_next_process(
         assert await survivors(started) == {}
 
 
+@pytest.mark.executable  # has its own session
 async def test_a_ctrl_c_in_the_terminal_reaches_only_the_gateway(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:

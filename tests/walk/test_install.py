@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_processes import start_executable
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import ListRootsResult
@@ -25,9 +26,17 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def home(forking_gateway: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of a user, into whose clients a command is installed that runs as a fork."""
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("FORKED_EXECUTABLE", str(forking_gateway.with_name("python")))
+
+
+@pytest.fixture
+def real_command(home: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001  # sets what this removes
+    """The installed command is the executable."""
+    monkeypatch.delenv("FORKED_EXECUTABLE")
 
 
 @pytest.fixture
@@ -43,6 +52,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.mark.usefixtures("real_command")
 async def test_the_installed_command_serves_the_clients_servers(
     chemist: dict[str, Any], write: Callable[..., Path], run: Run
 ) -> None:
@@ -190,6 +200,7 @@ while True:
 NOISY = "import sys; sys.stderr.write('\\x1b[31mno licence\\x1b[0m\\x07\\n' * 100_000); sys.exit(1)"
 
 
+@pytest.mark.usefixtures("real_command")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 async def test_doctor_ends_at_once_with_ctrl_c_and_its_servers_follow(
     write: Callable[..., Path], run: Run, tmp_path: Path
@@ -197,7 +208,7 @@ async def test_doctor_ends_at_once_with_ctrl_c_and_its_servers_follow(
     number = tmp_path / "number"
     write(stuck={"command": sys.executable, "args": ["-c", STUCK, str(number)]})
     assert (await run("install", "claude-desktop")).code == 0
-    doctor = await asyncio.create_subprocess_exec(sys.executable, "-m", "mcp_mirror", "doctor")
+    doctor = await start_executable("doctor")
     await until(lambda: number.exists() and number.read_text())
     server = Path("/proc") / number.read_text()
     doctor.send_signal(signal.SIGINT)

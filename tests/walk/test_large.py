@@ -163,7 +163,6 @@ async def test_an_oversized_message_fails_by_name_and_the_upstream_stays_usable(
         assert await client.text("say_mirrored", {"result": result(content=text("fine"))}) == "fine"
 
 
-@pytest.mark.executable  # another process would have cached the value of TMPDIR
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_a_message_without_room_on_the_disk_fails_only_its_call(
     transport: str, configured: Configured, open_lines: OpenLines, listening: Listening, raw: Any, tmp_path: Path
@@ -188,7 +187,6 @@ async def test_a_message_without_room_on_the_disk_fails_only_its_call(
         assert b"Temporary files cannot be written in" in b"".join(client.stderr)
 
 
-@pytest.mark.executable
 async def test_a_body_without_room_on_the_disk_gets_503(
     configured: Configured, serve: Serve, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
