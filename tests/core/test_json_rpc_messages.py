@@ -108,6 +108,14 @@ def test_the_error_of_a_malformed_frame_names_its_cause(frame: bytes, form: type
         open_message(form(frame))
 
 
+def test_causes_are_searched_only_in_the_first_16_mib_of_a_malformed_frame() -> None:
+    frame = b'{"params":{"a":"%b","b":NaN}}'
+    with pytest.raises(WireError, match="NaN and Infinity"):
+        open_message(frame % (b"x" * (15 << 20)))
+    with pytest.raises(WireError, match=r"invalid character \(byte \d+\)\.$"):
+        open_message(frame % (b"x" * (17 << 20)))
+
+
 @pytest.mark.parametrize(
     ("frame", "identity"),
     [
