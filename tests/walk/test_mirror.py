@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -675,6 +675,17 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+async def test_a_mirror_outside_of_asyncio_says_that_it_needs_asyncio() -> None:
+    def step(work: Coroutine[Any, Any, object]) -> None:
+        with contextlib.closing(work), pytest.raises(MirrorError, match="needs asyncio"):
+            work.send(None)
+
+    mirror = with_functions()
+    await asyncio.to_thread(step, mirror.__aenter__())
+    async with mirror:
+        await asyncio.to_thread(step, mirror.call("shout_mirrored", {"text": "x"}))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")

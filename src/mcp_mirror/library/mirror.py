@@ -390,7 +390,7 @@ class Mirror:
         """
         if self._task is not None:
             raise MirrorError("This Mirror is open already: use that one, or make another.")
-        ready, closing = asyncio.get_running_loop().create_future(), asyncio.Event()
+        ready, closing = _require_event_loop().create_future(), asyncio.Event()
         task = self._task = asyncio.create_task(self._run_application(ready, closing, awaits_client=awaits_client))
         try:
             await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -448,9 +448,17 @@ class Mirror:
             raise MirrorError(
                 f"The namespace {namespace!r} is not valid Unicode: it contains half of a surrogate pair. Use another."
             ) from None
-        if asyncio.get_running_loop() is running.loop:
+        if _require_event_loop() is running.loop:
             return await work(running.application)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(running.application), running.loop))
+
+
+def _require_event_loop() -> asyncio.AbstractEventLoop:
+    """The running event loop of asyncio; raises MirrorError under trio and without a loop."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise MirrorError("A Mirror needs asyncio. Under trio, use a SyncMirror in a thread.") from None
 
 
 def _build_value(value: object) -> NewValue:
