@@ -59,6 +59,20 @@ async def test_a_small_result_passes_unchanged_on_stdio(
             assert member in line
 
 
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_null_arguments_are_those_of_a_call_without_arguments(
+    configured: Configured, open_lines: OpenLines, raw: Any, version: str
+) -> None:
+    meta = {"_meta": ENVELOPE} if version in ENVELOPE.values() else {}
+    async with open_lines(configured({"raw": raw()})) as client:
+        if not meta:
+            await client.greet()
+        for given in ("{}", '{"arguments": null}', '{"arguments": {}}'):
+            params = {"name": "hear_mirrored", **json.loads(given), **meta}
+            result = json.loads(await client.request("tools/call", json.dumps(params)))["result"]
+            assert json.loads(result["content"][0]["text"].split("\n")[0])["params"]["arguments"] == {}
+
+
 async def test_a_small_result_passes_unchanged_over_http(
     sections: dict[str, Any], configured: Configured, serve: Serve, raw: Any
 ) -> None:

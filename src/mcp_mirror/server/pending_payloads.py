@@ -149,14 +149,15 @@ class PendingPayloads:
             parsed: The parameters as the SDK parsed them, for a request without a token.
 
         Returns:
-            The JSON text of each parameter, as the client sent it.
+            The JSON text of each parameter, as the client sent it; no `arguments` if these are null.
 
         Raises:
             ToolError: The parameters were dropped, because the client disconnected.
         """
         token = meta.get(MARK)
         if token is None:
-            return {key: msgspec.json.encode(value) for key, value in (parsed or {}).items()}
+            given = (parsed or {}).items()
+            return {key: msgspec.json.encode(value) for key, value in given if (key, value) != ("arguments", None)}
         payload = self._payloads.get(str(token))
         if payload is None or payload.params is None:
             raise ToolError("The client disconnected, so the request was dropped. Retry it.")
