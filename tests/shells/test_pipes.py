@@ -2,6 +2,7 @@
 
 import os
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,22 @@ async def test_a_waiting_task_receives_only_messages_that_were_not_taken(pipe: P
                     await anyio.lowlevel.checkpoint()
     assert (pipe.taken, received) == ([b"a", b"b"], [b"?c"])
     pipe.source.close()
+
+
+async def test_a_closed_source_keeps_no_memory_for_messages(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with Spool(WirePolicy(), tmp_path) as spool:
+        tracemalloc.start()
+        try:
+            source = LineSource(reading, spool.collector())
+            os.write(writing, b"?\n" * 20_000)
+            with anyio.fail_after(BOUND):
+                assert await source.receive() == b"?"
+            source.close()
+            assert tracemalloc.get_traced_memory()[0] < 20_000
+        finally:
+            tracemalloc.stop()
+            os.close(writing)
 
 
 async def test_messages_after_one_that_was_not_taken_keep_their_order(pipe: Pipe) -> None:

@@ -95,10 +95,13 @@ class LineSource:
         return self._collector.is_dropping
 
     def close(self) -> None:
-        """Discard an unfinished message and close the descriptor."""
+        """Discard all unfinished and unread messages and close the descriptor."""
         self._unwatch()
         self._collector.close()
         os.close(self._descriptor)
+        # Tracebacks of ended tasks refer to this object in cycles, which the garbage collector finds late.
+        self._buffer, self._unread = bytearray(), memoryview(b"")
+        self._ready.clear()
 
     async def _read(self) -> None:
         """Wait for the next bytes, or for `end`.
