@@ -84,6 +84,7 @@ class _Template:
                 argv = [sys.executable, _TEMPLATE, *map(str, files)]
                 process = subprocess.Popen(argv, pass_fds=files, stdin=DEVNULL, stdout=DEVNULL)
             atexit.register(self._stop, process)
+            assert self._requests.recv(1), "The template process has ended."  # no test waits for the imports
         return self._requests
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:

@@ -9,8 +9,9 @@ descriptors come with it: standard input, output and error of the program, and a
 id of the program to the pipe, a line, and at its end the exit code, negative for a signal. `FORKED_EXECUTABLE` in the
 environment is the `sys.executable` of the program.
 
-The template ends when the other end of `FD` is closed; programs that were requested there continue. A program that was
-requested over `LISTENER` has its own session, and its process group is killed when the reading end of its pipe closes.
+The template writes one byte to `FD` when it has made its imports. It ends when the other end of `FD` is closed;
+programs that were requested there continue. A program that was requested over `LISTENER` has its own session, and its process
+group is killed when the reading end of its pipe closes.
 """
 
 import atexit
@@ -227,6 +228,8 @@ if __name__ == "__main__":
     gc.freeze()
     request = None
     with contextlib.suppress(EOFError):
-        request = Template(*(socket.socket(fileno=int(number)) for number in sys.argv[1:])).serve()
+        requests, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+        requests.send(b"\0")
+        request = Template(requests, listener).serve()
     if request:
         run(request)
