@@ -10,8 +10,8 @@ id of the program to the pipe, a line, and at its end the exit code, negative fo
 environment is the `sys.executable` of the program.
 
 The template writes one byte to `FD` when it has made its imports. It ends when the other end of `FD` is closed;
-programs that were requested there continue. A program that was requested over `LISTENER` has its own session, and its process
-group is killed when the reading end of its pipe closes.
+programs that were requested there continue. A program that was requested over `LISTENER` has its own session, and
+its process group is killed when the reading end of its pipe closes.
 """
 
 import atexit
