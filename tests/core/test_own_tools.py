@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.code.run import RUN_TOOL
+from mcp_mirror.memory.code.run import RUN, add_run
 from mcp_mirror.memory.tools.table import LABELS, RETRIEVE, TOOLS, explain_unserved, own_tools
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
@@ -26,10 +26,13 @@ def test_files_are_out_of_reach_where_no_root_is_named() -> None:
     assert set(TOOLS) - set(own_tools(MemoryToolsPolicy("all"), WEEK)) == FILES
 
 
-def test_the_standard_set_costs_at_most_600_tokens(count_tokens: Callable[[str], int]) -> None:
-    adverts = [tool.advert for tool in (*own_tools(MemoryToolsPolicy(), WEEK, has_sql=True).values(), RUN_TOOL)]
-    shown = [{key: advert[key] for key in ("name", "description", "inputSchema")} for advert in adverts]
+@pytest.mark.parametrize("has_sql", [True, False])
+def test_the_standard_set_costs_at_most_600_tokens(*, has_sql: bool, count_tokens: Callable[[str], int]) -> None:
+    tools = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=has_sql))
+    shown = [{key: tool.advert[key] for key in ("name", "description", "inputSchema")} for tool in tools.values()]
     assert 0 < count_tokens(msgspec.json.encode(shown).decode()) <= 600
+    assert next(iter(tools)) == (RETRIEVE if has_sql else RUN)
+    assert ("names[t[...]]" in tools[RUN].description) == (not has_sql)
 
 
 STANDARD = {RETRIEVE, "memory_read", "memory_grep", "memory_query", "memory_edit"}

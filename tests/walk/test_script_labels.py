@@ -88,7 +88,7 @@ async def test_results_and_branches_on_them_join_the_labels(desk: Any) -> None:
         assert "may not go to upstream 'mail'" in text
         assert user.calls("mail") == 0
         before = f"await tools.mail_hear_mirrored(x='before')\n{code}y"
-        assert await run(user, before) == "1"
+        assert await run(user, before) == "1\nResult ends."
         assert user.calls("mail") == 1
 
 

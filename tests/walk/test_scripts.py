@@ -53,8 +53,8 @@ def with_tools(**sections: Any) -> Mirror:
 
 async def test_a_small_value_is_shown_and_a_large_one_is_stored() -> None:
     async with with_tools() as mirror:
-        assert (await mirror.run("1 + 1")).text == "2"
-        assert (await mirror.run("'a' * 3")).text == "aaa"
+        assert (await mirror.run("1 + 1")).text == "2\nResult ends."
+        assert (await mirror.run("'a' * 3")).text == "aaa\nResult ends."
         small = await mirror.run("{'a': [1]}")
         assert small.text.startswith('{"a":[1]}\n')
         assert await mirror.read(str(small.path)) == {"a": [1]}
@@ -155,7 +155,7 @@ async def test_tools_are_awaited_alone_and_together() -> None:
             "orders[2]['cents']"
         )
         reply = await mirror.run(code)
-        assert reply.text == "printed:\n3 7\nreturned:\n6"
+        assert reply.text == "printed:\n3 7\nreturned:\n6\nResult ends."
         assert (reply.value, reply.printed) == (6, "3 7")
         one_by_one = "out = []\nfor n in (1, 2):\n    out.append(len(await tools.list_orders(limit=n)))\nout"
         assert (await mirror.run(one_by_one)).value == [1, 2]
@@ -481,10 +481,27 @@ async def test_an_error_says_how_to_correct_a_common_mistake(code: str, advice: 
         assert advice in reply.text
 
 
+async def test_a_missing_key_names_the_fields_of_inputs_and_results() -> None:
+    rows = [{"isbn": "978-1", "title": "Blue Harbour"}, {"isbn": "978-2", "year": 2020}]
+    async with with_tools() as mirror:
+        reply = await mirror.run("[row['id'] for row in rows]", {"rows": rows, "unused": {"a": 1}})
+        assert reply.text.endswith(
+            "KeyError: id\nrows has the fields isbn, title.\nCall memory_run again with a corrected script."
+        )
+        reply = await mirror.run("len(count)\nfound['id']", {"found": json.dumps({"a": 1}), "count": [1, 2]})
+        assert "has the fields" not in reply.text  # a text, and numbers
+        reply = await mirror.run("found['id']", {"found": {f"key {number:03}{'x' * 90}": 1 for number in range(50)}})
+        assert f"key 019{'x' * 53}." in reply.text
+        reply = await mirror.run("x = await tools.list_orders(limit=2)\nx[0]['name']")
+        assert f"KeyError: name\nthe result of list_orders has the fields {', '.join(ORDERS[0])}.\nCall" in reply.text
+        reply = await mirror.run("{}['id']")
+        assert "KeyError: id\nCall memory_run again" in reply.text
+
+
 async def test_a_script_without_a_value_says_how_to_return_one() -> None:
     async with with_tools() as mirror:
         assert "Let its last line be the value" in (await mirror.run("x = 1")).text
-        assert (await mirror.run("print('a')")).text == "a"
+        assert (await mirror.run("print('a')")).text == "a\nResult ends."
         assert "SyntaxError" in (await mirror.run("x = (")).text
         assert "is longer" not in (await mirror.run("1 " * 10)).text
         assert "100,000 are accepted" in (await mirror.run("1\n" * 60_000)).text
@@ -522,8 +539,27 @@ async def test_the_definition_of_the_tool_is_short(count_tokens: Any) -> None:
     async with with_tools() as mirror:
         (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_run"]
         assert count_tokens(json.dumps(advert)) <= 120
+        assert "names[" not in advert["description"]
     async with with_tools(memory_tools={"deny": ["memory_run"]}) as mirror:
         assert "memory_run" not in [tool["name"] for tool in mirror.tools("mcp")]
+
+
+@pytest.mark.parametrize("without_sql", [{"deny": ["memory_query"]}, {"allow": ["memory_run", "memory_read"]}])
+async def test_without_sql_the_tool_comes_first_and_has_an_example(without_sql: dict[str, list[str]]) -> None:
+    async with with_tools(memory_tools=without_sql) as mirror:
+        own = [tool for tool in mirror.tools("mcp") if not tool["name"].endswith("_mirrored")]
+        assert own[0]["name"] == "memory_run"
+        assert "\n    name = names[t[...]]\n" in own[0]["description"]
+
+
+async def test_a_result_that_is_shown_whole_says_that_it_ends() -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run("print('a')\n[1, 2]")
+        assert [block["text"] for block in reply.content] == ["printed:\na", "returned:\n[1,2]", "Result ends."]
+        stored = await mirror.run("[str(n) for n in range(9999)]")
+        assert "Result ends." not in stored.text
+    async with with_tools(code={"output": 10}) as mirror:
+        assert "Result ends." not in (await mirror.run("print('a' * 100)")).text
 
 
 WRITE = "await tools.hear(x='to be written')"

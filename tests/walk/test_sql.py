@@ -113,7 +113,7 @@ async def test_numbers_of_stored_json_keep_their_digits() -> None:
         ({"sql": "FROM tt", "inputs": {"t": [1]}}, "The tables are t."),
         (
             {"sql": "SELECT x FROM t", "inputs": {"t": [{"y": 1}]}},
-            "Tables: t(y BIGINT).\nCorrect the query and call memory_query again.",
+            "Tables: t(y BIGINT).\nCall memory_query again with a corrected query.",
         ),
         ({"sql": "SELECT y::DATE FROM t", "inputs": {"t": [{"y": "abc"}]}}, 'format: "abc"'),
         ({"sql": "COPY t TO 'x'", "inputs": {"t": [1]}}, "must be one SELECT"),

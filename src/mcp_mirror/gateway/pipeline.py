@@ -17,7 +17,7 @@ from mcp_mirror.gateway.stages.limits import CallQuotas, ConcurrencyStage, Conte
 from mcp_mirror.gateway.stages.reporting import AuditStage, CallLogStage, EventStage, UsageStage
 from mcp_mirror.gateway.stages.telemetry import CallMetricsStage
 from mcp_mirror.gateway.tool_search import search_tools
-from mcp_mirror.memory.code.run import RUN, RUN_TOOL
+from mcp_mirror.memory.code.run import RUN, add_run
 from mcp_mirror.memory.tools.table import own_tools
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.memory.usage import UsageCounter
@@ -181,4 +181,4 @@ class StateBuilder:
         tools = own_tools(config.memory_tools, lifetime, has_sql=self.services.sql is not None)
         if self.services.sandbox is None or not config.memory_tools.admits(RUN):
             return tools
-        return {**tools, RUN: RUN_TOOL}
+        return add_run(tools)

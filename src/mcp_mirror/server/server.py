@@ -16,7 +16,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_mirror.callers import Caller, NullChannel
 from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.memory.code.run import RUN
-from mcp_mirror.memory.tools.table import QUERY
+from mcp_mirror.memory.tools.table import QUERY, accepts_sql
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.payload.floods import finish, take_sliced
 from mcp_mirror.payload.json_rpc import MARK
@@ -245,7 +245,7 @@ def _write_tool_instructions(tools: Mapping[str, MemoryTool]) -> Iterator[str]:
     """
     if "memory_read" in tools:
         yield _ABOUT_READ
-    has_sql = QUERY in tools and "sql" in tools[QUERY].properties
+    has_sql = accepts_sql(tools)
     if has_sql or RUN in tools:
         yield _ABOUT_WHOLE_VALUES.format(tool=QUERY if has_sql else RUN)
     yield from (text for name, text in _OWN_TOOLS.items() if name in tools)

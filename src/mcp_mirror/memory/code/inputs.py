@@ -1,9 +1,10 @@
 """The inputs of a script or an SQL query: resolves memory paths in them, and reads texts when a script needs them."""
 
 import keyword
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
 from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import join
-from mcp_mirror.payload.json_spans import trim
+from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, trim
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.types import Buffer, Descriptor
@@ -24,6 +25,10 @@ from mcp_mirror.workers.sql import TableValue
 
 _RESERVED: Final = frozenset({"tools", "json"})
 _MAX_INPUTS: Final = 100
+_MAX_FIELDS: Final = 20
+"""Fields of a value that an error names."""
+_MAX_FIELD: Final = 60
+"""Characters of a field's name in an error."""
 
 
 class ValueBudget:
@@ -95,6 +100,16 @@ class Inputs:
 def read_python_literal(blob: Buffer) -> bytes | None:
     """Return a text that is a list or dictionary as Python prints it as JSON text; None for any other value."""
     return translate_python_literal(decode_string(blob)) if bytes(blob[:1]) == b'"' else None
+
+
+def read_fields(blob: Buffer) -> Sequence[str]:
+    """Return the first keys of an object, or of the first item of an array of objects; of any other value none."""
+    span = trim(blob)
+    if kind_at(blob, span.start) == "array":
+        span = next(items(blob, span), span)
+    if kind_at(blob, span.start) != "object":
+        return ()
+    return [member.key[:_MAX_FIELD] for _, member in islice(members_with_offsets(blob, span), _MAX_FIELDS)]
 
 
 async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collection[str]], None]) -> Inputs:

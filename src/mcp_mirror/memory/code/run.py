@@ -7,7 +7,7 @@ not see the set gets a memory path and nothing else, whether the script returned
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -19,14 +19,15 @@ from mcp_mirror.memory.code.inputs import (
     Inputs,
     ValueBudget,
     check_variables,
+    read_fields,
     read_inputs,
     read_python_literal,
 )
 from mcp_mirror.memory.code.sandbox import INPUT, RESULT, TYPE_CHECK, Failure, Limits, Outcome, Script, Settled
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
-from mcp_mirror.memory.tools.save import NewValue, save_value, show_or_save
-from mcp_mirror.memory.tools.table import TOOLS
+from mcp_mirror.memory.tools.save import NewValue, save_value, show
+from mcp_mirror.memory.tools.table import TOOLS, accepts_sql
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.payload.floods import run_by_size
@@ -40,12 +41,15 @@ _MAX_CODE: Final = 100_000
 """Characters of a script."""
 _MAX_STORED: Final = 20
 """Stored values that an error names."""
+_MAX_NAMED: Final = 10
+"""Inputs and results whose fields an error names."""
 _CHARACTERS_PER_TOKEN: Final = 3
 """Printed characters that are shown for each token of the read budget."""
 _PARSED: Final = "Inputs and results of tools are parsed values already: use them without json.loads."
 _PRINTED: Final = "Lists and dictionaries that Python printed are parsed already: use them without ast.literal_eval."
 _ONE_LINE: Final = "Write each statement on a line of its own."
-_AGAIN: Final = "Correct the script and call memory_run again."
+_AGAIN: Final = "Call memory_run again with a corrected script."
+"""Without "Correct the script" at its beginning: small models then call `memory_edit`."""
 _NO_METHOD: Final = "A method is not a value here: use a lambda, such as key=lambda name: counts[name]."
 _MEMORY_TOOLS: Final = (
     "A script cannot call the gateway's memory tools. "
@@ -67,6 +71,9 @@ _ADVICE: Final[Mapping[str, str]] = {
 """Parts of messages of exceptions, with advice."""
 _UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
 """Parts of messages about a name that a script does not have."""
+_END: Final = "Result ends."
+"""Follows values and printed text that are shown whole: without it, small models ask for a value that they have read
+(docs/evaluation/wording.md). It is a block of its own, so that programs can parse the first one."""
 _NO_VALUE: Final = (
     "The script returned nothing. Let its last line be the value to return, or print text. Then call memory_run again."
 )
@@ -88,6 +95,8 @@ class _Progress:
     """Successful calls of tools that are not read-only."""
     stored: list[tuple[str, str]] = field(default_factory=list)
     """The tool and the memory path of each stored result."""
+    fields: dict[str, Sequence[str]] = field(default_factory=dict)
+    """The fields of each input that the script uses and of the first result of each tool."""
     printed: list[str] = field(default_factory=list)
     printed_characters: int = 0
 
@@ -154,7 +163,9 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
         progress.budget.take(len(one.blob))
 
     def read_variables() -> dict[str, str | bytes]:
-        return {one.name: one.read_variable() for one in used}
+        read = {one.name: one.read_variable() for one in used}
+        progress.fields |= {name: read_fields(value) for name, value in read.items() if isinstance(value, bytes)}
+        return read
 
     variables = await run_by_size(sum(len(one.blob) for one in used), read_variables)
     prelude, stubs = "", None
@@ -176,7 +187,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
 
     async def call_tool(name: str, arguments: str) -> Settled:
         result = await _call_tool(scripts, tools, progress, name, arguments)
-        return await _settle(result, progress)
+        return await _settle(name, result, progress)
 
     outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
     return Outcome(failure=_explain_unknown_names(outcome.failure, tools)) if outcome.failure else outcome
@@ -207,7 +218,7 @@ async def _call_tool(
     return result
 
 
-async def _settle(result: ScriptToolResult, progress: _Progress) -> Settled:
+async def _settle(name: str, result: ScriptToolResult, progress: _Progress) -> Settled:
     """Return the result in the form of the sandbox: JSON text, or an exception."""
     value, error = result.value, result.error
     if error is None:
@@ -219,7 +230,10 @@ async def _settle(result: ScriptToolResult, progress: _Progress) -> Settled:
         return {"exc_type": "RuntimeError", "message": error}
 
     def read_result() -> str:
-        return str(read_python_literal(value) or value, "utf-8", "replace")
+        parsed = read_python_literal(value) or value
+        if (shown := f"the result of {name}") not in progress.fields:
+            progress.fields[shown] = read_fields(parsed)
+        return str(parsed, "utf-8", "replace")
 
     return {"return_value": await run_by_size(len(value), read_result)}
 
@@ -235,12 +249,18 @@ async def _reply(call: ToolInput, inputs: Inputs, progress: _Progress, value: by
         blocks.append(
             f"The printed text is not shown, because a value that the script read has no preview:\n{saved.notice}"
         )
+    is_whole = progress.preview and progress.printed_characters <= progress.most_printed
     if value != b"null":
-        blocks.append(await show_or_save(call, _build_value(inputs, progress, value)))
-    elif not blocks:
-        blocks.append(_NO_VALUE)
+        returned = _build_value(inputs, progress, value)
+        shown = show(call, returned)
+        is_whole = is_whole and shown is not None
+        blocks.append((await save_value(call, returned)).notice if shown is None else shown)
+    if not blocks:
+        return build_text_content(_NO_VALUE)
     if len(blocks) > 1 and progress.preview:
         blocks = [f"printed:\n{blocks[0]}", f"returned:\n{blocks[1]}"]
+    if is_whole:
+        blocks.append(_END)
     return tuple(block for text in blocks for block in build_text_content(text))
 
 
@@ -269,7 +289,7 @@ async def _reply_hidden(call: ToolInput, inputs: Inputs, progress: _Progress, ou
 
 def _build_error(failure: Failure, policy: CodePolicy, progress: _Progress) -> ToolError:
     """Return the error of a failed script: what failed, the printed text and the stored values."""
-    parts = [_describe_failure(failure, policy, may_quote=progress.preview)]
+    parts = [_describe_failure(failure, policy, progress)]
     if progress.changes and progress.preview:
         calls = format_count(progress.changes, "call")
         parts.append(f"Before that it made {calls} of tools that can change something. Do not repeat them.")
@@ -281,23 +301,30 @@ def _build_error(failure: Failure, policy: CodePolicy, progress: _Progress) -> T
     return ToolError("\n".join(parts))
 
 
-def _describe_failure(failure: Failure, policy: CodePolicy, *, may_quote: bool) -> str:
-    """Return the line and the exception; without quotes, only the class of the exception."""
+def _describe_failure(failure: Failure, policy: CodePolicy, progress: _Progress) -> str:
+    """Return the line and the exception; only the class of the exception if the script read a value without preview."""
     where = f" in line {failure.line}" if failure.line else ""
     if failure.limit:
         return f"The script was ended{where}: {_describe_limit(failure.limit, policy)}"
     if failure.kind == RESULT:
         return failure.message
     if failure.kind == TYPE_CHECK:
-        return f"The script was not run. Correct it and call again.\n{failure.message}"
-    if not may_quote:
+        return f"The script was not run.\n{failure.message}\n{_AGAIN}"
+    if not progress.preview:
         hidden = "The message is not shown, because a value that the script read has no preview."
         return f"The script failed{where} with {failure.kind}. {hidden}"
     if failure.kind == INPUT:
         return f'An input cannot be parsed: {failure.message}. Read it as text with open("/memory/name").read().'
     source = f"\n    {failure.source[:200]}" if failure.source else ""
     advice = next((f"\n{text}" for part, text in _ADVICE.items() if part in failure.message), "")
+    if failure.kind == "KeyError" and (named := _name_fields(progress.fields)):
+        advice = f"\n{named}"
     return f"The script failed{where}:{source}\n{failure.message}{advice}\n{_AGAIN}"
+
+
+def _name_fields(fields: Mapping[str, Sequence[str]]) -> str:
+    named = [f"{name} has the fields {', '.join(keys)}" for name, keys in fields.items() if keys]
+    return f"{'; '.join(named[:_MAX_NAMED])}." if named else ""
 
 
 def _describe_limit(limit: str, policy: CodePolicy) -> str:
@@ -323,14 +350,37 @@ def _explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool]) ->
     return replace(failure, message=f"{failure.message}\nSimilar tools: {', '.join(dict.fromkeys(near))}.")
 
 
-RUN_TOOL: Final = MemoryTool(
-    RUN,
+_DESCRIPTION: Final = (
     "Answer a question about whole stored values with Python: join, count, sum, filter. inputs names them: "
-    '{"trips": path, "drivers": path}. code has one statement per line; the last line is the answer. Tools: '
-    "await tools.name(argument=...).",
+    '{"trips": path, "drivers": path}. code has one statement per line; the last line is the answer'
+)
+_EXAMPLE: Final = """:
+names = {d["id"]: d["name"] for d in drivers}
+sums = {}
+for t in trips:
+    name = names[t[...]]
+    sums[name] = sums.get(name, 0) + t[...]
+max(sums.items(), key=lambda s: s[1])
+"""
+_TOOLS: Final = "Tools: await tools.name(argument=...)."
+_WITHOUT_EXAMPLE: Final = MemoryTool(
+    RUN,
+    f"{_DESCRIPTION}. {_TOOLS}",
     {"inputs": {"type": "object"}, "code": {"type": "string"}},
     ("inputs", "code"),
     run,
     {"openWorldHint": True},
     optional=("inputs",),
 )
+_WITH_EXAMPLE: Final = replace(_WITHOUT_EXAMPLE, description=f"{_DESCRIPTION}{_EXAMPLE}{_TOOLS}")
+
+
+def add_run(tools: Mapping[str, MemoryTool]) -> Mapping[str, MemoryTool]:
+    """Return the memory tools and `memory_run`.
+
+    Unless `memory_query` accepts SQL, it is the tool for questions about whole values. Then it comes first and has an
+    example, because small models call it only where it is first, and need the example (docs/evaluation/wording.md).
+    """
+    if accepts_sql(tools):
+        return {**tools, RUN: _WITHOUT_EXAMPLE}
+    return {RUN: _WITH_EXAMPLE, **tools}

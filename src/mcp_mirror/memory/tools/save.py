@@ -67,18 +67,13 @@ class SavedValue(NamedTuple):
     notice: str
 
 
-async def show_or_save(call: ToolInput, value: NewValue) -> str:
-    """Return a computed value: a small one that is not an object as it is; store others and return their notice.
-
-    Raises:
-        ToolError: See `save_value`.
-        StoreError: The store failed.
-    """
+def show(call: ToolInput, value: NewValue) -> str | None:
+    """Return a computed value as it is; None if it must be stored: a large value, an object, one without preview."""
     memory, (blob,) = call.memory, tuple(value.pieces)
     is_short = blob[:1] != b"{" and value.size <= _SHOWN_BYTES and value.preview
     if is_short and count_tokens(blob, memory.estimate) < min(PASS_THROUGH_TOKENS, memory.mirror.inline_budget):
         return as_plain_text(blob)
-    return (await save_value(call, value)).notice
+    return None
 
 
 async def save_and_reply(call: ToolInput, value: NewValue) -> Content:

@@ -17,7 +17,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import Inputs, read_inputs
 from mcp_mirror.memory.tools.edit import query
 from mcp_mirror.memory.tools.lookup import PATH
-from mcp_mirror.memory.tools.save import NewValue, save_value, show_or_save
+from mcp_mirror.memory.tools.save import NewValue, save_value, show
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import unknown_path_error
 from mcp_mirror.query.sql import SqlFailure
@@ -31,7 +31,7 @@ _MAX_TABLES: Final = 100
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _PATH_BYTES: Final = 400
 """Bytes of a text of one line that may be meant as a memory path."""
-_AGAIN: Final = "Correct the query and call memory_query again."
+_AGAIN: Final = "Call memory_query again with a corrected query."
 _DESCRIPTION: Final = (
     "Answer a question about whole stored values with one SELECT (DuckDB), such as SELECT d.name, SUM(t.km) FROM trips "
     't JOIN drivers d ON ... GROUP BY d.name ORDER BY 2 DESC LIMIT 1 with inputs {"trips": path, "drivers": path}. Or'
@@ -94,7 +94,9 @@ async def _query_tables(call: ToolInput) -> Content:
         if isinstance(answer, SqlFailure):
             raise ToolError(_describe_failure(answer, may_quote=inputs.preview))
         memory.trace.returned = answer
-        return build_text_content(await show_or_save(call, _build_value(inputs, answer)))
+        table = _build_value(inputs, answer)
+        shown = show(call, table)
+        return build_text_content((await save_value(call, table)).notice if shown is None else shown)
 
 
 async def _read_tables(call: ToolInput) -> Inputs:

@@ -15,7 +15,17 @@ from mcp_mirror.paths import PRUNED_LABEL
 from mcp_mirror.query.windows import UNITS
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
-__all__ = ["LABELS", "QUERY", "RETRIEVE", "TOOLS", "Memory", "MemoryTool", "explain_unserved", "own_tools"]
+__all__ = [
+    "LABELS",
+    "QUERY",
+    "RETRIEVE",
+    "TOOLS",
+    "Memory",
+    "MemoryTool",
+    "accepts_sql",
+    "explain_unserved",
+    "own_tools",
+]
 
 RETRIEVE: Final = "retrieve_final_answer_from_memory"
 QUERY: Final = "memory_query"
@@ -152,6 +162,11 @@ def own_tools(policy: MemoryToolsPolicy, lifetime: float, *, has_sql: bool = Fal
         for name, tool in tools.items()
         if policy.admits(name) and (policy.roots or name not in _NEED_ROOTS)
     }
+
+
+def accepts_sql(tools: Mapping[str, MemoryTool]) -> bool:
+    """Whether `memory_query` is served and accepts SQL."""
+    return QUERY in tools and "sql" in tools[QUERY].properties
 
 
 def explain_unserved(name: str, policy: MemoryToolsPolicy) -> str | None:
