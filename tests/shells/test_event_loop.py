@@ -123,3 +123,43 @@ def test_the_start_of_a_command_is_not_measured(caplog: pytest.LogCaptureFixture
 async def test_other_loops_are_not_measured() -> None:
     measure_stalls()
     assert read_stalls() is None
+
+
+@pytest.mark.parametrize(("idle", "circles"), [(True, 200_000), (False, 1_000_000)])
+def test_garbage_is_collected_when_the_loop_is_idle_or_it_is_much(*, idle: bool, circles: int) -> None:
+    program = f"""
+import asyncio, gc, sys, weakref
+from mcp_mirror.cli.run import COLLECTOR_THRESHOLDS
+from mcp_mirror.system import heap
+from mcp_mirror.system.event_loop import measure_stalls, new_event_loop
+
+heap._CHECK_INTERVAL = 0.2
+
+class Node:
+    pass
+
+def leave_garbage():
+    node = Node()
+    node.others = [[] for _ in range({circles})]
+    for other in node.others:
+        other.append(node)
+    return weakref.ref(node)
+
+async def main():
+    measure_stalls()
+    reading, writing = await asyncio.open_connection(sock=ours)
+    node = leave_garbage()
+    while node() is not None:
+        if not {idle}:
+            theirs.send(b"an event")
+            await reading.read(100)
+        await asyncio.sleep(0.01)
+    writing.close()
+
+import socket
+ours, theirs = socket.socketpair()
+gc.set_threshold(*COLLECTOR_THRESHOLDS)
+loop = new_event_loop()
+loop.run_until_complete(asyncio.wait_for(main(), 30))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -164,7 +164,7 @@ def run_until_signal(
                 listening.cancel()
             tasks.cancel_scope.cancel()
 
-    # A full collection walks all catalogs, which stops the event loop, and finds little.
+    # A full collection walks all catalogs, which stops the event loop. `system/heap.py` has one when the loop is idle.
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     try:

@@ -1,9 +1,11 @@
-"""An asyncio event loop that measures its own stalls while the gateway serves clients.
+"""An asyncio event loop that measures its own stalls and collects garbage while the gateway serves clients.
 
 A stall is a time in which the loop handles no new event, so no client gets an answer: the work of one pass of the loop,
 plus the time by which the loop wakes too late. Time in which the operating system ran other programs is subtracted
 where Linux reports it, so a busy machine is not mistaken for a slow gateway. An idle loop is never woken. The start of
 the gateway, and commands that serve no client, are not measured: they import modules in the event loop.
+
+A measured loop also collects garbage, as it becomes idle: see `system/heap.py`.
 """
 
 import asyncio
@@ -18,6 +20,8 @@ from contextlib import suppress
 from pathlib import PurePath
 from time import monotonic
 from typing import Any, Final
+
+from mcp_mirror.system.heap import GarbageCollection
 
 _logger = logging.getLogger(__name__)
 
@@ -121,14 +125,20 @@ class _MeasuredSelector(selectors.DefaultSelector):
     def __init__(self, watch: "_Watch") -> None:
         super().__init__()
         self._watch = watch
+        self._was_active = True
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         watch = self._watch
         if not watch.is_running:
             return super().select(timeout)
         entered = monotonic()
+        is_active = watch.is_active(entered)
+        if self._was_active > is_active or entered >= watch.garbage_collection.next_check:
+            watch.garbage_collection.run(entered, is_idle=not is_active)
+            entered = monotonic()
+        self._was_active = is_active
         watch.end_pass(entered)
-        if (timeout is None or timeout > _TICK) and watch.is_active(entered):
+        if is_active and (timeout is None or timeout > _TICK):
             timeout = _TICK
         ready = super().select(timeout)
         if timeout is None or timeout <= 0:
@@ -155,11 +165,13 @@ class _Watch:
         self._sample = (0.0, "")
         """The beginning of the last pass that was looked into, and its functions."""
         self._is_wanted, self._is_over = threading.Event(), threading.Event()
+        self.garbage_collection: Final = GarbageCollection()
         self.is_running = False
 
     def start(self) -> None:
         """Start to measure in the running pass of this thread's loop."""
         self._thread_id, self._began = threading.get_ident(), monotonic()
+        self.garbage_collection.start(self._began)
         with suppress(OSError):
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         self._wait_for_processor(self._began)  # what came before does not count
