@@ -262,7 +262,7 @@ class Dispatcher:
         upstream = self._services.upstreams[entry.upstream]
         await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
         find_entry(self._runtime.state.catalog_for(call.caller), call)
-        mirrored = await run_by_size(sum(map(len, arguments)), select_header_arguments, entry, arguments)
+        mirrored = await select_header_arguments(entry, arguments) if entry.headers else {}
         request = UpstreamRequest(
             method="tools/call",
             params={"arguments": arguments},
@@ -367,15 +367,19 @@ async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Valida
     return await validate(entry, bytes(join(arguments)))
 
 
-def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
+async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
     """Return the arguments that the schema mirrors into HTTP headers, parsed, as a tree of their locations."""
-    selected: dict[str, Any] = {}
-    text = join(arguments) if entry.headers else b""
-    for location in entry.headers:
-        if not isinstance(span := locate(text, location), Miss):
-            with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header
-                _set_at(selected, location, json.loads(text[span.start : span.stop]))
-    return selected
+
+    def select() -> dict[str, Any]:
+        selected: dict[str, Any] = {}
+        text = join(arguments)
+        for location in entry.headers:
+            if not isinstance(span := locate(text, location), Miss):
+                with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header
+                    _set_at(selected, location, json.loads(text[span.start : span.stop]))
+        return selected
+
+    return await run_by_size(sum(map(len, arguments)), select)
 
 
 def _set_at(tree: dict[str, Any], location: tuple[JsonToken, ...], value: object) -> None:

@@ -30,7 +30,7 @@ from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
-from mcp_mirror.payload.floods import run_by_size, take_sliced
+from mcp_mirror.payload.floods import take_sliced
 from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
@@ -203,7 +203,7 @@ class Handlers:
         )
         if request.headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(request.name)):
             entry = call.catalog.entries[request.name]
-            mirrored = await run_by_size(len(call.arguments), select_header_arguments, entry, (call.arguments,))
+            mirrored = await select_header_arguments(entry, (call.arguments,))
             rejection = validate_mcp_param_headers(schema, mirrored, request.headers)
             if isinstance(rejection, InboundLadderRejection):
                 raise MCPError(rejection.code, rejection.message, rejection.data)
