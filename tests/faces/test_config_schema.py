@@ -11,7 +11,7 @@ import pytest
 from mcp_mirror.config import config_json_schema
 from mcp_mirror.config.clients import CLIENT_BLOCKS, gather_upstreams
 from mcp_mirror.config.reader import Reader
-from mcp_mirror.config.source import Findings, Table, expand, read_yaml
+from mcp_mirror.config.source import Findings, YamlMapping, expand, read_yaml
 from mcp_mirror.errors import ConfigError
 
 SCHEMA = config_json_schema()
@@ -103,11 +103,11 @@ def is_read(file: Any) -> bool:
     """Whether the loader accepts a file, apart from the rules between several keys."""
     findings = Findings("mirror.yaml")
     root = read_yaml(json.dumps(file).replace("false", "off"), findings)  # false, and in YAML 1.2 the text "off"
-    assert isinstance(root, Table)
+    assert isinstance(root, YamlMapping)
     variables = {"HOME": "/home/ann"} | dict.fromkeys(("STORE_KEY", "STATE_KEY", "AUDIT_KEY"), "k" * 32)
     variables |= dict.fromkeys(("GITHUB_TOKEN", "CLIENT_SECRET", "REDIS_PASSWORD"), "secret")
     tree = expand(gather_upstreams(root, findings), variables, findings)
-    assert isinstance(tree, Table)
+    assert isinstance(tree, YamlMapping)
     config = Reader(findings, Path("/etc")).read_config(tree)
     try:
         findings.raise_problems()

@@ -15,7 +15,7 @@ from samples import sample
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import visiting
 
-from mcp_mirror.server.auth.keys import Keys
+from mcp_mirror.server.auth.keys import KeySet
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured
@@ -144,7 +144,7 @@ async def test_cookies_return_only_with_requests_of_their_owner(
 
 async def test_requests_for_public_keys_send_no_cookies() -> None:
     with baking(NEW) as server:
-        keys = Keys(f"http://127.0.0.1:{server.server_port}/jwks", count(step=1000).__next__)
+        keys = KeySet(f"http://127.0.0.1:{server.server_port}/jwks", count(step=1000).__next__)
         for _ in range(3):
             assert await keys.find("unknown", "ES256") is None
     assert len(server.gets) > 2

@@ -84,7 +84,7 @@ async def test_only_so_many_updates_wait_for_a_slow_stream_and_the_oldest_are_fi
     stream.list_changed("tools")
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.serve, cast("Any", context))
+            tasks.start_soon(stream.run, cast("Any", context))
             while len(context.received) < 1_002:
                 await anyio.lowlevel.checkpoint()
             await anyio.wait_all_tasks_blocked()
@@ -102,7 +102,7 @@ async def test_an_update_that_the_sdk_cannot_write_does_not_end_a_stream() -> No
     stream.resource_updated("x://a", {})
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.serve, cast("Any", context))
+            tasks.start_soon(stream.run, cast("Any", context))
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
     assert context.received[1:] == [("notifications/resources/updated", "x://a")]

@@ -10,7 +10,7 @@ from starlette.types import Message, Send
 from mcp_mirror.callers import Caller
 from mcp_mirror.server import direct_http
 from mcp_mirror.server.direct_http import ClientRequests, ResponseStream
-from mcp_mirror.server.direct_path import Origin
+from mcp_mirror.server.direct_path import Sender
 
 RESULT = (b'{"content":\n', b"[]}")
 
@@ -47,8 +47,8 @@ class Recorder:
 
 def open_response(recorder: Recorder, send: Send | None = None) -> ResponseStream:
     caller: Any = Caller("local")
-    origin = Origin(caller, "2026-07-28", None, None)  # type: ignore[arg-type]  # no SDK
-    return ResponseStream(send or recorder.send, origin, None, ClientRequests())
+    sender = Sender(caller, "2026-07-28", None, None)  # type: ignore[arg-type]  # no SDK
+    return ResponseStream(send or recorder.send, sender, None, ClientRequests())
 
 
 async def test_a_result_alone_is_json_with_its_length() -> None:

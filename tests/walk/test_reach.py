@@ -18,7 +18,7 @@ from tests.walk.conftest import BOUND, until
 
 from mcp_mirror.security import ssrf_guard
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
-from mcp_mirror.server.auth.keys import Keys, KeysUnavailableError
+from mcp_mirror.server.auth.keys import KeySet, KeysUnavailableError
 from mcp_mirror.system.http_connections import Receiver, open_connection
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ async def test_urls_that_a_server_names_must_be_public() -> None:
             with pytest.raises(httpx2.ConnectError, match="private address"):
                 await client.get("http://169.254.169.254/latest/meta-data/")
         with pytest.raises(KeysUnavailableError):
-            await Keys(f"https://{LOOKS_PUBLIC}:{port}/jwks", lambda: 0.0).find(None, "RS256")
+            await KeySet(f"https://{LOOKS_PUBLIC}:{port}/jwks", lambda: 0.0).find(None, "RS256")
         assert came == []
         with pytest.raises(KeysUnavailableError):  # the server there does not serve keys
-            await Keys(f"https://{LOOKS_PUBLIC}:{port}/jwks", lambda: 0.0, allow_private=True).find(None, "RS256")
+            await KeySet(f"https://{LOOKS_PUBLIC}:{port}/jwks", lambda: 0.0, allow_private=True).find(None, "RS256")
         assert len(came) == 1
 
 

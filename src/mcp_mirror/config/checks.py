@@ -6,7 +6,7 @@ from typing import Final
 
 from mcp_mirror.config.scalars import read_boolean
 from mcp_mirror.config.shape import list_keys
-from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table
+from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlMapping
 from mcp_mirror.security.flows import DEFAULT_ZONE
 from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_confidential
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
@@ -26,20 +26,20 @@ Path = tuple[str, ...]
 """The keys that lead to a value."""
 
 
-def check_upstream(name: str, table: Table, findings: Findings) -> None:
+def check_upstream(name: str, mapping: YamlMapping, findings: Findings) -> None:
     """Report keys of an upstream that exclude each other."""
     if not UPSTREAM_NAME.fullmatch(name):
-        findings.report(table.location, "expected a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots")
-    keys = table.members.keys()
+        findings.report(mapping.location, "expected a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots")
+    keys = mapping.members.keys()
     if ("command" in keys) == ("url" in keys):
         got = "both; keep one" if "url" in keys else "neither"
-        findings.report(table.location, f"expected 'command' (a program to start) or 'url' (an address), got {got}")
+        findings.report(mapping.location, f"expected 'command' (a program to start) or 'url' (an address), got {got}")
         return
     kind, other = ("command", "url") if "command" in keys else ("url", "command")
     for key in HTTP_KEYS if kind == "command" else STDIO_KEYS:
         if key in keys:
-            findings.report(table.members[key].location, f"this key belongs to '{other}', not to '{kind}'; remove it")
-    transport = table.members.get("transport")
+            findings.report(mapping.members[key].location, f"this key belongs to '{other}', not to '{kind}'; remove it")
+    transport = mapping.members.get("transport")
     if isinstance(transport, Scalar) and transport.text in _TRANSPORTS[other]:
         fitting = " or ".join(_TRANSPORTS[kind])
         findings.report(transport.location, f"with '{kind}' expected {fitting}; or leave it out")
@@ -47,7 +47,7 @@ def check_upstream(name: str, table: Table, findings: Findings) -> None:
 
 def check_mirror(mirror: Node | None, findings: Findings) -> None:
     """Report original tools that would have the names of their twins."""
-    keys = mirror.members if isinstance(mirror, Table) else {}
+    keys = mirror.members if isinstance(mirror, YamlMapping) else {}
     suffix, switch = keys.get("suffix"), keys.get("expose_originals")
     is_empty = isinstance(suffix, Scalar) and suffix.kind in ("text", "expanded") and not suffix.text
     if is_empty and isinstance(switch, Scalar) and read_boolean(switch):
@@ -58,7 +58,7 @@ def check_mirror(mirror: Node | None, findings: Findings) -> None:
 
 def check_store(store: Node | None, findings: Findings) -> None:
     """Warn of encryption without effect, and report a bucket without Redis."""
-    keys = store.members if isinstance(store, Table) else {}
+    keys = store.members if isinstance(store, YamlMapping) else {}
     kind, encryption, blobs = keys.get("kind"), keys.get("encryption"), keys.get("blobs")
     if blobs is not None and not (isinstance(kind, Scalar) and kind.text == "redis"):
         findings.report(blobs.location, "wanted 'kind: redis' beside it: a bucket contains only the large values")
@@ -68,7 +68,7 @@ def check_store(store: Node | None, findings: Findings) -> None:
         )
 
 
-def check_limits(config: Config, root: Table, findings: Findings) -> None:
+def check_limits(config: Config, root: YamlMapping, findings: Findings) -> None:
     """Report quotas of calls that nothing counts."""
     if config.has_call_quotas and (config.is_transparent or not config.events.enabled):
         reason = "a gateway that stores no values" if config.is_transparent else "'events.enabled: false'"
@@ -87,7 +87,7 @@ def check_code(code: Node | None, findings: Findings) -> None:
         )
 
 
-def check_access(config: Config, root: Table, findings: Findings) -> None:
+def check_access(config: Config, root: YamlMapping, findings: Findings) -> None:
     """Report contradictions in `auth` and in the access keys of upstreams."""
     auth = root.members.get("auth")
     for path, message in _find_auth_problems(config.auth):
@@ -110,7 +110,7 @@ def check_access(config: Config, root: Table, findings: Findings) -> None:
     _check_scopes(config, root, findings)
 
 
-def _check_scopes(config: Config, root: Table, findings: Findings) -> None:
+def _check_scopes(config: Config, root: YamlMapping, findings: Findings) -> None:
     """Report required scopes that nothing enforces, and warn of those that no token has."""
     required: dict[Path, tuple[str, ...] | None] = {}
     for upstream in config.upstreams:
@@ -128,7 +128,7 @@ def _check_scopes(config: Config, root: Table, findings: Findings) -> None:
             )
 
 
-def check_dashboard(config: Config, root: Table, findings: Findings) -> None:
+def check_dashboard(config: Config, root: YamlMapping, findings: Findings) -> None:
     """Report operator scopes that nothing enforces, and warn of a page whose paths the MCP endpoint has."""
     scopes, auth = config.dashboard.operator_scopes, config.auth
     location = find_node(root, ("dashboard", "operator_scopes")).location
@@ -176,7 +176,7 @@ def _find_oauth_problems(oauth: OAuthPolicy, headers: Mapping[str, str]) -> Iter
         yield "expected 'grant: client_credentials' with 'private_key'"
 
 
-def check_flows(config: Config, root: Table, names: set[str], findings: Findings) -> None:
+def check_flows(config: Config, root: YamlMapping, names: set[str], findings: Findings) -> None:
     """Report unknown levels and names in labels and flow rules.
 
     Args:
@@ -260,7 +260,7 @@ def _find_ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) 
 def find_node(node: Node, path: Path) -> Node:
     """Return the node that a path leads to, or the deepest one on the way."""
     for key in path:
-        if isinstance(node, Table) and key in node.members:
+        if isinstance(node, YamlMapping) and key in node.members:
             node = node.members[key]
         elif isinstance(node, Items) and key.isdecimal() and int(key) < len(node.nodes):
             node = node.nodes[int(key)]

@@ -11,7 +11,7 @@ from typing import Final
 
 from mcp_mirror.config.checks import HTTP_KEYS, STDIO_KEYS
 from mcp_mirror.config.scalars import kind_name
-from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation
+from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlLocation, YamlMapping
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 
 CLIENT_BLOCKS: Final[Mapping[str, str]] = {
@@ -79,7 +79,7 @@ TRANSPORTS: Final[Mapping[str, str]] = {
 }
 
 
-def gather_upstreams(root: Table, findings: Findings) -> Table:
+def gather_upstreams(root: YamlMapping, findings: Findings) -> YamlMapping:
     """Return the top level with every client's block moved into `upstreams`, and without keys for editors only."""
     gathered = _read_entries(root.members.get("upstreams"), findings)
     for block in CLIENT_BLOCKS:
@@ -90,7 +90,7 @@ def gather_upstreams(root: Table, findings: Findings) -> Table:
         findings.warn(root.members[key].location, IGNORED_TOP[key])
     rest = {key: node for key, node in root.members.items() if not _is_moved(key)}
     location = root.members["upstreams"].location if "upstreams" in root.members else root.location
-    return replace(root, members=rest | {"upstreams": Table(location, gathered)})
+    return replace(root, members=rest | {"upstreams": YamlMapping(location, gathered)})
 
 
 def _is_moved(key: str) -> bool:
@@ -100,7 +100,7 @@ def _is_moved(key: str) -> bool:
 def _read_entries(block: Node | None, findings: Findings) -> dict[str, Node]:
     """Return the servers of a block; nothing if every line is a comment."""
     match block:
-        case Table():
+        case YamlMapping():
             return dict(block.members)
         case None | Scalar(kind="nothing" | "unusable"):
             return {}
@@ -142,7 +142,7 @@ class _Translation:
 
 
 def _translate(server: Node, findings: Findings) -> Node:
-    if not isinstance(server, Table):
+    if not isinstance(server, YamlMapping):
         return server
     translation = _Translation(findings)
     for key, node in server.members.items():
@@ -151,7 +151,7 @@ def _translate(server: Node, findings: Findings) -> Node:
         else:
             translation.put(_rename_key(key, node), _convert(key, node))
     if translation.tools:
-        translation.put("tools", Table(server.location, translation.tools))
+        translation.put("tools", YamlMapping(server.location, translation.tools))
     return replace(server, members=_drop_unused(translation.members, findings))
 
 
@@ -185,7 +185,7 @@ def _drop_unused(members: dict[str, Node], findings: Findings) -> dict[str, Node
 
 def _is_empty(node: Node) -> bool:
     match node:
-        case Table():
+        case YamlMapping():
             return not node.members
         case Items():
             return not node.nodes

@@ -32,7 +32,7 @@ from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED, gather_upstreams
 from mcp_mirror.config.reader import Reader
 from mcp_mirror.config.scalars import expand_home, kind_name, read_boolean
 from mcp_mirror.config.shape import list_keys
-from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation, expand, read_yaml
+from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlLocation, YamlMapping, expand, read_yaml
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.redaction import SECRET_NAMES
 from mcp_mirror.settings.access import AuthPolicy
@@ -184,14 +184,14 @@ def _find_current_folder() -> Path:
 def _read_config(
     root: Node, findings: Findings, folder: Path, environ: Mapping[str, str], lock_name: str | None = None
 ) -> Config:
-    if not isinstance(root, Table):
+    if not isinstance(root, YamlMapping):
         findings.fail(root.location, f"expected a mapping with 'upstreams:' at the top, got {kind_name(root)}")
     variables = {"PYTHON": sys.executable} | dict(environ)
     live, disabled = _split_disabled(gather_upstreams(root, findings), variables)
-    live = cast("Table", expand(live, variables, findings))
-    upstreams = {name: node for name, node in _find_upstream_nodes(live).items() if isinstance(node, Table)}
-    for name, table in upstreams.items():
-        check_upstream(name, table, findings)
+    live = cast("YamlMapping", expand(live, variables, findings))
+    upstreams = {name: node for name, node in _find_upstream_nodes(live).items() if isinstance(node, YamlMapping)}
+    for name, mapping in upstreams.items():
+        check_upstream(name, mapping, findings)
     check_mirror(live.members.get("mirror"), findings)
     check_store(live.members.get("store"), findings)
     check_code(live.members.get("code"), findings)
@@ -226,38 +226,38 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _split_disabled(root: Table, variables: Mapping[str, str]) -> tuple[Table, Table]:
+def _split_disabled(root: YamlMapping, variables: Mapping[str, str]) -> tuple[YamlMapping, YamlMapping]:
     """Return the top level with the enabled upstreams only, and another with the disabled ones only."""
     location = root.members["upstreams"].location
     upstreams = _find_upstream_nodes(root)
     off = {name: node for name, node in upstreams.items() if not _is_enabled(node, variables)}
     on = {name: node for name, node in upstreams.items() if name not in off}
     return (
-        replace(root, members={**root.members, "upstreams": Table(location, on)}),
-        Table(root.location, {"upstreams": Table(location, off)}),
+        replace(root, members={**root.members, "upstreams": YamlMapping(location, on)}),
+        YamlMapping(root.location, {"upstreams": YamlMapping(location, off)}),
     )
 
 
-def _find_upstream_nodes(root: Table) -> Mapping[str, Node]:
+def _find_upstream_nodes(root: YamlMapping) -> Mapping[str, Node]:
     upstreams = root.members["upstreams"]
-    return upstreams.members if isinstance(upstreams, Table) else {}
+    return upstreams.members if isinstance(upstreams, YamlMapping) else {}
 
 
 def _is_enabled(upstream: Node, variables: Mapping[str, str]) -> bool:
     """Return whether an upstream is enabled; if the switch is not a boolean, the reader will report it."""
-    switch = upstream.members.get("enabled") if isinstance(upstream, Table) else None
+    switch = upstream.members.get("enabled") if isinstance(upstream, YamlMapping) else None
     if switch is None:
         return True
     expanded = expand(switch, variables, Findings(""))
     return not isinstance(expanded, Scalar) or read_boolean(expanded) is not False
 
 
-def _complete(config: Config, tables: Mapping[str, Table], findings: Findings, lock_file: str | None) -> Config:
+def _complete(config: Config, mappings: Mapping[str, YamlMapping], findings: Findings, lock_file: str | None) -> Config:
     """Apply the defaults that depend on other keys."""
     lock = config.lock if config.lock.file else replace(config.lock, file=lock_file)
     return replace(
         config,
-        upstreams=tuple(_complete_upstream(one, tables[one.name], config, findings) for one in config.upstreams),
+        upstreams=tuple(_complete_upstream(one, mappings[one.name], config, findings) for one in config.upstreams),
         lock=lock,
         auth=_complete_auth(config.auth),
         warnings=findings.warnings,
@@ -269,10 +269,10 @@ def _complete_auth(auth: AuthPolicy) -> AuthPolicy:
     return replace(auth, issuers=tuple(replace(one, audience=one.audience or default) for one in auth.issuers))
 
 
-def _complete_upstream(one: UpstreamPolicy, table: Table, config: Config, findings: Findings) -> UpstreamPolicy:
+def _complete_upstream(one: UpstreamPolicy, mapping: YamlMapping, config: Config, findings: Findings) -> UpstreamPolicy:
     endpoint = one.endpoint
     if isinstance(endpoint, HttpEndpoint):
-        transport, oauth = table.members.get("transport"), endpoint.oauth
+        transport, oauth = mapping.members.get("transport"), endpoint.oauth
         if oauth and not oauth.token_file:
             file = user_data_path("mcp-mirror") / "tokens" / f"{one.name}.json"
             oauth = replace(oauth, token_file=str(file))
@@ -282,8 +282,8 @@ def _complete_upstream(one: UpstreamPolicy, table: Table, config: Config, findin
     return replace(
         one,
         endpoint=endpoint,
-        timeout=_read_timeout(one.timeout, table.members.get("timeout"), findings),
-        preview=one.preview if "preview" in table.members else config.mirror.preview,
+        timeout=_read_timeout(one.timeout, mapping.members.get("timeout"), findings),
+        preview=one.preview if "preview" in mapping.members else config.mirror.preview,
         bounds=config.limits.bounds,
     )
 
@@ -326,7 +326,7 @@ def _find_literal_secrets(node: Node) -> Iterator[YamlLocation]:
         case Items():
             for item in node.nodes:
                 yield from _find_literal_secrets(item)
-        case Table():
+        case YamlMapping():
             for member in node.members.values():
                 yield from _find_literal_secrets(member)
 

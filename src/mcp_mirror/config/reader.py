@@ -15,7 +15,7 @@ from typing import Any, Final, get_origin
 from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED
 from mcp_mirror.config.scalars import describe_expected, kind_name, list_options, read_scalar
 from mcp_mirror.config.shape import Field, Value, list_fields, list_keys, sections_in
-from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation
+from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlLocation, YamlMapping
 from mcp_mirror.settings.access import TOKEN_PREFIX
 from mcp_mirror.settings.declarations import (
     FILE_ONLY,
@@ -45,7 +45,7 @@ class Reader:
     is_strict: bool = True
     """Whether wrong values are problems, and not only unknown keys."""
 
-    def read_config(self, root: Table) -> Config | None:
+    def read_config(self, root: YamlMapping) -> Config | None:
         """Return the configuration; None if it has problems."""
         found = self._read_section(Value(Config, ()), root, "")
         return found if isinstance(found, Config) else None
@@ -74,7 +74,7 @@ class Reader:
     def _read_mapping(self, value: Value, entries: Value, node: Node) -> Any:
         """Read a mapping whose keys are the user's names, as a mapping, named sections, or pairs."""
         node, names = _replace_nothing(node), value.mark(Names)
-        if not isinstance(node, Table):
+        if not isinstance(node, YamlMapping):
             return self._reject(node, "a mapping")
         if names and not all(re.fullmatch(names.pattern, name) for name in node.members):
             return self._reject(node, names.expected)
@@ -86,24 +86,24 @@ class Reader:
         return tuple(found.items()) if get_origin(value.items.kind) is tuple else tuple(found.values())
 
     def _read_section(self, value: Value, node: Node, name: str, *, is_entry: bool = False) -> Any:
-        table = _convert_to_table(value, node if is_entry else _replace_nothing(node))
-        if table is None:
+        mapping = _convert_to_mapping(value, node if is_entry else _replace_nothing(node))
+        if mapping is None:
             return self._reject(node, "a mapping")
         keys = list_keys(value.kind, value.mark(Without))
-        nodes = dict(self._find_nodes(table, keys))
+        nodes = dict(self._find_nodes(mapping, keys))
         found = {one.path: self._read(one.value, nodes[one.path]) for one in keys if one.path in nodes}
-        return self._assemble(value.kind, found, name, table)
+        return self._assemble(value.kind, found, name, mapping)
 
-    def _find_nodes(self, table: Table, keys: tuple[Field, ...]) -> Iterator[tuple[tuple[str, ...], Node]]:
+    def _find_nodes(self, mapping: YamlMapping, keys: tuple[Field, ...]) -> Iterator[tuple[tuple[str, ...], Node]]:
         """Yield the nodes of a section by path."""
-        for name, node in self._select_known_members(table, tuple(dict.fromkeys(one.path[0] for one in keys))):
+        for name, node in self._select_known_members(mapping, tuple(dict.fromkeys(one.path[0] for one in keys))):
             members = {one.key: one.group for one in keys if one.group and one.group.name == name}
             if not members:
                 yield (name,), node
                 continue
             is_required = any(group.is_required for group in members.values())
             group = node if is_required else _replace_nothing(node)
-            if not isinstance(group, Table):
+            if not isinstance(group, YamlMapping):
                 self._reject(group, "a mapping")
                 continue
             for key, inner in self._select_known_members(group, tuple(members)):
@@ -111,10 +111,10 @@ class Reader:
             for key in members.keys() - group.members.keys() if is_required else ():
                 self._report_missing(group, key)
 
-    def _select_known_members(self, table: Table, names: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
+    def _select_known_members(self, mapping: YamlMapping, names: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
         """Yield the members of a mapping that have one of the names, and report the others."""
         blocks = tuple(CLIENT_BLOCKS) if "upstreams" in names else ()
-        for key, node in table.members.items():
+        for key, node in mapping.members.items():
             if key in names:
                 yield key, node
                 continue
@@ -123,7 +123,7 @@ class Reader:
             advice = f"did you mean '{near[0]}'?" if near else f"expected one of {', '.join(names)}"
             self.findings.report(_hide_long_key(node.location), f"unknown key; {advice}")
 
-    def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, table: Table) -> Any:
+    def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, mapping: YamlMapping) -> Any:
         """Construct an object of the values that were read."""
         values: dict[str, Any] = {}
         for one in list_fields(section):
@@ -131,11 +131,11 @@ class Reader:
                 values[one.name] = name
             elif one.value.has(INLINE):
                 chosen = _choose(sections_in(one.value), found)
-                values[one.name] = self._assemble(chosen, found, name, table) if chosen else _BAD
+                values[one.name] = self._assemble(chosen, found, name, mapping) if chosen else _BAD
             elif one.path in found and not one.value.has(FILE_ONLY):
                 values[one.name] = found[one.path]
             elif one.is_required and one.path not in found:
-                self._report_missing(table, one.key)
+                self._report_missing(mapping, one.key)
                 values[one.name] = _BAD
         return _BAD if _BAD in values.values() or _BAD in found.values() else section(**values)
 
@@ -164,19 +164,19 @@ def _choose(sections: tuple[type, ...], found: Mapping[tuple[str, ...], Any]) ->
 
 
 def _replace_nothing(node: Node) -> Node:
-    return Table(node.location, {}) if isinstance(node, Scalar) and node.kind == "nothing" else node
+    return YamlMapping(node.location, {}) if isinstance(node, Scalar) and node.kind == "nothing" else node
 
 
-def _convert_to_table(value: Value, node: Node) -> Table | None:
+def _convert_to_mapping(value: Value, node: Node) -> YamlMapping | None:
     """Return a section's mapping, made from its shorthand if necessary; None for anything else."""
-    if isinstance(node, Table):
+    if isinstance(node, YamlMapping):
         return node
     shorthand = value.mark(Shorthand)
     if shorthand is None:
         return None
     [key] = [one.value for one in list_keys(value.kind) if one.key == shorthand.key]
     is_fitting = isinstance(node, Items) is (get_origin(key.kind) is tuple)
-    return Table(node.location, {shorthand.key: node}) if is_fitting else None
+    return YamlMapping(node.location, {shorthand.key: node}) if is_fitting else None
 
 
 def _suggest_quotes(node: Node, expected: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 from mcp_mirror.config.shape import Field, Value
-from mcp_mirror.config.source import DECIMAL, Items, Node, Scalar, Table
+from mcp_mirror.config.source import DECIMAL, Items, Node, Scalar, YamlMapping
 from mcp_mirror.security.flows import read_rule
 from mcp_mirror.settings.declarations import Measure, Number, Resolution, Text
 from mcp_mirror.settings.labels import FlowRule
@@ -42,7 +42,7 @@ _NUMBER_NAMES: Final = (
 def kind_name(node: Node) -> str:
     """Describe a node for a message that must not show its value."""
     match node:
-        case Table():
+        case YamlMapping():
             return "a mapping"
         case Items():
             return "a list" if node.nodes else "an empty list"

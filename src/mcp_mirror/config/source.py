@@ -92,14 +92,14 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class YamlMapping:
     """A mapping. The location of a member is that of its key."""
 
     location: YamlLocation
     members: Mapping[str, "Node"]
 
 
-Node: TypeAlias = Scalar | Items | Table
+Node: TypeAlias = Scalar | Items | YamlMapping
 
 
 @dataclass(slots=True)
@@ -226,7 +226,7 @@ class _NodeReader:
         if node.tag not in (_TAG + "map", _TAG + "seq"):
             return self._reject_node(location, "YAML tags (such as !name) are not used here; remove it")
         if isinstance(node, yaml.MappingNode):
-            return Table(location, self._read_members(node, location, depth))
+            return YamlMapping(location, self._read_members(node, location, depth))
         return Items(location, tuple(self._read_items(node, location, depth)))
 
     def _reject_node(self, location: YamlLocation, message: str) -> Scalar:
@@ -279,8 +279,8 @@ class _NodeReader:
     def _merge(self, base: yaml.Node, location: YamlLocation, depth: int) -> Mapping[str, Node]:
         self.nodes += 1
         if isinstance(base, yaml.MappingNode) and depth > 1:
-            table = self.read(base, location, depth - 1)
-            return table.members if isinstance(table, Table) else {}
+            mapping = self.read(base, location, depth - 1)
+            return mapping.members if isinstance(mapping, YamlMapping) else {}
         self.findings.report(YamlLocation(_line_number(base), location.path), "expected a mapping to merge after '<<'")
         return {}
 
@@ -299,7 +299,7 @@ def each_scalar(node: Node, change: Callable[[Scalar], Scalar]) -> Node:
             return change(node)
         case Items():
             return replace(node, nodes=tuple(each_scalar(item, change) for item in node.nodes))
-        case Table():
+        case YamlMapping():
             return replace(node, members={key: each_scalar(value, change) for key, value in node.members.items()})
 
 

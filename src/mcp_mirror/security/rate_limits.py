@@ -43,7 +43,7 @@ class Queue:
     seconds: float
 
 
-class Place:
+class Admission:
     """A place that a call has for the duration of a context. Every call takes some, so this is not a generator."""
 
     __slots__ = ("_enter", "_leave")
@@ -74,9 +74,9 @@ class ConcurrencyLimiter(FairQueue):
         self._queue = queue
         self._owner = owner
 
-    def acquire(self, key: str, *, is_shared: bool = False) -> Place:
+    def acquire(self, key: str, *, is_shared: bool = False) -> Admission:
         """Hold one place for the duration of the context; see `enter`."""
-        return Place(lambda: self.enter(key, is_shared=is_shared), lambda: self.release(key))
+        return Admission(lambda: self.enter(key, is_shared=is_shared), lambda: self.release(key))
 
     async def enter(self, key: str, *, is_shared: bool = False) -> None:
         """Take a place, which `release` frees.
@@ -171,13 +171,13 @@ class PrincipalLimiter:
         """The number of calls in all queues."""
         return sum(limiter.waiting_count for limiter in self._limiters.values())
 
-    def acquire(self, principal: str) -> Place:
+    def acquire(self, principal: str) -> Admission:
         """Count a call of a principal, and hold one of its places for the duration of the context.
 
         Raises:
             BusyError: A limit is reached.
         """
-        return Place(lambda: self._enter(principal), lambda: self._leave(principal))
+        return Admission(lambda: self._enter(principal), lambda: self._leave(principal))
 
     async def _enter(self, principal: str) -> None:
         self.count(principal)
@@ -242,7 +242,7 @@ class UpstreamLimiter:
         if channel is None:
             return nullcontext()
         caller = channel.caller
-        return Place(lambda: self._enter(caller), lambda: self._limiter.release(caller.namespace))
+        return Admission(lambda: self._enter(caller), lambda: self._limiter.release(caller.namespace))
 
     async def _enter(self, caller: Caller) -> None:
         has_others = caller.scopes is not None  # without tokens there is one principal

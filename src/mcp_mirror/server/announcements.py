@@ -25,15 +25,13 @@ _MAX_UPDATES: Final = 1_000
 """Updates of different resources that wait for one client: an upstream chooses the URIs below a subscribed one."""
 UPDATED: Final = "notifications/resources/updated"
 
-Kind = str
-"""`tools`, `resources` or `prompts`."""
-
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
     """A change of a list, and the clients that may see it."""
 
-    kind: Kind
+    kind: str
+    """`tools`, `resources` or `prompts`."""
     owner: str | None = None
     """The key of the connection with the change; None: a shared connection."""
     namespace: str | None = None
@@ -65,7 +63,7 @@ class SubscriptionStream:
         """Parameters of unsent notifications by method and URI; a new one replaces the last with the same key."""
         self._has_pending = anyio.Event()
 
-    def list_changed(self, kind: Kind) -> None:
+    def list_changed(self, kind: str) -> None:
         """Notify the client that a list has changed, if the client subscribed to it."""
         if getattr(self.wanted, f"{kind}_list_changed"):
             self._enqueue(f"notifications/{kind}/list_changed", {})
@@ -79,7 +77,7 @@ class SubscriptionStream:
         self._pending[method, str(params.get("uri", ""))] = params
         self._has_pending.set()
 
-    async def serve(self, context: Context) -> NoReturn:
+    async def run(self, context: Context) -> NoReturn:
         """Acknowledge the subscription, then send notifications until cancelled."""
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: context.request_id}
         acknowledged = types.SubscriptionsAcknowledgedNotificationParams(notifications=self.wanted, _meta=meta)
@@ -155,5 +153,5 @@ class Announcements:
 
 
 async def _notify(session: Session, method: str, params: Mapping[str, Any]) -> None:
-    with anyio.move_on_after(_NOTIFY_TIMEOUT), suppress(ValueError):  # as in `SubscriptionStream.serve`
+    with anyio.move_on_after(_NOTIFY_TIMEOUT), suppress(ValueError):  # as in `SubscriptionStream.run`
         await session.notify(method, params)

@@ -33,7 +33,7 @@ from mcp_mirror.server.client_channel import (
     write_request,
 )
 from mcp_mirror.server.connections import find_connection
-from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Origin, write_response
+from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.http_exchange import BODY_FOLLOWS
 from mcp_mirror.server.sessions import HttpRequest, Sessions
 from mcp_mirror.system.shared_timer import SharedTimer
@@ -60,7 +60,7 @@ _EVENT: Final = b"event: message\r\ndata: "
 _EVENT_END: Final = b"\r\n\r\n"
 _PING: Final = b": ping\r\n\r\n"
 
-Response = types.JSONRPCResponse | types.JSONRPCError
+ClientResponse = types.JSONRPCResponse | types.JSONRPCError
 
 
 class ClientRequests:
@@ -70,10 +70,10 @@ class ClientRequests:
         self._ids = count(1)
         self.silence: SharedTimer = SharedTimer(_PING_INTERVAL)
         """Runs out for each response that was silent for the interval of pings."""
-        self._waiting: dict[tuple[Session, RequestId], asyncio.Future[Response]] = {}
+        self._waiting: dict[tuple[Session, RequestId], asyncio.Future[ClientResponse]] = {}
         """The requests without a response, by session and id."""
 
-    def open(self, session: Session) -> tuple[str, asyncio.Future[Response]]:
+    def open(self, session: Session) -> tuple[str, asyncio.Future[ClientResponse]]:
         """Return the id of a new request to the client of a session, and the future of its response."""
         request_id = f"{_ID_PREFIX}{next(self._ids)}"
         future = self._waiting[session, request_id] = asyncio.get_running_loop().create_future()
@@ -83,7 +83,7 @@ class ClientRequests:
         """Forget a request."""
         self._waiting.pop((session, request_id), None)
 
-    def resolve(self, session: Session, response: Response) -> bool:
+    def resolve(self, session: Session, response: ClientResponse) -> bool:
         """Give a response to its request; return False if no request to its client has its id."""
         future = self._waiting.get((session, response.id)) if response.id is not None else None
         if future is None:
@@ -96,17 +96,17 @@ class ClientRequests:
 class ResponseStream:
     """The response to one direct call."""
 
-    def __init__(self, send: Send, origin: Origin, session_id: str | None, requests: ClientRequests) -> None:
+    def __init__(self, send: Send, sender: Sender, session_id: str | None, requests: ClientRequests) -> None:
         """Start without a response.
 
         Args:
             send: Sends the response.
-            origin: The sender of the call.
+            sender: The sender of the call.
             session_id: The `Mcp-Session-Id` of its session.
             requests: The requests to the client.
         """
         self._send = send
-        self._origin = origin
+        self._sender = sender
         self._requests = requests
         self._headers = () if session_id is None else ((b"mcp-session-id", session_id.encode("latin-1")),)
         self._is_stream = False
@@ -122,7 +122,7 @@ class ResponseStream:
 
     async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         """Send a request; see `RequestStream.request`."""
-        if (session := self._origin.session) is None:
+        if (session := self._sender.session) is None:
             raise refused_error(NoBackChannelError(method))
         request_id, future = self._requests.open(session)
         try:
@@ -139,7 +139,7 @@ class ResponseStream:
             self._requests.close(session, request_id)
         if isinstance(response, types.JSONRPCError):
             raise refused_error(MCPError.from_error_data(response.error))
-        return read_client_result(method, self._origin.protocol_version, response.result)
+        return read_client_result(method, self._sender.protocol_version, response.result)
 
     async def _cancel_request(self, request_id: str, reason: str) -> None:
         with anyio.move_on_after(_LAST_WRITE, shield=True):
@@ -147,7 +147,7 @@ class ResponseStream:
 
     async def send_outcome(self, request_id: RequestId, outcome: Segments | types.ErrorData) -> None:
         """Send the result or the error of the call, and end the response."""
-        message = write_response(request_id, outcome, has_nulls=not self._origin.is_modern)
+        message = write_response(request_id, outcome, has_nulls=not self._sender.caller.is_stateless)
         if self._lock is not None:
             async with self._lock:
                 if self._is_stream:
@@ -155,7 +155,7 @@ class ResponseStream:
                     return
         self.close()
         status = _OK
-        if self._origin.is_modern and isinstance(outcome, types.ErrorData):
+        if self._sender.caller.is_stateless and isinstance(outcome, types.ErrorData):
             status = ERROR_CODE_HTTP_STATUS.get(outcome.code, _OK)
         length = str(sum(map(len, message))).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length), *self._headers]
@@ -229,7 +229,7 @@ class DirectHttp:
                 return False
         return self.sessions.is_created_at(request.session_key, upstream)
 
-    async def serve(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
+    async def answer(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
         """Answer a POST request if it is a direct one.
 
         Args:
@@ -245,28 +245,28 @@ class DirectHttp:
             return False
         if request.scope["path"] != self._path or not _is_acceptable(opened, request):
             return False
-        origin = self._direct_path.find_origin(opened, request.session_key, request.namespace, request)
-        if origin is None or self.sessions.is_anonymous(request.namespace):
+        sender = self._direct_path.find_sender(opened, request.session_key, request.namespace, request)
+        if sender is None or self.sessions.is_anonymous(request.namespace):
             return False
-        session_id = request.headers.get(_SESSION_HEADER) if origin.session else None
-        response = ResponseStream(send, origin, session_id, self._client_requests)
+        session_id = request.headers.get(_SESSION_HEADER) if sender.session else None
+        response = ResponseStream(send, sender, session_id, self._client_requests)
         try:
-            outcome = await self._run(opened, origin, response, request.scope)
+            outcome = await self._run(opened, sender, response, request.scope)
             if outcome is not None:
                 await response.send_outcome(opened.id, outcome)
-            elif origin.session is not None and self.sessions.find(request.session_key) is origin.session:
+            elif sender.session is not None and self.sessions.find(request.session_key) is sender.session:
                 await response.send_outcome(opened.id, _REQUEST_CANCELLED)
-            elif origin.session is not None:  # its session has ended
+            elif sender.session is not None:  # its session has ended
                 await response.end()
         finally:
             response.close()
         return True
 
     async def _run(
-        self, opened: DirectRequest, origin: Origin, response: ResponseStream, scope: Scope
+        self, opened: DirectRequest, sender: Sender, response: ResponseStream, scope: Scope
     ) -> Segments | types.ErrorData | None:
         """Return the outcome of a request; None if it was cancelled."""
-        session = origin.session
+        session = sender.session
         cancel = session.direct_requests.open(opened.id) if session else anyio.CancelScope()
         connection = find_connection(scope) if session is None else None
         if connection:
@@ -274,7 +274,7 @@ class DirectHttp:
         outcome: Segments | types.ErrorData | None = None
         try:
             with cancel:
-                outcome = await self._direct_path.answer(opened, origin, response)
+                outcome = await self._direct_path.answer(opened, sender, response)
         finally:
             if connection:
                 connection.watch_disconnect(None)
@@ -302,7 +302,7 @@ class DirectHttp:
         except ValueError:
             return False  # the SDK reports the error
         session.direct_requests.apply(message)
-        if isinstance(message, Response) and self._client_requests.resolve(session, message):
+        if isinstance(message, ClientResponse) and self._client_requests.resolve(session, message):
             session_id = request.headers[_SESSION_HEADER].encode("latin-1")
             headers = [(_SESSION_HEADER.encode(), session_id), (b"content-length", b"0")]
             await send({"type": "http.response.start", "status": _ACCEPTED, "headers": headers})

@@ -77,7 +77,7 @@ class DirectRequest(msgspec.Struct, frozen=True):
     """The reserved members of `_meta`; empty for 2025-11-25 requests."""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class Sender(msgspec.Struct, frozen=True):
     """The sender of a direct request, as the SDK accepted it in an earlier request."""
 
     caller: Caller
@@ -88,11 +88,6 @@ class Origin(msgspec.Struct, frozen=True):
     """The SDK's session of the earlier request."""
     request: HttpRequest | None = None
     """The HTTP request; None on stdio."""
-
-    @property
-    def is_modern(self) -> bool:
-        """Whether the client uses protocol version 2026-07-28."""
-        return self.caller.is_stateless
 
     @property
     def headers(self) -> Mapping[str, str] | None:
@@ -193,9 +188,9 @@ class DirectPath:
         limits = self._limits
         return open_direct_request(frame, limits.max_depth) if len(frame) <= limits.max_envelope_bytes else None
 
-    def find_origin(
+    def find_sender(
         self, opened: DirectRequest, session_key: str, namespace: str, request: HttpRequest | None = None
-    ) -> Origin | None:
+    ) -> Sender | None:
         """Return the sender of a request if the SDK has accepted an earlier one; record that its session is used.
 
         Args:
@@ -210,28 +205,28 @@ class DirectPath:
                 return None
             upstream = None if request is None else request.upstream
             caller = Caller(namespace, capabilities=accepted.capabilities, scopes=scopes, upstream=upstream)
-            return Origin(caller, accepted.protocol_version, None, accepted.server_session, request)
+            return Sender(caller, accepted.protocol_version, None, accepted.server_session, request)
         sessions = self._handlers.sessions
         session = sessions.find(session_key)
         if session is None or session.protocol_version is None:
             return None
         sessions.record_use(session, scopes)
-        return Origin(session.caller, session.protocol_version, session, session.server_session, request)
+        return Sender(session.caller, session.protocol_version, session, session.server_session, request)
 
-    async def answer(self, opened: DirectRequest, origin: Origin, stream: RequestStream) -> Segments | types.ErrorData:
+    async def answer(self, opened: DirectRequest, sender: Sender, stream: RequestStream) -> Segments | types.ErrorData:
         """Return the result of a request, a JSON object, or its error."""
         handlers = self._handlers
         handlers.open_direct_requests += 1
         try:
             if opened.method == _TOOL_LIST:
-                return object_of(await self._list_tools(origin))
+                return object_of(await self._list_tools(sender))
             channel = RequestChannel(
-                stream, opened.meta, origin.caller, origin.session, handlers.sessions.answer_timeout
+                stream, opened.meta, sender.caller, sender.session, handlers.sessions.answer_timeout
             )
-            reply = await handlers.call_tool(ToolCallRequest(channel, opened.name, opened.params, origin.headers))
-            return object_of(await self._complete(reply, opened, origin))
+            reply = await handlers.call_tool(ToolCallRequest(channel, opened.name, opened.params, sender.headers))
+            return object_of(await self._complete(reply, opened, sender))
         except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
-            return self._error_data(error, opened.method, origin)
+            return self._error_data(error, opened.method, sender)
         finally:
             handlers.open_direct_requests -= 1
 
@@ -240,12 +235,12 @@ class DirectPath:
         identity = self._handlers.gateway.find_identity(caller)
         return _ENCODE({types.SERVER_INFO_META_KEY: identity}) if identity else self._server_info
 
-    async def _list_tools(self, origin: Origin) -> Mapping[str, Buffer | Segments]:
+    async def _list_tools(self, sender: Sender) -> Mapping[str, Buffer | Segments]:
         """Return the members of a list of tools, in the order in which the SDK writes them."""
-        handlers, caller = self._handlers, origin.caller
+        handlers, caller = self._handlers, sender.caller
         async with handlers.admission.acquire(caller.namespace):
             listed = await handlers.list_tools(caller)
-        if not origin.is_modern:
+        if not sender.caller.is_stateless:
             return {"tools": listed.tools}
         return {
             "_meta": self._stamp(caller),
@@ -255,53 +250,53 @@ class DirectPath:
             "ttlMs": _ENCODE(listed.ttl_ms),
         }
 
-    async def _complete(self, reply: Reply, call: DirectRequest, origin: Origin) -> Mapping[str, Buffer | Segments]:
+    async def _complete(self, reply: Reply, call: DirectRequest, sender: Sender) -> Mapping[str, Buffer | Segments]:
         """Return the members of a result, with those that the SDK writes for the client's protocol version."""
         payload = payload_of(reply)
         own = sdk_part(_EMPTY_RESULT, reply) if "_meta" in reply or "resultType" in reply else _EMPTY_RESULT
         if own.get("_meta") or "resultType" in own:
-            written = await self._serialize(own, call, origin)
+            written = await self._serialize(own, call, sender)
             return {**{key: _ENCODE(value) for key, value in written.items()}, **payload}
         # In the order in which the SDK writes them, so that no client can see the difference.
-        if origin.is_modern:
-            return {"_meta": self._stamp(origin.caller), "content": b"[]", "resultType": b'"complete"', **payload}
+        if sender.caller.is_stateless:
+            return {"_meta": self._stamp(sender.caller), "content": b"[]", "resultType": b'"complete"', **payload}
         return {"content": b"[]", **payload}
 
-    async def _serialize(self, own: Mapping[str, Any], call: DirectRequest, origin: Origin) -> Mapping[str, Any]:
+    async def _serialize(self, own: Mapping[str, Any], call: DirectRequest, sender: Sender) -> Mapping[str, Any]:
         """Return the SDK's part of a result as the SDK writes it, with an encrypted `requestState`."""
         complete = {"resultType": "complete", **own, "_meta": own.get("_meta", {})}
         try:
-            result = serialize_server_result(TOOL_CALL, origin.protocol_version, complete)
+            result = serialize_server_result(TOOL_CALL, sender.protocol_version, complete)
         except ValidationError:
-            _logger.exception("The result of a tool call is not valid in protocol version %s", origin.protocol_version)
+            _logger.exception("The result of a tool call is not valid in protocol version %s", sender.protocol_version)
             raise MCPError(types.INTERNAL_ERROR, "Handler returned an invalid result") from None
-        if origin.is_modern:
-            identity = self._handlers.gateway.find_identity(origin.caller)
+        if sender.caller.is_stateless:
+            identity = self._handlers.gateway.find_identity(sender.caller)
             result["_meta"][types.SERVER_INFO_META_KEY] = identity or self._server.server_info_stamp
 
         async def call_next(_context: object) -> HandlerResult:
             return result
 
         context = ServerRequestContext[Any, Any](
-            session=origin.server_session,
+            session=sender.server_session,
             lifespan_context=None,
-            protocol_version=origin.protocol_version,
+            protocol_version=sender.protocol_version,
             method=TOOL_CALL,
             params={"name": call.name, "arguments": {}},  # as on the SDK's path, the state names no arguments
-            request=origin.request and Request(origin.request.scope),
+            request=sender.request and Request(sender.request.scope),
         )
         sealed = await self._boundary(context, call_next)
         assert isinstance(sealed, dict)  # noqa: S101  # the boundary returns the type that it gets
         return sealed
 
-    def _error_data(self, error: Exception, method: str, origin: Origin) -> types.ErrorData:
+    def _error_data(self, error: Exception, method: str, sender: Sender) -> types.ErrorData:
         """Return the error of a method as the SDK writes it."""
         if isinstance(error, MirrorError):
-            error = self._handlers.json_rpc_error(error, origin.caller.namespace, method)
+            error = self._handlers.json_rpc_error(error, sender.caller.namespace, method)
         if data := handler_exception_to_error_data(error):
             return data
         _logger.error("handler for %r raised", method, exc_info=error)
-        if origin.is_modern:
+        if sender.caller.is_stateless:
             return types.ErrorData(code=types.INTERNAL_ERROR, message="Internal server error")
         return types.ErrorData(code=0, message=str(error))
 

@@ -354,7 +354,7 @@ class Handlers:
                 # Unknown resources, and those without subscriptions, are never updated: they are not errors.
                 with contextlib.suppress(MirrorError):
                     await self.subscriptions.subscribe(channel, uri, (stream, uri), stream.resource_updated)
-            await stream.serve(context)
+            await stream.run(context)
         finally:
             self.announcements.close(stream)
             for uri in uris:

@@ -148,7 +148,7 @@ class PayloadMiddleware:
         if isinstance(body, JSONResponse):
             await self._reject(body, scope, receive, send)
         elif isinstance(body, SpooledFrame) or (
-            body is not None and not await self._direct_http.serve(body, request, send)
+            body is not None and not await self._direct_http.answer(body, request, send)
         ):
             await self._serve_with_sdk(body, request, receive, send)
 

@@ -27,7 +27,7 @@ from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageS
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
 from mcp_mirror.server.cancel_scopes import CANCELLED, CancelScopes
 from mcp_mirror.server.client_channel import SdkStream
-from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Origin, write_response
+from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.types import Buffer, Segments
@@ -172,11 +172,11 @@ class _DirectRequests:
         opened = self._direct_path.open_request(frame)
         if opened is None or self._connection.is_open(opened.id):
             return False
-        if (origin := self._direct_path.find_origin(opened, STDIO, LOCAL)) is None:
+        if (sender := self._direct_path.find_sender(opened, STDIO, LOCAL)) is None:
             return False
         scope = self.scopes.open(opened.id)
         self._connection.add_request(opened.id, opened.method)
-        self._tasks[asyncio.get_running_loop().create_task(self._run(opened, origin, scope))] = scope
+        self._tasks[asyncio.get_running_loop().create_task(self._run(opened, sender, scope))] = scope
         return True
 
     async def end(self) -> None:
@@ -190,14 +190,14 @@ class _DirectRequests:
             if self._tasks:
                 await asyncio.wait(tuple(self._tasks))
 
-    async def _run(self, opened: DirectRequest, origin: Origin, scope: anyio.CancelScope) -> None:
+    async def _run(self, opened: DirectRequest, sender: Sender, scope: anyio.CancelScope) -> None:
         """Answer a request; the client gets no response to one that it cancelled."""
-        stream = SdkStream(origin.server_session, None)
+        stream = SdkStream(sender.server_session, None)
         outcome: Segments | types.ErrorData | None = None
         try:
             try:
                 with scope:
-                    outcome = await self._direct_path.answer(opened, origin, stream)
+                    outcome = await self._direct_path.answer(opened, sender, stream)
                     stream.is_closed = True
                     if not scope.cancel_called:
                         await self._send(opened.id, outcome)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 TOOL_ERROR: Final = "tool_error"
 """The class of errors in results, by the conventions for MCP."""
 
-Response = RawResponse | InputRequired
-SendRequest = Callable[[UpstreamRequest], Awaitable[Response]]
+UpstreamResponse = RawResponse | InputRequired
+SendRequest = Callable[[UpstreamRequest], Awaitable[UpstreamResponse]]
 """Sends a request to the upstream."""
-RequestObserver = Callable[[Call, CatalogEntry, UpstreamRequest, SendRequest], Awaitable[Response]]
+RequestObserver = Callable[[Call, CatalogEntry, UpstreamRequest, SendRequest], Awaitable[UpstreamResponse]]
 """Sends the request of a call to an upstream, which it may measure or change."""
 
 
@@ -63,7 +63,9 @@ class RequestMetrics:
 
     metrics: "Metrics"
 
-    async def __call__(self, _call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest) -> Response:
+    async def __call__(
+        self, _call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest
+    ) -> UpstreamResponse:
         """Send a request and measure it."""
         began = time.perf_counter()
 
@@ -73,7 +75,7 @@ class RequestMetrics:
         return await _report_error(send(request), record)
 
 
-async def _report_error(response: Awaitable[Response], report: Callable[[str], None]) -> Response:
+async def _report_error(response: Awaitable[UpstreamResponse], report: Callable[[str], None]) -> UpstreamResponse:
     """Await a response, and report the class of its error, also if waiting fails or is cancelled."""
     error = CANCELLED
     try:
@@ -98,7 +100,7 @@ def classify_end(call: Call, end: CallEnd) -> str:
     return TOOL_ERROR if end.reply.get("isError", b"false") != b"false" else ""
 
 
-def classify_response(response: Response) -> str:
+def classify_response(response: UpstreamResponse) -> str:
     """Return the class of the error in an upstream's response; empty for none, and for one in a spool file."""
     return TOOL_ERROR if isinstance(response, Mapping) and response.get("isError") == b"true" else ""
 
@@ -158,7 +160,9 @@ class RequestTracing:
     end_span: Callable[..., None]
     following: RequestObserver | None = field(default=None)
 
-    async def __call__(self, call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest) -> Response:
+    async def __call__(
+        self, call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest
+    ) -> UpstreamResponse:
         """Send a request and record its span."""
         span = self.tracing.start_client_span(entry.tool, call.trace.span)
         span.set_attribute("mcp_mirror.upstream", entry.upstream)

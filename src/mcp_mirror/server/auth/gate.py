@@ -40,7 +40,7 @@ _SCHEMES: Final[Mapping[str, str]] = {"bearer": "Bearer", "dpop": "DPoP"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
+class _Rejection:
     """A reason for which the gate rejects a request."""
 
     status: int
@@ -51,26 +51,26 @@ class _Refusal:
     """The outcome in the audit log."""
 
 
-_MISPLACED_TOKEN: Final = _Refusal(
+_MISPLACED_TOKEN: Final = _Rejection(
     400, "invalid_request", "Send exactly one token, in the Authorization header.", "misplaced token"
 )
-_MISSING_TOKEN: Final = _Refusal(401, None, "A token is required, in the Authorization header.", "no good token")
-_INVALID_TOKEN: Final = _Refusal(
+_MISSING_TOKEN: Final = _Rejection(401, None, "A token is required, in the Authorization header.", "no good token")
+_INVALID_TOKEN: Final = _Rejection(
     401, "invalid_token", "The token is unknown, has expired, or is not for this server.", "no good token"
 )
-_BOUND_TOKEN: Final = _Refusal(
+_BOUND_TOKEN: Final = _Rejection(
     401, "invalid_token", "The token is bound to a key. Send it as DPoP, with a proof of that key.", "no good token"
 )
-_BEARER_TOKEN: Final = _Refusal(
+_BEARER_TOKEN: Final = _Rejection(
     401, "invalid_token", "The token is not bound to a key. Send it as Bearer.", "no good token"
 )
-_INVALID_PROOF: Final = _Refusal(
+_INVALID_PROOF: Final = _Rejection(
     401,
     "invalid_dpop_proof",
     "Send a new proof with each request, signed with the token's key, for this method, URL, token and time.",
     "no good proof",
 )
-_INSUFFICIENT_SCOPE: Final = _Refusal(
+_INSUFFICIENT_SCOPE: Final = _Rejection(
     403, "insufficient_scope", "The token does not have the scope that is required.", "insufficient scope"
 )
 
@@ -149,7 +149,7 @@ class Gate:
             return principal
         return self._reject(refusal, "DPoP" if principal.key else "Bearer", principal.namespace)
 
-    def _check_principal(self, principal: Principal, request: Request, scheme: str, token: str) -> _Refusal | None:
+    def _check_principal(self, principal: Principal, request: Request, scheme: str, token: str) -> _Rejection | None:
         """Check the scheme, the proof and the scopes of a request with a valid token; return why it is rejected."""
         if (principal.key is not None) != (scheme == "DPoP"):
             return _BOUND_TOKEN if principal.key else _BEARER_TOKEN
@@ -160,7 +160,7 @@ class Gate:
             return _INSUFFICIENT_SCOPE
         return None
 
-    def _reject(self, refusal: _Refusal, scheme: str | None, namespace: str = "") -> JSONResponse:
+    def _reject(self, refusal: _Rejection, scheme: str | None, namespace: str = "") -> JSONResponse:
         """Return a response with a challenge for each scheme (RFC 6750, section 3; RFC 9449, section 7.1)."""
         self._audit.write(AuditRecord("refusal", namespace, "", refusal.outcome))
         _logger.info("Rejected a request: %s", refusal.outcome)
@@ -175,7 +175,7 @@ class Gate:
         has_bound_tokens = any(one.require_dpop for one in policy.issuers)
         return [*(["Bearer"] if has_bearer_tokens else []), *(["DPoP"] if has_bound_tokens else [])]
 
-    def _build_challenge(self, scheme: str, refusal: _Refusal) -> str:
+    def _build_challenge(self, scheme: str, refusal: _Rejection) -> str:
         parameters = {
             "error": refusal.error or "",  # RFC 6750, section 3.1: not for requests without a token
             "error_description": refusal.description if refusal.error else "",

@@ -45,7 +45,7 @@ class KeysUnavailableError(MirrorError):
     """An issuer's keys are not available, so its tokens cannot be verified."""
 
 
-class Keys:
+class KeySet:
     """The public keys of one issuer, with a cache."""
 
     def __init__(self, source: str, clock: Callable[[], float], *, allow_private: bool = False) -> None:
@@ -156,7 +156,9 @@ class Issuers:
     """The configured issuers, whose tokens the gateway accepts."""
 
     def __init__(self, policies: Iterable[IssuerPolicy], clock: Callable[[], float]) -> None:
-        self._issuers = {one.issuer: (one, Keys(one.jwks, clock, allow_private=one.allow_private)) for one in policies}
+        self._issuers = {
+            one.issuer: (one, KeySet(one.jwks, clock, allow_private=one.allow_private)) for one in policies
+        }
 
     async def find_principal(self, token: str) -> Principal | None:
         """Return the principal of a token; None if the token is not valid.
