@@ -85,6 +85,19 @@ async def test_a_closed_source_keeps_no_memory_for_messages(tmp_path: Path) -> N
             os.close(writing)
 
 
+async def test_a_closed_source_does_not_wait_for_another_pipe_with_its_number(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with Spool(WirePolicy(), tmp_path) as spool:
+        source = LineSource(reading, spool.collector())
+        source.close()
+        other = os.pipe()
+        assert reading in other
+        with anyio.fail_after(1), pytest.raises(anyio.EndOfStream):
+            await source.receive()
+    for descriptor in (*other, writing):
+        os.close(descriptor)
+
+
 async def test_messages_after_one_that_was_not_taken_keep_their_order(pipe: Pipe) -> None:
     with anyio.fail_after(BOUND):
         async with anyio.create_task_group() as tasks:
@@ -267,4 +280,43 @@ async def test_a_line_that_may_wait_is_not_written_into_a_long_one(ends: tuple[i
             tasks.cancel_scope.cancel()
     assert sorted(received.splitlines()) == lines[: 1 + sum(written)]
     sink.close()
+    os.close(reading)
+
+
+async def test_a_closed_sink_writes_to_no_other_file_with_its_number(ends: tuple[int, int], tmp_path: Path) -> None:
+    reading, writing = ends
+    sink = LineSink(writing)
+    await sink.send((b"first",))
+    sink.close()
+    other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+    assert other == writing
+    for may_wait in (False, True):
+        with pytest.raises(OSError, match="closed"):
+            sink.send_at_once((b"late",), may_wait=may_wait)
+    with anyio.fail_after(BOUND), pytest.raises(OSError, match="closed"):
+        await sink.send((b"late",))
+    await anyio.lowlevel.checkpoint()
+    assert (tmp_path / "other").read_bytes() == b""
+    assert os.read(reading, 100) == b"first\n"
+    assert os.read(reading, 100) == b""
+    os.close(other)
+    os.close(reading)
+
+
+async def test_a_long_line_is_written_to_no_other_file_after_close(ends: tuple[int, int], tmp_path: Path) -> None:
+    reading, writing = ends
+    sink = LineSink(writing)
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(sink.run)
+            tasks.start_soon(sink.send, (b"x" * 5_000_000,))
+            received = await anyio.to_thread.run_sync(os.read, reading, 1)  # the thread writes
+            tasks.cancel_scope.cancel()
+        sink.close()
+        other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+        while data := await anyio.to_thread.run_sync(os.read, reading, 1 << 20):
+            received += data
+    assert received == b"x" * len(received)  # its beginning
+    assert (tmp_path / "other").read_bytes() == b""
+    os.close(other)
     os.close(reading)

@@ -6,11 +6,13 @@ because half a line would break the connection. The descriptors stay blocking, s
 """
 
 import asyncio
+import errno
 import os
 import select
 import socket
 import stat
 import sys
+import threading
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -95,7 +97,8 @@ class LineSource:
         return self._collector.is_dropping
 
     def close(self) -> None:
-        """Discard all unfinished and unread messages and close the descriptor."""
+        """Discard all unfinished and unread messages and close the descriptor: `receive` raises `anyio.EndOfStream`."""
+        self._ended = True
         self._unwatch()
         self._collector.close()
         os.close(self._descriptor)
@@ -196,6 +199,12 @@ class LineSink:
         self._descriptor = descriptor
         self._queue: MemoryObjectSendStream[tuple[Segments, anyio.Event]] | None = None
         self._writing = False
+        """The thread has a line to write."""
+        self._closing = threading.Lock()
+        """Held while the event loop and the thread agree on who closes the descriptor."""
+        self._is_in_use = False
+        """The thread uses the descriptor, also after `run` is cancelled."""
+        self._closed = threading.Event()
         self._failure: OSError | None = None
         self._poll: select.poll | None = None
         """Tells whether the descriptor is writable; made at the first use, because Windows has none."""
@@ -228,7 +237,7 @@ class LineSink:
         """Write one line with its newline. The line is written whole even if the caller is cancelled.
 
         Raises:
-            OSError: The other end is closed.
+            OSError: The other end or the sink is closed.
         """
         if self.send_at_once(segments):
             return
@@ -248,7 +257,7 @@ class LineSink:
                 meantime are written with it: each write wakes the reader.
 
         Raises:
-            OSError: The other end is closed.
+            OSError: The other end or the sink is closed.
         """
         size = sum(map(len, segments)) + 1
         if not self._held or self._held_size + size > _SHORT:
@@ -282,9 +291,17 @@ class LineSink:
             self.on_failure()
 
     def close(self) -> None:
-        """Close the descriptor, so that the other end reads the end of the stream."""
+        """Close the descriptor, so that the other end reads the end of the stream.
+
+        If the thread is writing a line, it closes the descriptor: another file could get the number, and the rest of
+        the line.
+        """
         self._write_held()
-        os.close(self._descriptor)
+        self._failure = self._failure or BrokenPipeError(errno.EPIPE, "The sink is closed")
+        with self._closing:
+            self._closed.set()
+            if not self._is_in_use:
+                os.close(self._descriptor)
 
     def _has_room(self, size: int) -> bool:
         """Whether a line of this size can be written without blocking."""
@@ -300,8 +317,21 @@ class LineSink:
         return size <= min(self._capacity, _WRITTEN_AT_ONCE) and not _count_unread(self._descriptor)
 
     def _write(self, segments: Segments) -> None:
-        for piece in line_of(segments):
-            self._write_all(piece)
+        """Write a line in the thread, up to the end of a piece if the sink is closed."""
+        with self._closing:
+            if self._closed.is_set():
+                return
+            self._is_in_use = True
+        try:
+            for piece in line_of(segments):
+                if self._closed.is_set():
+                    break
+                self._write_all(piece)
+        finally:
+            with self._closing:
+                self._is_in_use = False
+                if self._closed.is_set():
+                    os.close(self._descriptor)
 
     def _write_all(self, data: bytes) -> None:
         view = memoryview(data)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import IO, Final, Protocol
 
 import anyio
 import anyio.to_thread
@@ -81,7 +81,7 @@ class StdioTransport:
         incoming = _StdioReader(self.name, source, bypass, self.output)
         async with anyio.create_task_group() as tasks:
             try:
-                tasks.start_soon(self._keep_output, process, is_read)
+                tasks.start_soon(self._keep_output, process.stderr, is_read)
                 tasks.start_soon(child.reap)
                 await tasks.start(sink.run)
                 yield incoming, _StdioWriter(sink, bypass)
@@ -152,19 +152,20 @@ class StdioTransport:
     def _shortage_error(self, shortage: str) -> UpstreamError:
         return UpstreamError(f"Its command {self.endpoint.command!r} cannot start now: {shortage}.")
 
-    async def _keep_output(self, process: "_Process", is_read: anyio.Event) -> None:
-        assert process.stderr is not None  # noqa: S101  # opened with a pipe
+    async def _keep_output(self, stderr: ByteReceiveStream | None, is_read: anyio.Event) -> None:
+        assert stderr is not None  # noqa: S101  # opened with a pipe
         unpaced = 0
         try:
-            while True:
-                data = await process.stderr.receive()
-                self.output.add(data)
-                if self.endpoint.is_wrapped:
-                    await write_to_stderr(data)
-                unpaced += len(data)
-                if unpaced >= _STDERR_SLICE:
-                    await anyio.sleep(unpaced / _STDERR_RATE)
-                    unpaced = 0
+            async with stderr:
+                while True:
+                    data = await stderr.receive()
+                    self.output.add(data)
+                    if self.endpoint.is_wrapped:
+                        await write_to_stderr(data)
+                    unpaced += len(data)
+                    if unpaced >= _STDERR_SLICE:
+                        await anyio.sleep(unpaced / _STDERR_RATE)
+                        unpaced = 0
         except (anyio.EndOfStream, *_PIPE_GONE):
             pass
         finally:
@@ -280,7 +281,7 @@ class _EarlyProcess:
         assert process.stderr is not None  # noqa: S101  # opened with a pipe
         self._process = process
         self.pid: Final = process.pid
-        self.stderr: ByteReceiveStream | None = _PipeReader(process.stderr.fileno())
+        self.stderr: ByteReceiveStream | None = _PipeReader(process.stderr)
 
     async def wait(self) -> int:
         try:
@@ -297,25 +298,24 @@ class _EarlyProcess:
         self._process.kill()
 
     async def aclose(self) -> None:
-        assert self._process.stderr is not None  # noqa: S101  # opened with a pipe
-        self._process.stderr.close()
+        """Nothing to release: the task that reads standard error closes it."""
 
 
 class _PipeReader(ByteReceiveStream):
-    """The reading end of a pipe."""
+    """The reading end of a pipe. Only the task that reads may close it: the event loop watches the descriptor."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
 
     async def receive(self, max_bytes: int = _STDERR_SLICE) -> bytes:
-        await anyio.wait_readable(self._descriptor)
-        data = os.read(self._descriptor, max_bytes)
+        await anyio.wait_readable(self._pipe)
+        data = os.read(self._pipe.fileno(), max_bytes)
         if not data:
             raise anyio.EndOfStream
         return data
 
     async def aclose(self) -> None:
-        """Nothing to release: the process closes its streams."""
+        self._pipe.close()
 
 
 class _Child:
