@@ -1,10 +1,10 @@
 """The table of commands: complete help without imports, and a gateway that imports only its own parts."""
 
 import hashlib
-import inspect
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -34,8 +34,8 @@ def modules_after(program: str, *arguments: str) -> set[str]:
     return set(json.loads(ran.stdout.splitlines()[-1]))
 
 
-def test_help_lists_every_command_with_its_line() -> None:
-    ran = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
+def test_help_lists_every_command_on_a_line_of_80_columns() -> None:
+    ran = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"})
     listed = [line.strip("│ ").split(None, 1) for line in ran.stdout.splitlines()]
     for name, (_, line) in COMMANDS.items():
         assert [name, line] in listed
@@ -48,8 +48,16 @@ def test_help_imports_no_command() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_line_of_a_command_begins_its_own_help(name: str) -> None:
-    own = inspect.cleandoc(load_command(name).help or "").split("\n\n")[0].replace("\n", " ")
+    own, *_ = (load_command(name).help or "").split("\n\n")
     assert own == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("words", [["wrap"], ["install"], ["values", "list"]])
+def test_a_paragraph_of_help_is_as_wide_as_the_terminal(words: list[str]) -> None:
+    ran = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "1000"})
+    text = ran.stdout.partition("Usage:")[2].partition("╭")[0]
+    lines = [line.strip() for line in text.splitlines()[1:]]
+    assert all(not before or not after for before, after in pairwise(lines))
 
 
 def test_serve_imports_only_the_gateway(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def call(
     arg: Annotated[
         list[str] | None,
         typer.Option(
-            help="An argument, KEY=VALUE. The tool's schema decides how VALUE is read: as text or as JSON. Repeatable.",
-            metavar="K=V",
+            help="An argument. The tool's schema decides how VALUE is read: as text or as JSON. Repeatable.",
+            metavar="KEY=VALUE",
         ),
     ] = None,
     config: ConfigOption = None,

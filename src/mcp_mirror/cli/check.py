@@ -27,7 +27,7 @@ from mcp_mirror.upstreams.upstream import Upstream
 
 
 def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
-    """Connect to every upstream and list tools, twins, costs and problems.
+    """Connect to every upstream; print tools, costs and problems.
 
     The exit code is 0 without problems, 1 with problems, 2 if the configuration cannot be read.
 

@@ -8,7 +8,7 @@ from mcp_mirror.config import config_json_schema
 from mcp_mirror.config.reference import example_file, reference_page
 
 config_app: typer.Typer = typer.Typer(
-    no_args_is_help=True, help="Print the schema, the reference or an example of the configuration."
+    no_args_is_help=True, help="Print a schema, a reference or an example of the configuration."
 )
 
 

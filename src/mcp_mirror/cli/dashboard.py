@@ -42,11 +42,10 @@ def dashboard(
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Open a page in the browser with calls, stored values, their lineage and savings.
+    """Open a page with calls, stored values, lineage and savings.
 
     Only this machine can reach the page, with the link that the command prints. It works beside running gateways, and
-    ends with Ctrl-C.
-    Without a configuration it shows the values of wrapped servers.
+    ends with Ctrl-C. Without a configuration it shows the values of wrapped servers.
 
     Example: mcp-mirror dashboard
 

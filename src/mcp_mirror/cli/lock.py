@@ -30,7 +30,7 @@ def lock(
     ] = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Compare the tools of all upstreams with the lock file, and update the file.
+    """Compare all tools with the lock file, and update the file.
 
     The exit code is 1 if an upstream cannot be listed; its entries in the lock file stay as they are. `lock.file` in
     the configuration names the file.

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -30,50 +31,26 @@ def import_lazily(module: str) -> Any:
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("mcp_mirror.cli.serve:serve", "Serve one client on standard input and output, or many over HTTP."),
-    "wrap": (
-        "mcp_mirror.cli.wrap:wrap",
-        "Serve one MCP server in its place: same names, but large results stay out of the model's context.",
-    ),
-    "memory": (
-        "mcp_mirror.cli.wrap:memory",
-        "Serve only the memory tools: they read, search and change the values that wrapped servers store.",
-    ),
-    "demo": (
-        "mcp_mirror.demo.show:show",
-        "Show a small, a large and a passed-on result, with the texts that a model reads; needs no server of yours.",
-    ),
-    "check": ("mcp_mirror.cli.check:check", "Connect to every upstream and list tools, twins, costs and problems."),
+    "wrap": ("mcp_mirror.cli.wrap:wrap", "Serve one MCP server in its place, and store its large results."),
+    "memory": ("mcp_mirror.cli.wrap:memory", "Serve only the memory tools, beside wrapped servers."),
+    "demo": ("mcp_mirror.demo.show:show", "Show what a model reads of three calls; needs no server of yours."),
+    "check": ("mcp_mirror.cli.check:check", "Connect to every upstream; print tools, costs and problems."),
     "call": ("mcp_mirror.cli.call:call", "Call one tool and print the result that a model would read."),
     "install": ("mcp_mirror.cli.install.commands:install", "Put mcp-mirror between a client and its MCP servers."),
     "uninstall": ("mcp_mirror.cli.install.commands:uninstall", "Restore the servers that `install` wrapped or moved."),
-    "status": (
-        "mcp_mirror.cli.install.status:status",
-        "List the clients on this machine, the servers that are wrapped, and changes since the installation.",
-    ),
-    "doctor": (
-        "mcp_mirror.cli.install.doctor:doctor",
-        "Start each wrapped server as its client does, through mcp-mirror, and report what is wrong.",
-    ),
+    "status": ("mcp_mirror.cli.install.status:status", "List the clients on this machine and their wrapped servers."),
+    "doctor": ("mcp_mirror.cli.install.doctor:doctor", "Start each wrapped server and report what is wrong."),
     "login": ("mcp_mirror.cli.login:login", "Sign in to an upstream that requires OAuth, with a browser."),
     "token": ("mcp_mirror.cli.token:token", "Create a bearer token for a principal and print it with its hash."),
-    "lock": ("mcp_mirror.cli.lock:lock", "Compare the tools of all upstreams with the lock file, and update the file."),
+    "lock": ("mcp_mirror.cli.lock:lock", "Compare all tools with the lock file, and update the file."),
     "flows": ("mcp_mirror.cli.flows:print_flows", "Print which data flows the configuration allows; start no server."),
     "stats": ("mcp_mirror.cli.stats:stats", "Print stored values and tokens sent and kept out, by namespace."),
-    "dashboard": (
-        "mcp_mirror.cli.dashboard:dashboard",
-        "Open a page in the browser with calls, stored values, their lineage and savings.",
-    ),
-    "usage": (
-        "mcp_mirror.cli.usage:usage",
-        "Print calls, errors, refusals, bytes and tokens by principal, tool, upstream or day, from the event log.",
-    ),
+    "dashboard": ("mcp_mirror.cli.dashboard:dashboard", "Open a page with calls, stored values, lineage and savings."),
+    "usage": ("mcp_mirror.cli.usage:usage", "Print calls and tokens by principal, tool, upstream or day."),
     "values": ("mcp_mirror.cli.values:values_app", "List, show, export, trace and clear stored values."),
     "tokens": ("mcp_mirror.cli.tokens:count_files", "Print how many tokens texts cost a model."),
     "eval": ("mcp_mirror.evals.command:evaluate", "Run a model on cases, check its calls, and print a table."),
-    "config": (
-        "mcp_mirror.cli.config:config_app",
-        "Print the schema, the reference or an example of the configuration.",
-    ),
+    "config": ("mcp_mirror.cli.config:config_app", "Print a schema, a reference or an example of the configuration."),
     "version": ("mcp_mirror.cli.main:print_version", "Print the version."),
 }
 """Each command's `module:name` and the line that `mcp-mirror --help` prints for it, the first of the command's help."""
@@ -130,11 +107,20 @@ def load_command(name: str) -> Any:
     module, _, attribute = COMMANDS[name][0].partition(":")
     found = getattr(import_lazily(module), attribute)
     if isinstance(found, typer.Typer):
-        return get_group(found)
+        group = get_group(found)
+        for command in group.commands.values():
+            _join_lines(command)
+        return group
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     # The options of the wrapped server's own command are not options of `wrap`, even without `--`.
     single.command(name, context_settings={"allow_interspersed_args": name != "wrap"})(found)
-    return get_command(single)
+    return _join_lines(get_command(single))
+
+
+def _join_lines(command: Any) -> Any:
+    """Join the lines of each paragraph of a command's help: typer would keep the line breaks of the docstring."""
+    command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", cleandoc(command.help or ""))
+    return command
 
 
 app: Final = typer.Typer(

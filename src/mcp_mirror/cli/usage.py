@@ -69,9 +69,10 @@ def usage(
     config: ConfigOption = None,
     store: StoreOption = None,
 ) -> None:
-    """Print calls, errors, refusals, bytes and tokens by principal, tool, upstream or day, from the event log.
+    """Print calls and tokens by principal, tool, upstream or day.
 
-    A running gateway adds its calls every two seconds. Whole hours are counted.
+    The numbers, also of errors, refusals and bytes, are from the event log. A running gateway adds its calls every two
+    seconds. Whole hours are counted.
 
     Example: mcp-mirror usage --by principal --since 7d
     """

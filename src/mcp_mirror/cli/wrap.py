@@ -61,9 +61,10 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
     store: StoreOption = None,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Serve one MCP server in its place: same names, but large results stay out of the model's context.
+    """Serve one MCP server in its place, and store its large results.
 
-    Write it before the server's command in the client's configuration. The server gets the environment and the working
+    The server and its tools keep their names, and large results stay out of the model's context. Write the command
+    before the server's own command in the client's configuration. The server gets the environment and the working
     directory that the client gives. All wrapped servers of a user share one memory: a path from one can be an argument
     of another. `${VAR}` in --url and --header is a variable of the environment.
 
@@ -84,9 +85,9 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
 
 
 def memory(store: StoreOption = None, verbose: VerboseOption = 0) -> None:
-    """Serve only the memory tools: they read, search and change the values that wrapped servers store.
+    """Serve only the memory tools, beside wrapped servers.
 
-    Add it to the client beside the wrapped servers.
+    They read, search and change the values that wrapped servers store. Add them to the client as one more server.
 
     Example: mcp-mirror memory
     """

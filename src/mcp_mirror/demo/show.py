@@ -40,7 +40,9 @@ class _Tokens:
 
 
 def show() -> None:
-    """Show a small, a large and a passed-on result, with the texts that a model reads; needs no server of yours.
+    """Show what a model reads of three calls; needs no server of yours.
+
+    The results are a small one, a large one, and one that is passed on to another tool.
 
     Example: mcp-mirror demo
     """

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from difflib import unified_diff
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -22,14 +22,7 @@ from mcp_mirror.cli.install.targets import Target, find_named, find_targets, lis
 from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
 from mcp_mirror.errors import ConfigError, MirrorError
 
-_ClientArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[CLIENT|FILE]",
-        help="A client's name, such as claude-code, or the path of a client's file. Default: ask.",
-        show_default=False,
-    ),
-]
+_CLIENT: Final = "A client's name, such as claude-code, or the path of a client's file."
 _DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the changes, including secrets near them, and write nothing.")
 ]
@@ -37,7 +30,9 @@ _AllOption = Annotated[bool, typer.Option("--all", help="Every client that is fo
 
 
 def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the parameters
-    client: _ClientArgument = None,
+    client: Annotated[
+        str | None, typer.Argument(metavar="[CLIENT|FILE]", help=f"{_CLIENT} Default: ask.", show_default=False)
+    ] = None,
     merge: Annotated[
         bool,
         typer.Option("--merge/--in-place", help="Move the servers into one gateway, or wrap each server in its place."),
@@ -236,7 +231,11 @@ def _print_diff(plan: InPlacePlan) -> None:
         print(line, end="" if line.endswith("\n") else "\n")
 
 
-def uninstall(client: _ClientArgument = None, every: _AllOption = False, dry_run: _DryRunOption = False) -> None:
+def uninstall(
+    client: Annotated[str | None, typer.Argument(metavar="[CLIENT|FILE]", help=_CLIENT, show_default=False)] = None,
+    every: _AllOption = False,
+    dry_run: _DryRunOption = False,
+) -> None:
     """Restore the servers that `install` wrapped or moved.
 
     A file that did not change since gets its original bytes. Otherwise only the wrapped servers change back. Stored
