@@ -510,6 +510,25 @@ def test_an_older_backup_that_the_file_does_not_explain_is_kept(write: Write) ->
     assert parse(file) == {"mcpServers": {"files": {"command": "x"}}}
 
 
+def test_no_older_backup_is_overwritten(write: Write) -> None:
+    file = write(".cursor/mcp.json", "")
+    for number in range(3):
+        file.write_text(f'{{"mcpServers": {{"files": {{"command": "{number}"}}}}}}')
+        assert run("install", "cursor").exit_code == 0
+    backups = [file.with_name(f"{file.name}{BACKUP_SUFFIX}{end}") for end in (".old", ".old1", "")]
+    assert [parse(backup)["mcpServers"]["files"]["command"] for backup in backups] == ["0", "1", "2"]
+
+
+def test_names_of_servers_cannot_control_the_terminal(write: Write) -> None:
+    name = "a\x1b[31m\nb"
+    write(".cursor/mcp.json", json.dumps({"mcpServers": {name: {"command": "x"}, "off" + name: {"disabled": True}}}))
+    for command in ("status", "install", "status", "uninstall"):
+        ran = run(command, "cursor")
+        assert ran.exit_code == 0, ran.output
+        assert "a\\u001b[31m\\u000ab" in ran.output
+        assert "\x1b" not in ran.output
+
+
 def test_an_installation_without_changes_writes_nothing(write: Write) -> None:
     file = write(".cursor/mcp.json", '{"mcpServers": {"off": {"command": "x", "disabled": true}}}')
     assert run("install", "cursor").exit_code == 0

@@ -133,6 +133,17 @@ async def test_a_namespace_of_a_program_may_look_like_json(tmp_path: Path, run: 
     assert ended.out.startswith('No values are stored for ["token", "bob"].')
 
 
+@pytest.mark.parametrize("command", [["values", "list"], ["values", "clear", "--yes"], ["stats"], ["usage"]])
+async def test_a_folder_of_other_files_is_not_made_a_store(command: list[str], tmp_path: Path, run: Run) -> None:
+    (tmp_path / "letter.txt").write_text("mine")
+    tmp_path.chmod(0o755)
+    ended = await run(*command, "--store", str(tmp_path))
+    assert (ended.code, ended.out) == (2, "")
+    assert f"{tmp_path} has other files and no stored values. Name the folder of a store." in ended.err
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
 async def test_values_of_a_memory_store_are_an_error_with_the_reason(configured: Configured, run: Run) -> None:
     ended = await run("values", "list", "--config", str(configured({}, store={"kind": "memory"})))
     assert (ended.code, ended.out) == (2, "")

@@ -16,7 +16,8 @@ import typer
 import uvicorn
 
 from mcp_mirror.cli.options import ConfigOption, StoreOption, VerboseOption
-from mcp_mirror.cli.run import load_store_config, print_note, run_until_signal
+from mcp_mirror.cli.run import print_note, run_until_signal
+from mcp_mirror.cli.store import load_store_config
 from mcp_mirror.dashboard.api import DashboardApi
 from mcp_mirror.dashboard.services import DashboardServices
 from mcp_mirror.observability.audit import Audit

@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -17,7 +16,7 @@ from typing import Any, Final, NoReturn
 import anyio
 import typer
 
-from mcp_mirror.config import find_config, list_configs, load_config
+from mcp_mirror.config import find_config, load_config
 from mcp_mirror.errors import MirrorError, summarize_traceback, unwrap_error_group
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.settings.policies import Config
@@ -60,24 +59,6 @@ def load_quietly(path: Path | None, verbosity: int = 0) -> Config:
     loaded = load_file(find_file(path))
     configure_logging(verbosity, loaded)
     return loaded
-
-
-def load_store_config(path: Path | None, store: Path | None, verbosity: int = 0) -> Config:
-    """Return the configuration of a command that reads stored values; exit if it is unusable.
-
-    Args:
-        path: The configuration file of an option.
-        store: The folder of stored values; it replaces the configuration.
-        verbosity: The verbosity of the log.
-    """
-    if store is not None:
-        configure_logging(verbosity)
-        return Config(store=replace(Config().store, kind="disk", path=str(store.expanduser().absolute())))
-    if path is None and not list_configs(os.environ):
-        configure_logging(verbosity)
-        print_note("mcp-mirror: no configuration was found; reading the values of wrapped servers.")
-        return Config()
-    return load_quietly(path, verbosity)
 
 
 def mute_upstream_warnings() -> None:

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, VerboseOption
-from mcp_mirror.cli.run import load_store_config, run_until_signal
+from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.preview import format_bytes
-from mcp_mirror.stores.opening import open_persistent_store
+from mcp_mirror.stores.base import Store
 from mcp_mirror.types import StoreStats
 
 NOTHING: Final = "The store is empty, and the gateway has answered no call yet. Call a twin first."
@@ -26,15 +26,13 @@ def stats(
 
     Example: mcp-mirror stats
     """
-    loaded = load_store_config(config, store, verbose)
 
-    async def run() -> None:
-        async with open_persistent_store(loaded) as opened:
-            found = {namespace: await opened.stats(namespace) for namespace in sorted(await opened.namespaces())}
+    async def run(opened: Store) -> None:
+        found = {namespace: await opened.stats(namespace) for namespace in sorted(await opened.namespaces())}
         table = as_table(found) if found else NOTHING
         open_console().print(as_json(found) if as_ else table, markup=False, highlight=False)
 
-    run_until_signal(run())
+    read_store(load_store_config(config, store, verbose), run)
 
 
 def as_table(found: Mapping[str, StoreStats]) -> Table:

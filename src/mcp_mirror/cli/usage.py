@@ -15,11 +15,11 @@ from rich.table import Table
 from mcp_mirror.callers import name_principal
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, parse_age
-from mcp_mirror.cli.run import load_store_config, run_until_signal
+from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.security.sanitize import sanitize_to_lines
+from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.event_log import HOUR, SumKey, Sums
-from mcp_mirror.stores.opening import open_persistent_store
 
 Grouping = Literal["principal", "tool", "upstream", "day"]
 GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
@@ -79,10 +79,9 @@ def usage(
     first = time.time() - parse_age(since, "--since")
     loaded = load_store_config(config, store)
 
-    async def run() -> None:
-        async with open_persistent_store(loaded) as opened:
-            log = opened.events
-            found = group_sums({name: await log.sums(name, first) for name in sorted(await log.namespaces())}, by)
+    async def run(opened: Store) -> None:
+        log = opened.events
+        found = group_sums({name: await log.sums(name, first) for name in sorted(await log.namespaces())}, by)
         if as_:
             print(json.dumps([{by: name} | asdict(one) for name, one in found.items()], indent=2))
         elif found:
@@ -91,7 +90,7 @@ def usage(
             reason = "" if loaded.events.enabled else " The configuration does not log calls (`events.enabled`)."
             print(f"The event log has no calls of the last {since or '0s'}.{reason}")
 
-    run_until_signal(run())
+    read_store(loaded, run)
 
 
 def _build_table(found: dict[str, Sums], by: Grouping) -> Table:

@@ -20,7 +20,8 @@ from rich.table import Table
 from mcp_mirror.callers import LOCAL, name_principal
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, format_duration, parse_age
-from mcp_mirror.cli.run import exit_with_error, load_store_config, print_note, reads_terminal, run_until_signal
+from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
+from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.preview import format_bytes, format_count, format_time
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.tools.files import encode_file
@@ -32,7 +33,6 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.stores.base import Store
-from mcp_mirror.stores.opening import open_persistent_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import atomic_write
 from mcp_mirror.types import Buffer, Descriptor
@@ -243,13 +243,11 @@ def _run(
     work: Callable[[_StoredValues], Coroutine[Any, Any, None]],
 ) -> None:
     """Run a command over the store of the options `--config` and `--store`."""
-    loaded = load_store_config(*chosen)
 
-    async def run() -> None:
-        async with open_persistent_store(loaded) as store:
-            await work(_StoredValues(store, await _find_namespace(store, namespace)))
+    async def run(store: Store) -> None:
+        await work(_StoredValues(store, await _find_namespace(store, namespace)))
 
-    run_until_signal(run())
+    read_store(load_store_config(*chosen), run)
 
 
 async def _find_namespace(store: Store, given: str) -> str:

@@ -61,7 +61,8 @@ def doctor(
     """Start each wrapped server and report what is wrong.
 
     The command starts a server as its client does, through mcp-mirror. It also starts the memory tools, and checks the
-    configuration of a gateway that the client starts, as `mcp-mirror check` does. The exit code is 0 without problems and 1 with problems.
+    configuration of a gateway that the client starts, as `mcp-mirror check` does. The exit code is 0 without problems
+    and 1 with problems.
 
     Example: mcp-mirror doctor
     """

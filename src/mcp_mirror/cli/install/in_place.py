@@ -121,7 +121,8 @@ def apply_installation(plan: InPlacePlan) -> Path | None:
     _check_unchanged(plan)
     backup, old = plan.target.backup, None
     if plan.before == plan.restored and has_file(backup) and read_bytes(backup) != plan.restored:
-        old = backup.with_name(f"{backup.name}.old")
+        names = (f"{backup.name}.old{number or ''}" for number in count())
+        old = next(path for path in map(backup.with_name, names) if not has_file(path))
         write_file(old, read_bytes(backup))
     write_file(backup, plan.restored)
     write_file(plan.target.file, plan.after)

@@ -19,6 +19,7 @@ from mcp_mirror.cli.install.files import backup_of, is_file, read_bytes, resolve
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import Document, Location, look_up
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.security.sanitize import sanitize
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Entry:
     @property
     def label(self) -> str:
         """The name for messages, with the project of a server of Claude Code's local scope."""
-        return f"{self.name} (in {self.at[1]})" if self.at[0] == "projects" else self.name
+        return sanitize(f"{self.name} (in {self.at[1]})" if self.at[0] == "projects" else self.name)
 
     @property
     def is_wrapped(self) -> bool:

@@ -1,0 +1,56 @@
+"""The store that the commands `stats`, `usage`, `values` and `dashboard` read, whether or not a gateway runs."""
+
+import os
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
+from mcp_mirror.config import list_configs
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.observability.logging import configure_logging
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.stores.base import Store
+from mcp_mirror.stores.disk.store import OWN_NAMES
+from mcp_mirror.stores.opening import open_persistent_store
+
+
+def load_store_config(path: Path | None, store: Path | None, verbosity: int = 0) -> Config:
+    """Return the configuration of a command that reads stored values; exit if it is unusable.
+
+    Args:
+        path: The configuration file of an option.
+        store: The folder of stored values; it replaces the configuration.
+        verbosity: The verbosity of the log.
+    """
+    if store is None and (path is not None or list_configs(os.environ)):
+        return load_quietly(path, verbosity)
+    configure_logging(verbosity)
+    if store is None:
+        print_note("mcp-mirror: no configuration was found; reading the values of wrapped servers.")
+        return Config()
+    folder = store.expanduser().absolute()
+    _check_folder(folder)
+    return Config(store=replace(Config().store, kind="disk", path=str(folder)))
+
+
+def _check_folder(folder: Path) -> None:
+    """Exit if a folder has files, but no store: opening a store there would create its files among them."""
+    names: list[str] = []
+    with suppress(OSError):  # no folder yet, or one that cannot be read, which the store reports
+        names = [path.name for path in folder.iterdir()]
+    if names and not any(fnmatchcase(name, glob) for name in names for glob in OWN_NAMES):
+        exit_with_error(MirrorError(f"{folder} has other files and no stored values. Name the folder of a store."))
+
+
+def read_store(config: Config, work: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
+    """Open the store of a configuration for the work of a command, and run the command."""
+
+    async def run() -> None:
+        async with open_persistent_store(config) as store:
+            await work(store)
+
+    run_until_signal(run())
