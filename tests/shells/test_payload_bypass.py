@@ -4,18 +4,20 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mcp_types as types
 import pytest
 from mcp import MCPError
 
+from mcp_mirror.callers import LOCAL
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.server.pending_payloads import PendingPayloads
+from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.upstreams.session import is_closed
 from mcp_mirror.upstreams.transports.payloads import LISTS, PayloadBypass, ServerMessage
 from mcp_mirror.upstreams.transports.requests import (
@@ -347,16 +349,20 @@ async def test_the_end_of_the_connection_fails_all_requests() -> None:
         await bypass.exchange(PendingRequest("tools/call", (b"{}",)), PausableTimeout(60))
 
 
-def letter(pending_payloads: PendingPayloads, identity: bytes = b"1") -> tuple[dict[str, str], str]:
-    frame, token = pending_payloads.inbound(CALL % identity)
+def no_pending_payloads() -> PendingPayloads:
+    return PendingPayloads(WirePolicy(), cast("Any", None))  # the messages are small
+
+
+async def letter(pending_payloads: PendingPayloads, identity: bytes = b"1") -> tuple[dict[str, str], str]:
+    frame, token = await pending_payloads.inbound(CALL % identity, LOCAL)
     assert token is not None
-    assert b"1e400" not in bytes(frame)
-    return json.loads(bytes(frame))["params"]["_meta"], token
+    assert b"1e400" not in frame
+    return json.loads(frame)["params"]["_meta"], token
 
 
-def test_params_and_result_use_one_pending_payload() -> None:
-    pending_payloads = PendingPayloads()
-    meta, token = letter(pending_payloads)
+async def test_params_and_result_use_one_pending_payload() -> None:
+    pending_payloads = no_pending_payloads()
+    meta, token = await letter(pending_payloads)
     params = pending_payloads.params(meta, {})
     assert {key: bytes(raw) for key, raw in params.items()} == {"name": b'"x"', "arguments": b'{"a": 1e400}'}
     stub = pending_payloads.stub({"content": []}, {"content": b"[1e400]"}, meta)
@@ -368,7 +374,7 @@ def test_params_and_result_use_one_pending_payload() -> None:
 
 
 def test_a_result_without_pending_params_gets_its_own_payload() -> None:
-    pending_payloads = PendingPayloads()
+    pending_payloads = no_pending_payloads()
     owned = {"ttlMs": b"1", "cacheScope": b'"x"', "resultType": b'"x"', "requestState": b'"x"', "_meta": b'{"z":1}'}
     stub = pending_payloads.stub(
         {"tools": [], "ttlMs": 5, "_meta": {"a": 1}}, {"tools": (b"[", b"1]"), "vendor": b"2", **owned}
@@ -379,9 +385,9 @@ def test_a_result_without_pending_params_gets_its_own_payload() -> None:
     assert pending_payloads.outbound(answer) == (answer,)
 
 
-def test_discarded_params_are_missing_and_not_empty() -> None:
-    pending_payloads = PendingPayloads()
-    meta, token = letter(pending_payloads)
+async def test_discarded_params_are_missing_and_not_empty() -> None:
+    pending_payloads = no_pending_payloads()
+    meta, token = await letter(pending_payloads)
     pending_payloads.discard(token)
     assert len(pending_payloads) == 0
     with pytest.raises(ToolError, match="client disconnected"):
@@ -390,22 +396,22 @@ def test_discarded_params_are_missing_and_not_empty() -> None:
     assert len(pending_payloads) == 0
 
 
-def test_params_without_a_pending_payload_are_used_as_parsed() -> None:
-    assert PendingPayloads().params({}, {"a": 1, "arguments": {"b": []}}) == {"a": b"1", "arguments": b'{"b":[]}'}
-    assert PendingPayloads().params({"other": 1}, None) == {}
+async def test_params_without_a_pending_payload_are_used_as_parsed() -> None:
+    assert no_pending_payloads().params({}, {"a": 1, "arguments": {"b": []}}) == {"a": b"1", "arguments": b'{"b":[]}'}
+    assert no_pending_payloads().params({"other": 1}, None) == {}
     frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
-    assert PendingPayloads().inbound(frame) == (frame, None)
+    assert await no_pending_payloads().inbound(frame, LOCAL) == (frame, None)
 
 
-def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("mcp_mirror.server.pending_payloads.time.monotonic", lambda: now)
-    pending_payloads = PendingPayloads()
-    waiting, _ = letter(pending_payloads)
-    working, _ = letter(pending_payloads)
+    pending_payloads = no_pending_payloads()
+    waiting, _ = await letter(pending_payloads)
+    working, _ = await letter(pending_payloads)
     pending_payloads.params(working, {})
     now += 601
-    letter(pending_payloads)
+    await letter(pending_payloads)
     assert len(pending_payloads) == 2
     with pytest.raises(ToolError):
         pending_payloads.params(waiting, {})

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message, recover_id
-from mcp_mirror.payload.spool import Frame, Spool, SpoolCollector, SpooledFrame, discard_after, frame_id
+from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message
+from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame, discard_after, frame_id
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_http import DirectHttp, join_lines
@@ -47,6 +47,14 @@ _OUTCOMES: Final = {
     429: "too many",
 }
 """The outcome of a rejected request in the audit log, by its status."""
+
+
+class _RejectedError(Exception):
+    """A request is rejected with a response."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status_code)
+        self.response = response
 
 
 class PayloadMiddleware:
@@ -87,37 +95,43 @@ class PayloadMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        try:
+            await self._serve(self._admit(scope), receive, send)
+        except _RejectedError as rejected:
+            outcome = _OUTCOMES.get(rejected.response.status_code, "not taken")
+            self._audit.write(AuditRecord("refusal", read_namespace(scope), "", outcome))
+            await rejected.response(scope, receive, send)
+
+    def _admit(self, scope: Scope) -> HttpRequest:
+        """Return the head of a request that is served.
+
+        Raises:
+            _RejectedError: The host, the origin or the endpoint is unknown, or too many requests are open.
+        """
         # Checked first, so that a web page in the user's browser cannot make the gateway read a body.
         if refusal := self._addresses.refuse(scope):
-            await self._reject(refusal, scope, receive, send)
-            return
+            raise _RejectedError(refusal)
         request, limit = read_request(scope), self._traffic.requests_per_principal
         if self._open_requests[request.namespace] >= limit:
-            await self._reject(
-                _build_limit_response("requests_per_principal", limit, "requests are open"), scope, receive, send
-            )
-            return
-        session = request.session_key
+            raise _reject_over_limit("requests_per_principal", limit, "requests are open")
         if not self._direct_http.has_endpoint(request):
-            await self._reject(PlainTextResponse("Not Found", _NOT_FOUND), scope, receive, send)
-            return
-        if self._sessions.is_closing(session):
-            await _build_error_response(_NOT_FOUND, types.INVALID_REQUEST, "Session not found", None)(
-                scope, receive, send
-            )
-            return
-        await self._serve(request, receive, send)
+            raise _RejectedError(PlainTextResponse("Not Found", _NOT_FOUND))
+        return request
 
     async def _serve(self, request: HttpRequest, receive: Receive, send: Send) -> None:
         """Serve an admitted request, and count it while it is open."""
         scope, session = request.scope, request.session_key
+        if self._sessions.is_closing(session):
+            response = _build_error_response(_NOT_FOUND, types.INVALID_REQUEST, "Session not found")
+            await response(scope, receive, send)
+            return
         self._open_requests[request.namespace] += 1
         self._sessions.begin_request(session)
         try:
             if scope["method"] == "POST":
                 await self._post(request, receive, send)
             else:
-                await self._app(_without_event_id(scope), receive, self._watch_session_end(session, send))
+                await self._app(_without_event_id(scope), receive, self._watch_session(request, send))
         finally:
             self._sessions.end_request(session)
             self._open_requests[request.namespace] -= 1
@@ -126,132 +140,73 @@ class PayloadMiddleware:
         if scope["method"] == "DELETE":
             self._sessions.end(session)
 
-    def _watch_session_end(self, session: str, send: Send) -> Send:
-        """Return a `send` that ends the session if the SDK answers that the session does not exist."""
-
-        async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == _NOT_FOUND and _is_json(message):
-                self._sessions.end(session)
-            await send(message)
-
-        return watch
-
     async def _post(self, request: HttpRequest, receive: Receive, send: Send) -> None:
-        scope = request.scope
         if not request.headers.get("content-type", "").lower().startswith("application/json"):
-            refusal = PlainTextResponse("The body must be application/json.", 400)
-            await self._reject(refusal, scope, receive, send)
-            return
-        if connection := find_connection(scope):
+            raise _RejectedError(PlainTextResponse("The body must be application/json.", 400))
+        if connection := find_connection(request.scope):
             connection.is_admitted = True
-        body = await self._receive(request, receive)
-        if isinstance(body, JSONResponse):
-            await self._reject(body, scope, receive, send)
-        elif isinstance(body, SpooledFrame) or (
-            body is not None and not await self._direct_http.answer(body, request, send)
-        ):
+        try:
+            body = await self._read_body(request, receive)
+        except ClientDisconnect:
+            return
+        if isinstance(body, SpooledFrame) or not await self._direct_http.answer(body, request, send):
             await self._serve_with_sdk(body, request, receive, send)
 
     async def _serve_with_sdk(
         self, body: bytes | SpooledFrame, request: HttpRequest, receive: Receive, send: Send
     ) -> None:
         """Lift the parameters out of a body, and let the SDK serve the rest."""
-        scope = request.scope
         with discard_after(body):
-            opened = await self._open_body(body, request)
-        if isinstance(opened, JSONResponse):
-            await self._reject(opened, scope, receive, send)
-            return
-        stub, token = opened
+            stub, token = await self._lift(body, request)
         if await self._direct_http.apply(stub, request, send):
             return
-        send = self._watch_session_end(request.session_key, self._watch_session_start(request, send))
         try:
-            writer = _ResponseWriter(self._pending_payloads, send)
-            await self._app(_with_length(scope, len(stub)), _replay(stub, receive), writer.send)
+            writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send))
+            await self._app(_with_length(request.scope, len(stub)), _replay(stub, receive), writer.send)
         finally:
             self._pending_payloads.discard(token)
 
-    async def _reject(self, refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
-        outcome = _OUTCOMES.get(refusal.status_code, "not taken")
-        self._audit.write(AuditRecord("refusal", read_namespace(scope), "", outcome))
-        await refusal(scope, receive, send)
-
-    async def _open_body(
-        self, body: bytes | SpooledFrame, request: HttpRequest
-    ) -> tuple[bytes, str | None] | JSONResponse:
-        """Lift the parameters out of a body.
-
-        Returns:
-            The body for the SDK and the token of the pending parameters; or the response that rejects the request.
-        """
-        try:
-            if isinstance(body, SpooledFrame):
-                frame, token = await self._pending_payloads.inbound_spooled(body, request.namespace)
-            else:
-                frame, token = self._pending_payloads.inbound(body)
-        except WireError as error:
-            return _build_error_response(400, types.PARSE_ERROR, str(error), frame_id(body))
-        except UpstreamError as error:
-            return _build_error_response(503, types.INTERNAL_ERROR, str(error), frame_id(body))
-        if "mcp-session-id" not in request.headers and self._exceeds_sessions(request.namespace, frame):
-            return _build_limit_response(
-                "sessions_per_principal", self._traffic.sessions_per_principal, "sessions are open"
-            )
-        return bytes(frame), token
-
-    async def _receive(self, request: HttpRequest, receive: Receive) -> bytes | SpooledFrame | JSONResponse | None:
-        """Return the body, the response that rejects it, or None if the client disconnected."""
-        if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            return _build_error_response(415, types.INVALID_REQUEST, "Send the body without a content-encoding.", None)
-        try:
-            body = await self._read(request.scope, receive)
-        except TimeoutError:
-            message = f"The body was too slow. See `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
-            return _build_error_response(408, types.INVALID_REQUEST, message, None)
-        except ClientDisconnect:
-            return None
-        if isinstance(body, DiscardedFrame):
-            status, code = (413, types.INVALID_REQUEST) if body.failure is None else (503, types.INTERNAL_ERROR)
-            return _build_error_response(status, code, body.explain(), recover_id(body.head))
-        return body
-
-    def _exceeds_sessions(self, namespace: str, frame: Buffer) -> bool:
-        """Return whether a request would create more sessions than its principal may have."""
-        if self._sessions.count(namespace) < self._traffic.sessions_per_principal:
-            return False
-        return open_message(frame).method == "initialize"
-
-    def _watch_session_start(self, request: HttpRequest, send: Send) -> Send:
-        """Return a `send` that records the session which a response of the SDK creates."""
-
-        async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] < _BAD_REQUEST:
-                for name, value in message["headers"]:
-                    if name.lower() == _SESSION_HEADER:
-                        session_id = value.decode("ascii", "replace")
-                        self._sessions.add_http_session(request.namespace, session_id, request.upstream)
-            await send(message)
-
-        return watch
-
-    async def _read(self, scope: Scope, receive: Receive) -> Frame:
-        """Read the body.
+    async def _lift(self, body: bytes | SpooledFrame, request: HttpRequest) -> tuple[bytes, str | None]:
+        """Return the body for the SDK, and the token of its pending parameters.
 
         Raises:
-            TimeoutError: The body is too slow.
+            _RejectedError: The body is not a JSON-RPC message, could not be read, or would begin too many sessions.
+        """
+        try:
+            stub, token = await self._pending_payloads.inbound(body, request.namespace)
+        except WireError as error:
+            raise _reject(400, types.PARSE_ERROR, str(error), frame_id(body)) from None
+        except UpstreamError as error:
+            raise _reject(503, types.INTERNAL_ERROR, str(error), frame_id(body)) from None
+        limit = self._traffic.sessions_per_principal
+        is_full = "mcp-session-id" not in request.headers and self._sessions.count(request.namespace) >= limit
+        if is_full and open_message(stub).method == "initialize":
+            raise _reject_over_limit("sessions_per_principal", limit, "sessions are open")
+        return stub, token
+
+    async def _read_body(self, request: HttpRequest, receive: Receive) -> bytes | SpooledFrame:
+        """Return the body of a request.
+
+        Raises:
+            _RejectedError: The body is encoded, too slow or too large, or cannot be written to a file.
             ClientDisconnect: The client disconnected.
         """
+        if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            raise _reject(415, types.INVALID_REQUEST, "Send the body without a content-encoding.")
         collector = self._spool.collector()
         try:
-            connection = find_connection(scope)
+            connection = find_connection(request.scope)
             if (body := connection.take_body() if connection else None) is None:
                 await self._collect(collector, receive)
             else:
                 collector.add(body)
-            return collector.take()
+            frame = collector.take()
         finally:
             collector.close()
+        if isinstance(frame, DiscardedFrame):
+            status, code = (413, types.INVALID_REQUEST) if frame.failure is None else (503, types.INTERNAL_ERROR)
+            raise _reject(status, code, frame.explain(), frame_id(frame))
+        return frame
 
     async def _collect(self, collector: SpoolCollector, receive: Receive) -> None:
         deadline = anyio.current_time() + self._traffic.body_timeout
@@ -261,12 +216,28 @@ class PayloadMiddleware:
             with anyio.CancelScope(deadline=min(next_deadline, deadline + size / _MIN_BYTES_PER_SECOND)) as timeout:
                 message = await receive()
             if timeout.cancelled_caught:
-                raise TimeoutError
+                reason = f"The body was too slow. See `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
+                raise _reject(408, types.INVALID_REQUEST, reason)
             size += len(message.get("body", b""))
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             collector.add(message.get("body", b""))
             has_more = message.get("more_body", False)
+
+    def _watch_session(self, request: HttpRequest, send: Send) -> Send:
+        """Return a `send` that records the session which a response of the SDK creates or does not know."""
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if message["status"] == _NOT_FOUND and _is_json(message):
+                    self._sessions.end(request.session_key)
+                for name, value in message["headers"] if message["status"] < _BAD_REQUEST else ():
+                    if name.lower() == _SESSION_HEADER:
+                        session_id = value.decode("ascii", "replace")
+                        self._sessions.add_http_session(request.namespace, session_id, request.upstream)
+            await send(message)
+
+        return watch
 
 
 def make_session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:
@@ -386,13 +357,16 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _build_limit_response(name: str, limit: int, fact: str) -> JSONResponse:
-    message = f"`limits.{name}` ({limit:,}) {fact}. Try again in {_RETRY_AFTER} s."
-    response = _build_error_response(429, types.INTERNAL_ERROR, message, None)
-    response.headers["retry-after"] = str(_RETRY_AFTER)
-    return response
+def _reject_over_limit(name: str, limit: int, fact: str) -> _RejectedError:
+    error = _reject(429, types.INTERNAL_ERROR, f"`limits.{name}` ({limit:,}) {fact}. Try again in {_RETRY_AFTER} s.")
+    error.response.headers["retry-after"] = str(_RETRY_AFTER)
+    return error
 
 
-def _build_error_response(status: int, code: int, message: str, request_id: RequestId | None) -> JSONResponse:
+def _reject(status: int, code: int, message: str, request_id: RequestId | None = None) -> _RejectedError:
+    return _RejectedError(_build_error_response(status, code, message, request_id))
+
+
+def _build_error_response(status: int, code: int, message: str, request_id: RequestId | None = None) -> JSONResponse:
     body = {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
     return JSONResponse(body, status_code=status)

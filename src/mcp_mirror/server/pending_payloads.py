@@ -16,11 +16,11 @@ import mcp_types as types
 import msgspec
 
 from mcp_mirror.core.replies import Reply
-from mcp_mirror.errors import ToolError
+from mcp_mirror.errors import ToolError, WireError
+from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import (
     MARK,
     MAX_MEMBERS,
-    Lifted,
     contiguous,
     find_mark,
     has_more_values,
@@ -28,7 +28,7 @@ from mcp_mirror.payload.json_rpc import (
     is_input_required,
     splice,
 )
-from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.payload.spool import Frame, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.workers.frame_jobs import lift
@@ -98,46 +98,44 @@ def _parse(member: Buffer | Segments) -> Any:
 class PendingPayloads:
     """Keeps parameters between arrival and handler, and results between handler and transport, by a random token."""
 
-    def __init__(self, limits: WirePolicy | None = None, scanner: FrameScanner | None = None) -> None:
-        self.limits: WirePolicy = limits or WirePolicy()
-        """The limits of messages."""
+    def __init__(self, limits: WirePolicy, scanner: FrameScanner) -> None:
+        """Keep nothing yet.
+
+        Args:
+            limits: The limits of messages.
+            scanner: Reads large messages.
+        """
+        self.limits = limits
         self._scanner = scanner
-        """Reads large messages; None: there are none."""
         self._payloads: OrderedDict[str, _PendingPayload] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of requests with pending payloads."""
         return len(self._payloads)
 
-    def inbound(self, frame: Buffer) -> tuple[Buffer, str | None]:
+    async def inbound(self, frame: Frame, principal: str) -> tuple[bytes, str | None]:
         """Lift the parameters out of a request.
 
         Args:
-            frame: A JSON-RPC message.
+            frame: A JSON-RPC message. A worker process reads one in a file, which is not needed afterwards.
+            principal: The client. Principals share the worker processes fairly.
 
         Returns:
             The message for the SDK, and the token of the pending parameters; None if the message has no parameters.
 
         Raises:
-            WireError: The frame is not a JSON-RPC message, or is over a limit.
-        """
-        token = secrets.token_hex(16)
-        lifted = lift(frame, token, self.limits.max_depth, self.limits.max_envelope_bytes)
-        return self._keep_params(token, lifted) if lifted else (frame, None)
-
-    async def inbound_spooled(self, frame: SpooledFrame, principal: str) -> tuple[Buffer, str | None]:
-        """As `inbound`, for a message in a file, which a worker process reads.
-
-        Raises:
-            WireError: The frame is not a JSON-RPC message, or is over a limit.
+            WireError: The frame is not a JSON-RPC message, or is over a limit, for which it may have been discarded.
             UpstreamError: The worker process died, or was needed for another principal.
         """
-        assert self._scanner is not None  # noqa: S101  # of every gateway that reads messages into files
-        token = secrets.token_hex(16)
-        lifted = await self._scanner.lift(frame, token, self.limits, principal)
-        return self._keep_params(token, lifted) if lifted else (frame.view, None)
-
-    def _keep_params(self, token: str, lifted: Lifted) -> tuple[bytes, str]:
+        token, limits = secrets.token_hex(16), self.limits
+        if isinstance(frame, DiscardedFrame):
+            raise WireError(frame.explain())
+        if isinstance(frame, SpooledFrame):
+            lifted = await self._scanner.lift(frame, token, limits, principal)
+        else:
+            lifted = lift(frame, token, limits.max_depth, limits.max_envelope_bytes)
+        if lifted is None:
+            return bytes(frame.view) if isinstance(frame, SpooledFrame) else frame, None
         self._keep(token, _PendingPayload(time.monotonic(), params=lifted.members))
         return lifted.stub, token
 

@@ -21,16 +21,15 @@ from mcp.shared.message import SessionMessage
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.errors import MirrorError, UpstreamError, WireError
 from mcp_mirror.payload.floods import Pacer
-from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
-from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
+from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
 from mcp_mirror.server.cancel_scopes import CANCELLED, CancelScopes
 from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import STDIO
-from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.types import Segments
 
 _SUBSCRIPTION: Final = "subscriptions/listen"
 _GRACE: Final = 1.0
@@ -244,35 +243,25 @@ class _StdioReader(MessageStream):
 
     async def _parse(self, frame: Frame) -> SessionMessage | None:
         """Return the message of a frame; answer an invalid or refused one with an error and return None."""
-        token = None
-        try:
-            stub, token = await self._lift(frame)
-            message = types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
-            error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
-            if error is None:
-                return SessionMessage(message)
-            self._connection.pending_payloads.discard(token)
-            await self._send_error(error, frame_id(frame))
-        except WireError as error:
-            await self._send_error(types.ErrorData(code=types.PARSE_ERROR, message=str(error)), frame_id(frame))
-        except UpstreamError as error:
-            await self._send_error(types.ErrorData(code=types.INTERNAL_ERROR, message=str(error)), frame_id(frame))
-        except ValueError:
-            self._connection.pending_payloads.discard(token)
-            reason = "The message is not a JSON-RPC request, notification or response."
-            await self._send_error(types.ErrorData(code=types.INVALID_REQUEST, message=reason), frame_id(frame))
-        return None
-
-    async def _lift(self, frame: Frame) -> tuple[Buffer, str | None]:
-        """Lift the parameters out of a message; see `PendingPayloads`."""
-        if isinstance(frame, DiscardedFrame):
-            raise WireError(frame.explain())
-        pending_payloads = self._connection.pending_payloads
-        if not isinstance(frame, SpooledFrame):
-            return pending_payloads.inbound(frame)
-        with frame:  # the file stays mapped while the arguments refer to it
-            _ = frame.view
-            return await pending_payloads.inbound_spooled(frame, LOCAL)
+        pending_payloads, token = self._connection.pending_payloads, None
+        with discard_after(frame):
+            try:
+                stub, token = await pending_payloads.inbound(frame, LOCAL)
+                message = types.jsonrpc_message_adapter.validate_json(stub, by_name=False)
+                error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
+                if error is None:
+                    return SessionMessage(message)
+            except WireError as failure:
+                error = types.ErrorData(code=types.PARSE_ERROR, message=str(failure))
+            except UpstreamError as failure:
+                error = types.ErrorData(code=types.INTERNAL_ERROR, message=str(failure))
+            except ValueError:
+                reason = "The message is not a JSON-RPC request, notification or response."
+                error = types.ErrorData(code=types.INVALID_REQUEST, message=reason)
+            pending_payloads.discard(token)
+            response = types.JSONRPCError(jsonrpc="2.0", id=frame_id(frame), error=error)
+            await self._connection.sink.send((response.model_dump_json(exclude_unset=True).encode(),))
+            return None
 
     def _find_refusal(self, request: types.JSONRPCRequest) -> types.ErrorData | None:
         """Return the error for a request that the SDK does not get; None for other requests.
@@ -284,10 +273,6 @@ class _StdioReader(MessageStream):
             reason = "The gateway is stopping: it accepts no new requests."
             return types.ErrorData(code=types.INTERNAL_ERROR, message=reason)
         return self._connection.discover_error if request.method == _INITIALIZE else None
-
-    async def _send_error(self, error: types.ErrorData, request_id: RequestId | None) -> None:
-        message = types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
-        await self._connection.sink.send((message.model_dump_json(exclude_unset=True).encode(),))
 
 
 async def _end_at_shutdown(connection: _Connection, source: LineSource, scope: anyio.CancelScope) -> None:
