@@ -163,3 +163,34 @@ loop = new_event_loop()
 loop.run_until_complete(asyncio.wait_for(main(), 30))
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_what_a_finalizer_schedules_during_a_collection_runs_at_once() -> None:
+    program = """
+import asyncio, gc
+from time import monotonic
+from mcp_mirror.cli.run import COLLECTOR_THRESHOLDS
+from mcp_mirror.system.event_loop import measure_stalls, new_event_loop
+
+class Node:
+    def __del__(self):
+        self.loop.call_soon(self.finalized.set_result, monotonic())
+
+def leave_garbage(loop, finalized):
+    node = Node()
+    node.loop, node.finalized = loop, finalized
+    node.others = [[node] for _ in range(300_000)]
+
+async def main():
+    measure_stalls()
+    await asyncio.sleep(0.001)
+    finalized = asyncio.get_running_loop().create_future()
+    leave_garbage(asyncio.get_running_loop(), finalized)
+    at = await asyncio.wait_for(finalized, 20)
+    assert monotonic() - at < 5
+
+gc.set_threshold(*COLLECTOR_THRESHOLDS)
+loop = new_event_loop()
+loop.run_until_complete(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

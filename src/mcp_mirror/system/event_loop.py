@@ -134,7 +134,8 @@ class _MeasuredSelector(selectors.DefaultSelector):
         entered = monotonic()
         is_active = watch.is_active(entered)
         if self._was_active > is_active or entered >= watch.garbage_collection.next_check:
-            watch.garbage_collection.run(entered, is_idle=not is_active)
+            if watch.garbage_collection.run(entered, is_idle=not is_active):
+                timeout = 0.0  # finalizers may have scheduled callbacks
             entered = monotonic()
         self._was_active = is_active
         watch.end_pass(entered)
