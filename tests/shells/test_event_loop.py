@@ -186,6 +186,7 @@ async def main():
     await asyncio.sleep(0.001)
     finalized = asyncio.get_running_loop().create_future()
     leave_garbage(asyncio.get_running_loop(), finalized)
+    await asyncio.to_thread(print)  # an event; after it, the loop becomes idle
     at = await asyncio.wait_for(finalized, 20)
     assert monotonic() - at < 5
 
