@@ -13,7 +13,6 @@ from typing import Annotated
 import anyio
 import anyio.to_thread
 import typer
-import uvicorn
 
 from mcp_mirror.cli.options import ConfigOption, StoreOption, VerboseOption
 from mcp_mirror.cli.run import print_note, run_until_signal
@@ -26,7 +25,7 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import build_flows
 from mcp_mirror.server.dashboard import LocalDashboard
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.http_server import HttpServer, listen
+from mcp_mirror.server.http_server import HttpServer, format_url, listen
 from mcp_mirror.settings.policies import Config, ServerPolicy
 from mcp_mirror.stores.opening import open_persistent_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -59,7 +58,7 @@ def dashboard(
 async def _serve(config: Config, port: int, *, opens_browser: bool) -> None:
     async with _open_services(config) as services:
         with listen(_HOST, port) as listening:
-            address = f"http://{_HOST}:{listening.getsockname()[1]}/"
+            address = format_url(_HOST, listening, "/")
             links: list[str] = []
 
             def announce(token: str) -> None:
@@ -69,11 +68,10 @@ async def _serve(config: Config, port: int, *, opens_browser: bool) -> None:
 
             page = LocalDashboard(DashboardApi(services), AddressCheck(ServerPolicy()), announce)
             page.open_link()
-            settings = uvicorn.Config(page, ws="none", log_config=None, access_log=False, lifespan="off")
             async with anyio.create_task_group() as tasks:
                 if opens_browser:
                     tasks.start_soon(_open_browser, links[0])
-                await HttpServer(settings).serve_until(anyio.Event(), listening)
+                await HttpServer(page).serve_until(anyio.Event(), listening)
                 tasks.cancel_scope.cancel()
 
 

@@ -17,7 +17,6 @@ import anyio
 import anyio.to_thread
 import httpx2
 import typer
-import uvicorn
 from mcp.shared.auth import AuthorizationCodeResult
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
@@ -30,7 +29,7 @@ from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_un
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
-from mcp_mirror.server.http_server import HttpServer, listen
+from mcp_mirror.server.http_server import HttpServer, format_url, listen
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, BrowserSignIn
@@ -216,10 +215,8 @@ async def _open_redirect(port: int) -> AsyncIterator[tuple[str, _Redirect]]:
     except MirrorError:
         raise MirrorError(f"Port {port} (`redirect_port`) is in use. Choose another, or 0 for any free port.") from None
     app = Starlette(routes=[Route(_PATH, redirect.answer)])
-    # h11 also closes connections that send no HTTP.
-    settings = uvicorn.Config(app, http="h11", ws="none", log_config=None, access_log=False, lifespan="off")
     with listening:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(HttpServer(settings).serve_until, closing, listening)
-            yield f"http://{_HOST}:{listening.getsockname()[1]}{_PATH}", redirect
+            tasks.start_soon(HttpServer(app).serve_until, closing, listening)
+            yield format_url(_HOST, listening, _PATH), redirect
             closing.set()

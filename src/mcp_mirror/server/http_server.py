@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 import anyio
 import uvicorn
@@ -27,6 +27,7 @@ from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
 from mcp_mirror.server.probes import ProbeMiddleware, Readiness
 from mcp_mirror.server.server import MirrorServer
+from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.resources import PatientListener
 
@@ -34,6 +35,8 @@ _REPEATED_ADDRESS: Final = " (while attempting to bind on address"
 """The beginning of what Python adds to the system's reason."""
 _LONGEST_PAUSE: Final = 5.0
 """Seconds after SIGTERM in which the gateway still accepts requests, if an orchestrator probes it."""
+_OF_ONE_USER: Final = TrafficPolicy(max_connections=100)
+"""The limits of a server for the user of this machine."""
 
 
 async def serve_http(
@@ -63,21 +66,12 @@ async def serve_http(
     closing = anyio.Event()
     app: ASGIApp = ShutdownMiddleware(_build_app(server, config, host), closing)
     app = ProbeMiddleware(app, config.server.path, readiness)
-    settings = uvicorn.Config(
-        WorkerSessions(app, worker) if worker else app,
-        http=Connections(config.limits.traffic, handover).protocol(),  # type: ignore[arg-type]  # called as a class is
-        ws="none",
-        log_config=None,
-        access_log=False,
-        lifespan="on",
-        backlog=BACKLOG,
-    )
+    http_server = HttpServer(WorkerSessions(app, worker) if worker else app, config.limits.traffic, handover)
     with worker.listening if worker else listen(host, port) as listening:
-        shown = f"[{host}]" if ":" in host else host
         async with readiness.running(), anyio.create_task_group() as tasks:
-            announce(f"http://{shown}:{listening.getsockname()[1]}{config.server.path}")
+            announce(format_url(host, listening, config.server.path))
             tasks.start_soon(_close_when_noticed, readiness, config.server.drain, closing)
-            await HttpServer(settings, handover).serve_until(closing, listening)
+            await http_server.serve_until(closing, listening)
             tasks.cancel_scope.cancel()
 
 
@@ -89,7 +83,11 @@ async def _close_when_noticed(readiness: Readiness, drain: float, closing: anyio
 
 
 def _build_app(server: MirrorServer, config: Config, host: str) -> ASGIApp:
-    """Return the ASGI application, which is served on an address."""
+    """Return the ASGI application of an address.
+
+    Its layers from the outside: CORS, the files of the dashboard, authentication, the dashboard's API, the endpoints of
+    upstreams, payloads and the direct path, and the SDK.
+    """
     policy, handlers = server.policy, server.handlers
     addresses = AddressCheck(policy)
     app = server.sdk_server.streamable_http_app(
@@ -128,10 +126,22 @@ def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server with a graceful shutdown, which leaves signals to the command."""
+    """A uvicorn server with limited connections and a graceful shutdown, which leaves signals to the command."""
 
-    def __init__(self, config: uvicorn.Config, handover: ConnectionHandover | None = None) -> None:
-        super().__init__(config)
+    def __init__(
+        self, app: ASGIApp, traffic: TrafficPolicy = _OF_ONE_USER, handover: ConnectionHandover | None = None
+    ) -> None:
+        """Create a server of an ASGI application.
+
+        Args:
+            app: The application.
+            traffic: The limits of connections.
+            handover: Exchanges connections with other worker processes; None in a single process.
+        """
+        http = cast("type[asyncio.Protocol]", Connections(traffic, handover).protocol())  # called as a class is
+        super().__init__(
+            uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False, lifespan="on", backlog=BACKLOG)
+        )
         self._handover = handover
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -181,6 +191,12 @@ class HttpServer(uvicorn.Server):
             self.should_exit = True
             for request in tuple(self.server_state.tasks):
                 request.cancel()
+
+
+def format_url(host: str, listening: socket.socket, path: str) -> str:
+    """Return the URL of a path on a socket that listens on a host."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listening.getsockname()[1]}{path}"
 
 
 def listen(host: str, port: int, *, is_shared: bool = False, key: str = "") -> socket.socket:

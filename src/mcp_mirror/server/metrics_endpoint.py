@@ -5,16 +5,14 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
-import uvicorn
 from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.observability.metrics import Metrics
-from mcp_mirror.server.connections import BACKLOG, Connections
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.http_server import HttpServer, listen
+from mcp_mirror.server.http_server import HttpServer, format_url, listen
 from mcp_mirror.server.probes import ProbeMiddleware, Readiness
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import ServerPolicy
@@ -75,17 +73,8 @@ async def serve_metrics(
         MirrorError: The address is in use.
     """
     host, port = address
-    settings = uvicorn.Config(
-        ProbeMiddleware(app, METRICS_PATH, readiness),
-        http=Connections(traffic).protocol(),  # type: ignore[arg-type]  # called as a class is
-        ws="none",
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        backlog=BACKLOG,
-    )
+    server = HttpServer(ProbeMiddleware(app, METRICS_PATH, readiness), traffic)
     with listen(host, port, key="`server.metrics`") as listening:
-        shown = f"[{host}]" if ":" in host else host
         async with readiness.running():
-            announce(f"http://{shown}:{listening.getsockname()[1]}{METRICS_PATH}")
-            await HttpServer(settings).serve_until(anyio.Event(), listening)
+            announce(format_url(host, listening, METRICS_PATH))
+            await server.serve_until(anyio.Event(), listening)
