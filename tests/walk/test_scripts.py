@@ -308,10 +308,20 @@ async def test_a_principal_with_many_scripts_does_not_delay_another() -> None:
 )
 async def test_unusual_values_are_inputs(value: Any, code: str, expected: Any) -> None:
     async with with_tools() as mirror:
-        memory = mirror._application.gateway.memory  # noqa: SLF001  # a value that clients cannot write
-        base, origin = f"memory_put-{uuid4()}", Provenance("mcp-mirror", "test", "")
-        await memory.writer.store_values("local", origin, {base: json.dumps({"part": value}).encode()}, memory.estimate)
-        assert (await mirror.run(code, {"x": f"{base}/part"})).value == expected
+        assert (await mirror.run(code, {"x": await store_unusual(mirror, value)})).value == expected
+
+
+async def store_unusual(mirror: Mirror, value: Any) -> str:
+    memory = mirror._application.gateway.memory  # noqa: SLF001  # a value that clients cannot write
+    base, origin = f"memory_put-{uuid4()}", Provenance("mcp-mirror", "test", "")
+    await memory.writer.store_values("local", origin, {base: json.dumps({"part": value}).encode()}, memory.estimate)
+    return f"{base}/part"
+
+
+async def test_a_key_that_is_not_text_cannot_be_parsed_and_is_not_named() -> None:
+    async with with_tools() as mirror:
+        path = await store_unusual(mirror, [{"name": 1, "a\ud800b": 2}])
+        assert "An input cannot be parsed" in (await mirror.run("x[0]", {"x": path})).text
 
 
 async def test_an_input_that_cannot_be_parsed_is_named_with_a_way_to_read_it() -> None:

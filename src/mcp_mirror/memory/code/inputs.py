@@ -2,6 +2,7 @@
 
 import keyword
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -103,13 +104,19 @@ def read_python_literal(blob: Buffer) -> bytes | None:
 
 
 def read_fields(blob: Buffer) -> Sequence[str]:
-    """Return the first keys of an object, or of the first item of an array of objects; of any other value none."""
+    """Return the first keys of an object, or of the first item of an array of objects; of any other value none.
+
+    A key with half of a surrogate pair, which is not valid text, ends them.
+    """
     span = trim(blob)
     if kind_at(blob, span.start) == "array":
         span = next(items(blob, span), span)
-    if kind_at(blob, span.start) != "object":
-        return ()
-    return [member.key[:_MAX_FIELD] for _, member in islice(members_with_offsets(blob, span), _MAX_FIELDS)]
+    keys: list[str] = []
+    if kind_at(blob, span.start) == "object":
+        with suppress(msgspec.DecodeError):
+            for _, member in islice(members_with_offsets(blob, span), _MAX_FIELDS):
+                keys.append(member.key[:_MAX_FIELD])
+    return keys
 
 
 async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collection[str]], None]) -> Inputs:

@@ -7,8 +7,10 @@ not see the set gets a memory path and nothing else, whether the script returned
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -34,6 +36,7 @@ from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import CodePolicy
+from mcp_mirror.types import Buffer
 
 RUN: Final = "memory_run"
 
@@ -95,8 +98,8 @@ class _Progress:
     """Successful calls of tools that are not read-only."""
     stored: list[tuple[str, str]] = field(default_factory=list)
     """The tool and the memory path of each stored result."""
-    fields: dict[str, Sequence[str]] = field(default_factory=dict)
-    """The fields of each input that the script uses and of the first result of each tool."""
+    parsed: dict[str, Buffer] = field(default_factory=dict, repr=False)
+    """The JSON text of each input that the script uses and of the first result of each tool."""
     printed: list[str] = field(default_factory=list)
     printed_characters: int = 0
 
@@ -148,7 +151,8 @@ async def run(call: ToolInput) -> Content:
     if not memory.flows.may_show(progress.labels) and not is_rejected:
         return await _reply_hidden(call, inputs, progress, outcome)
     if outcome.failure:
-        raise _build_error(outcome.failure, policy, progress)
+        size = sum(map(len, progress.parsed.values()))
+        raise await run_by_size(size, _build_error, outcome.failure, policy, progress)
     return await _reply(call, inputs, progress, outcome.value)
 
 
@@ -163,16 +167,14 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
         progress.budget.take(len(one.blob))
 
     def read_variables() -> dict[str, str | bytes]:
-        read = {one.name: one.read_variable() for one in used}
-        progress.fields |= {name: read_fields(value) for name, value in read.items() if isinstance(value, bytes)}
-        return read
+        return {one.name: one.read_variable() for one in used}
 
     variables = await run_by_size(sum(len(one.blob) for one in used), read_variables)
+    progress.parsed |= {name: value for name, value in variables.items() if isinstance(value, bytes)}
     prelude, stubs = "", None
     selected = select_tools(code, tools)
     if used or uses_tools:
-        parsed = (name for name, value in variables.items() if isinstance(value, bytes))
-        prelude = write_prelude(selected, parsed, has_tools=uses_tools)
+        prelude = write_prelude(selected, tuple(progress.parsed), has_tools=uses_tools)
     if uses_tools or is_hidden:
         stubs = write_stubs(selected, (one.name for one in inputs.inputs))
     script = Script(
@@ -231,8 +233,7 @@ async def _settle(name: str, result: ScriptToolResult, progress: _Progress) -> S
 
     def read_result() -> str:
         parsed = read_python_literal(value) or value
-        if (shown := f"the result of {name}") not in progress.fields:
-            progress.fields[shown] = read_fields(parsed)
+        progress.parsed.setdefault(f"the result of {name}", parsed)
         return str(parsed, "utf-8", "replace")
 
     return {"return_value": await run_by_size(len(value), read_result)}
@@ -317,14 +318,17 @@ def _describe_failure(failure: Failure, policy: CodePolicy, progress: _Progress)
         return f'An input cannot be parsed: {failure.message}. Read it as text with open("/memory/name").read().'
     source = f"\n    {failure.source[:200]}" if failure.source else ""
     advice = next((f"\n{text}" for part, text in _ADVICE.items() if part in failure.message), "")
-    if failure.kind == "KeyError" and (named := _name_fields(progress.fields)):
+    if failure.kind == "KeyError" and (named := _name_fields(progress.parsed)):
         advice = f"\n{named}"
     return f"The script failed{where}:{source}\n{failure.message}{advice}\n{_AGAIN}"
 
 
-def _name_fields(fields: Mapping[str, Sequence[str]]) -> str:
-    named = [f"{name} has the fields {', '.join(keys)}" for name, keys in fields.items() if keys]
-    return f"{'; '.join(named[:_MAX_NAMED])}." if named else ""
+def _name_fields(parsed: Mapping[str, Buffer]) -> str:
+    fields = ((name, read_fields(value)) for name, value in parsed.items())
+    named = [
+        f"{name} has the fields {', '.join(keys)}" for name, keys in islice(filter(itemgetter(1), fields), _MAX_NAMED)
+    ]
+    return f"{'; '.join(named)}." if named else ""
 
 
 def _describe_limit(limit: str, policy: CodePolicy) -> str:
