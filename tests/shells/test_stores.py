@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import gc
+import sys
 from bisect import insort
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -784,6 +785,23 @@ async def test_expired_values_of_others_take_no_room_from_a_large_value(open_sto
         await fill_and_expire(store, clock, "gone")
         await put(store, clock, "t-1", b"x" * 9 * MANY)
         assert await store.stats("me") == StoreStats(1, 9 * MANY)
+
+
+async def test_the_work_for_an_expired_value_does_not_grow_with_the_number_of_namespaces(
+    clock: Clock, tmp_path: Path
+) -> None:
+    store = MemoryStore(StorePolicy(kind="memory", ttl=TTL, max_bytes=9 * MANY), clock, lambda: tmp_path)
+    for index in range(MANY):
+        await put(store, clock, based("old", index), b"x" * 9, f"n{index}")
+    clock.now += TTL
+    functions: list[object] = []
+    sys.setprofile(lambda frame, event, _: functions.append(frame.f_code) if event == "call" else None)
+    try:
+        await put(store, clock, "t-1", b"x" * 9 * MANY)
+    finally:
+        sys.setprofile(None)
+    assert await store.totals() == StoreTotals(1, 9 * MANY, 0)
+    assert len(functions) < 100 * MANY
 
 
 async def expire_beside(store: Store, clock: Clock, kept: Sequence[int]) -> None:

@@ -275,10 +275,13 @@ class MemoryStore:
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
-        self._expire_values(EXPIRED_PER_PUT)
+        for _ in range(EXPIRED_PER_PUT):
+            self._expire_oldest()
         plan = self._plan_eviction(key, size)
-        while plan.exceeds_total and self._expire_values(1):
-            plan = self._plan_eviction(key, size)
+        while plan.exceeds_total and (expired := self._expire_oldest()):
+            gone, freed = expired
+            if gone != key:  # the plan counts this one as replaced
+                plan.remove(gone[0], freed)
         plan.check()
         now = self._clock()
         while (crowded := plan.choose_namespace()) is not None:
@@ -300,24 +303,23 @@ class MemoryStore:
 
     async def _remove_expired(self) -> int:
         """Replace a batch of expired values by tombstones, and return their number."""
-        return self._expire_values(EXPIRED_PER_BATCH, time.monotonic() + BATCH_SECONDS)
+        removed, end = 0, time.monotonic() + BATCH_SECONDS
+        while removed < EXPIRED_PER_BATCH and time.monotonic() <= end and self._expire_oldest():
+            removed += 1
+        return removed
 
-    def _expire_values(self, limit: int, end: float = inf) -> int:
-        """Replace expired values by tombstones, and return their number.
+    def _expire_oldest(self) -> tuple[Key, int] | None:
+        """Replace the least recently used value, which expires first, by a tombstone if it has expired.
 
-        Entries are in the order of their last use, and so of their expiry.
-
-        Args:
-            limit: The maximum number of values.
-            end: The time of the monotonic clock after which no value is removed.
+        Returns:
+            Its key and bytes; None if it has not expired.
         """
-        now = self._clock()
-        for count in range(limit):
-            oldest = next(iter(self._entries), None)
-            if oldest is None or not self._is_expired(oldest, now) or time.monotonic() > end:
-                return count
-            self._replace_by_tombstone(oldest, "expired")
-        return limit
+        oldest = next(iter(self._entries), None)
+        if oldest is None or not self._is_expired(oldest, self._clock()):
+            return None
+        size = len(self._entries[oldest].blob)
+        self._replace_by_tombstone(oldest, "expired")
+        return oldest, size
 
     def _is_expired(self, key: Key, now: float) -> bool:
         return self._entries[key].expires <= now
