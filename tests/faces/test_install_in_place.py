@@ -18,7 +18,8 @@ from mcp_mirror.cli.install import files
 from mcp_mirror.cli.install.clients import CLIENTS, Machine
 from mcp_mirror.cli.install.entries import find_subcommand
 from mcp_mirror.cli.install.files import BACKUP_SUFFIX
-from mcp_mirror.cli.install.in_place import apply_installation, apply_removal, plan_unwrapping, plan_wrapping
+from mcp_mirror.cli.install.in_place import plan_unwrapping, plan_wrapping
+from mcp_mirror.cli.install.plans import apply_installation, apply_removal
 from mcp_mirror.cli.install.targets import find_named
 from mcp_mirror.cli.main import app
 

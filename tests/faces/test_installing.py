@@ -2,8 +2,8 @@
 
 import json
 import os
+import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from mcp_mirror.cli.install.files import BACKUP_SUFFIX
-from mcp_mirror.cli.install.merge import (
-    apply_install,
-    apply_uninstall,
-    find_client,
-    known_clients,
-    plan_install,
-    plan_uninstall,
-)
+from mcp_mirror.cli.install.merge import MERGED, find_mergeable, plan_merging, plan_unmerging
+from mcp_mirror.cli.install.plans import apply_installation, apply_removal
 from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import ConfigError
@@ -46,13 +40,18 @@ def write() -> Write:
     """Writes the file of a client."""
 
     def write(name: str = "claude-desktop", content: Any = None, **servers: Any) -> Path:
-        client = known_clients()[name]
-        client.file.parent.mkdir(parents=True, exist_ok=True)
-        text = content if isinstance(content, str) else json.dumps({**OTHER, client.block: servers or SERVERS})
-        client.file.write_text(text, "utf-8")
-        return client.file
+        file = find_mergeable(name).file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = content if isinstance(content, str) else json.dumps({**OTHER, block_of(name): servers or SERVERS})
+        file.write_text(text, "utf-8")
+        return file
 
     return write
+
+
+def block_of(name: str) -> str:
+    """The key of the servers in the file of a client."""
+    return "servers" if name == "vscode" else "mcpServers"
 
 
 def invoke(command: str, *args: str) -> Result:
@@ -65,9 +64,9 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text("utf-8"))
 
 
-@pytest.mark.parametrize("name", known_clients())
+@pytest.mark.parametrize("name", MERGED)
 def test_servers_move_and_come_back(name: str, write: Write, tmp_path: Path) -> None:
-    file, block = write(name), known_clients()[name].block
+    file, block = write(name), block_of(name)
     before = file.read_bytes()
     ran = invoke("install", name)
     assert ran.exit_code == 0, ran.output
@@ -121,7 +120,7 @@ def test_an_interrupted_install_can_be_repeated(written: int, write: Write, monk
         path.write_bytes(data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("mcp_mirror.cli.install.merge.write_file", write_some)
+        patch.setattr("mcp_mirror.cli.install.plans.write_file", write_some)
         assert invoke("install", "claude-desktop").exit_code == 2
     assert file.read_bytes() == before
     assert invoke("install", "claude-desktop").exit_code == 0
@@ -203,8 +202,8 @@ def test_a_client_is_also_known_by_its_file(block: str, tmp_path: Path) -> None:
     ran = invoke("install", str(file))
     assert read(file)[block]["mirror"]["args"][-1] == str(file.with_name("mcp-mirror.yaml"))
     assert f"mcp-mirror uninstall '{file}'" in ran.stderr
-    assert "The client of .mcp.json now starts mcp-mirror" in ran.stderr
-    assert "keep them out of version control" in ran.stderr
+    assert f"Claude Code ({file}):\n  moved to {file.with_name('mcp-mirror.yaml')}: files, search\n" in ran.stderr
+    assert "out of version control" in ran.stderr
     assert invoke("uninstall", str(file)).exit_code == 0
     assert read(file) == {block: SERVERS}
 
@@ -219,6 +218,58 @@ def test_servers_are_restored_if_the_client_file_lost_all(block: str, tmp_path: 
     assert read(file) == {block: SERVERS}
 
 
+@pytest.mark.parametrize("late", ['"late": {"command": "y"}, ', ""])
+@pytest.mark.parametrize(
+    ("head", "tail"),
+    [
+        ('{"scale": 1e400, "half": "\\ud800", ', "}"),
+        ('\ufeff{ // mine\r\n\t"x": [1,],\r\n\t', "\r\n\t// end\r\n}\r\n"),
+        ("/* mine */ {", ', "mcp": {"a": {}, "a": 1,}}\n\n'),
+    ],
+)
+def test_the_text_around_the_servers_stays(late: str, head: str, tail: str, write: Write) -> None:
+    servers = '"mcpServers": {\n  // first\n  "a": {"command": "x"}, // second\n}'
+    file = write(content=f"{head}{servers}{tail}")
+    before = file.read_bytes()
+    assert invoke("install", "claude-desktop").exit_code == 0
+    merged = file.read_bytes().decode()
+    assert (merged.startswith(head), merged.endswith(tail)) == (True, True)
+    assert '"mirror": {"command": ' in merged
+    file.write_bytes(merged.replace('"mirror"', f'{late}"mirror"').encode())
+    assert invoke("uninstall", "claude-desktop").exit_code == 0
+    restored = file.read_bytes().decode()
+    assert re.sub(r'\s*"late": \{\s*"command": "y"\s*\},', "", restored).encode() == before
+    assert ('"late"' in restored) is bool(late)
+
+
+def test_a_file_without_a_suffix_is_restored_too(tmp_path: Path) -> None:
+    file = tmp_path / "servers"
+    file.write_text(json.dumps({"mcpServers": SERVERS}))
+    before = file.read_bytes()
+    assert invoke("install", str(file)).exit_code == 0
+    assert invoke("uninstall", str(file)).exit_code == 0
+    assert [path.read_bytes() for path in tmp_path.iterdir() if path.is_file()] == [before]
+
+
+def test_a_file_that_changes_during_the_installation_is_kept(write: Write) -> None:
+    file = write()
+    plan = plan_merging(find_mergeable("claude-desktop"), None, os.environ)
+    file.write_text("{}")
+    with pytest.raises(ConfigError, match="changed at the same time"):
+        apply_installation(plan)
+    assert [path.read_text() for path in file.parent.iterdir()] == ["{}"]
+
+
+@pytest.mark.parametrize("left", ["", "{}", '{"scale": 2}', '{"scale": 2, "mcpServers": null}'])
+def test_servers_are_restored_by_the_name_of_the_client(left: str, write: Write) -> None:
+    file = write()
+    before = read(file)
+    assert invoke("install", "claude-desktop").exit_code == 0
+    file.write_text(left)
+    assert invoke("uninstall", "claude-desktop").exit_code == 0
+    assert read(file) == ({"scale": 2, "mcpServers": SERVERS} if "scale" in left else before)
+
+
 def test_a_client_that_is_named_by_its_file_is_the_same(write: Write, tmp_path: Path) -> None:
     file = write(told={"command": "x", "args": ["${HOME}"]})
     assert invoke("install", "claude-desktop").exit_code == 0
@@ -226,7 +277,7 @@ def test_a_client_that_is_named_by_its_file_is_the_same(write: Write, tmp_path: 
     assert read(file)["mcpServers"]["told"]["args"] == ["${HOME}"]
     link = tmp_path / "link.json"
     link.symlink_to(file)
-    assert find_client(str(link)).title == "Claude Desktop"
+    assert find_mergeable(str(link)).client.title == "Claude Desktop"
 
 
 def test_variables_that_a_client_does_not_expand_stay_text(write: Write, tmp_path: Path) -> None:
@@ -267,16 +318,13 @@ def test_a_dry_run_prints_and_writes_nothing(write: Write, tmp_path: Path) -> No
 
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "comments": ('{"mcpServers": {} // mine\n}', '"By hand" in docs/getting-started/index.md shows'),
-    "a server twice": ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "duplicate key"),
-    "too deep": ("[" * 100_000, "cannot be read as plain JSON"),
+    "a server twice": ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "the key 'a' appears twice"),
+    "too deep": ("[" * 100_000, "cannot be read as JSON: it is nested too deeply"),
     "a server too deep": ('{"mcpServers": {"a": {"x": ' + "[" * 900 + "]" * 900 + "}}}", "is nested too deep"),
     "nothing but a line": ("\n", "contains no servers"),
-    "no object": ("[]", "contains no JSON object"),
+    "no object": ("[]", "contains no object"),
     "no servers": ('{"mcpServers": [1]}', "is not an object of servers"),
     "nothing to move": ("{}", "contains no servers"),
-    "a number of no form": ('{"scale": 1e400, "mcpServers": {"a": {"command": "x"}}}', "that JSON cannot express"),
-    "half a character": ('{"name": "\\ud800", "mcpServers": {"a": {"command": "x"}}}', "that JSON cannot express"),
     "half a character in a server": ('{"mcpServers": {"a": {"command": "\\ud800"}}}', "Nothing was changed"),
     "a variable that is not set": ('{"mcpServers": {"a": {"command": "x", "env": {"K": "${NOT_SET}"}}}}', "NOT_SET"),
     "a variable of the client's": ('{"mcpServers": {"a": {"command": "${userHome}/x"}}}', "by their values"),
@@ -305,8 +353,10 @@ def test_servers_that_cannot_be_moved_stay_with_a_warning(case: str, write: Writ
 
 
 def test_unknown_clients_and_missing_files_are_reported(write: Write) -> None:
-    assert "neither a client (claude-desktop, cursor" in invoke("install", "nobody").stderr
-    assert "neither a client (claude-desktop, cursor" in invoke("install", "~nobody/x.json").stderr
+    assert "neither a client (claude-desktop, claude-code" in invoke("install", "nobody").stderr
+    assert "neither a client (claude-desktop, claude-code" in invoke("install", "~nobody/x.json").stderr
+    assert "neither a client (claude-desktop, claude-code" in invoke("uninstall", "nobody.json").stderr
+    assert "--merge knows claude-desktop, cursor, vscode, windsurf by name" in invoke("install", "gemini").stderr
     assert "does not exist" in invoke("install", "cursor").stderr
     file = write()
     assert f"There is nothing to uninstall: {file} does not start" in invoke("uninstall", "claude-desktop").stderr
@@ -352,19 +402,6 @@ def test_a_link_stays_one_and_rights_stay(write: Write, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".config", "dotfiles.json"]
 
 
-@pytest.mark.parametrize(
-    ("system", "folder"),
-    [("darwin", "Library/Application Support"), ("win32", "AppData/Roaming"), ("linux", ".config")],
-)
-def test_a_client_is_looked_for_where_its_system_has_it(
-    system: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    assert known_clients()["claude-desktop"].file.parent == tmp_path / folder / "Claude"
-    assert known_clients()["vscode"].file == tmp_path / folder / "Code/User/mcp.json"
-
-
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 SERVER = st.fixed_dictionaries({"command": TEXTS.filter(str.strip)}, optional={"args": st.lists(TEXTS, max_size=3)})
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,12}", fullmatch=True)
@@ -382,10 +419,12 @@ def test_any_servers_come_back_as_they_were(
     text = json.dumps({"mcpServers": servers}, indent=spaces, ensure_ascii=False)
     file = write(content="\ufeff" + text.replace("\n", "\r\n") if is_marked else text)
     before = file.read_bytes()
-    client = find_client("claude-desktop")
-    apply_install(plan_install(client, None, os.environ))
-    for one in load_config(client.config, {}).upstreams:
+    target = find_mergeable("claude-desktop")
+    plan = plan_merging(target, None, os.environ)
+    apply_installation(plan)
+    assert plan.config is not None
+    for one in load_config(plan.config.path, {}).upstreams:
         assert isinstance(one.endpoint, StdioEndpoint)
         assert one.endpoint.args == tuple(servers[one.name].get("args", ()))
-    assert not apply_uninstall(plan_uninstall(client))
+    assert not apply_removal(plan_unmerging(target))
     assert file.read_bytes() == before

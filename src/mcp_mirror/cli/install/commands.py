@@ -1,23 +1,17 @@
 """The commands `mcp-mirror install` and `uninstall`."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
-from difflib import unified_diff
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from mcp_mirror.cli.install import merge_commands
 from mcp_mirror.cli.install.clients import current_machine
-from mcp_mirror.cli.install.files import describe_command, find_program
-from mcp_mirror.cli.install.in_place import (
-    InPlacePlan,
-    apply_installation,
-    apply_removal,
-    is_merged,
-    plan_unwrapping,
-    plan_wrapping,
-)
+from mcp_mirror.cli.install.files import describe_command, find_program, has_file
+from mcp_mirror.cli.install.in_place import is_merged, plan_unwrapping, plan_wrapping
+from mcp_mirror.cli.install.merge import find_mergeable, plan_merging, plan_unmerging
+from mcp_mirror.cli.install.plans import Plan, apply_installation, apply_removal
 from mcp_mirror.cli.install.targets import Target, find_named, find_targets, list_entries
 from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
 from mcp_mirror.errors import ConfigError, MirrorError
@@ -85,9 +79,8 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
     try:
         _check_options(client, config, server, merge=merge)
         if merge:
-            merge_commands.install(str(client), config, dry_run=dry_run, no_connect=no_connect)
-            return
-        if client is not None:
+            plans = [plan_merging(find_mergeable(str(client)), config, os.environ)]
+        elif client is not None:
             plans = _plan_client(client, server or (), with_memory=bool(memory))
         else:
             plans, has_failed = _plan_all(is_everything=every)
@@ -95,7 +88,7 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
                 plans, memory = _ask(plans, memory)
             if memory:
                 plans = [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans]
-        _carry_out(plans, dry_run=dry_run)
+        _carry_out(plans, dry_run=dry_run, connects=not no_connect)
     except MirrorError as error:
         exit_with_error(error)
     if has_failed:
@@ -111,10 +104,10 @@ def _check_options(client: str | None, config: Path | None, server: Sequence[str
         raise ConfigError("--server needs a client: write its name, or the path of its file.")
 
 
-def _plan_client(client: str, servers: Sequence[str], *, with_memory: bool) -> list[InPlacePlan]:
+def _plan_client(client: str, servers: Sequence[str], *, with_memory: bool) -> list[Plan]:
     """Return the plans for the files of a client."""
     targets, program = find_named(client, current_machine()), find_program()
-    plans: list[InPlacePlan] = []
+    plans: list[Plan] = []
     for target in targets:
         chosen = _choose_servers(target, servers, len(targets))
         if chosen or not servers:
@@ -127,7 +120,7 @@ def _plan_client(client: str, servers: Sequence[str], *, with_memory: bool) -> l
     return plans
 
 
-def _plan_all(*, is_everything: bool) -> tuple[list[InPlacePlan], bool]:
+def _plan_all(*, is_everything: bool) -> tuple[list[Plan], bool]:
     """Return the plans for the files on this machine, and whether another file failed; its error is printed."""
     found = find_targets(current_machine())
     if is_everything:
@@ -136,7 +129,7 @@ def _plan_all(*, is_everything: bool) -> tuple[list[InPlacePlan], bool]:
         raise ConfigError(
             "No client with servers was found. Add a server in your client first, or name the client's file."
         )
-    plans: list[InPlacePlan] = []
+    plans: list[Plan] = []
     has_failed = False
     for target in found:
         try:
@@ -158,7 +151,7 @@ def _choose_servers(target: Target, servers: Sequence[str], count: int) -> Seque
     return [name for name in servers if name in names]
 
 
-def _ask(plans: list[InPlacePlan], memory: bool | None) -> tuple[list[InPlacePlan], bool | None]:  # noqa: FBT001  # an option
+def _ask(plans: list[Plan], memory: bool | None) -> tuple[list[Plan], bool | None]:  # noqa: FBT001  # an option
     """Return the plans that the user chooses, and whether to add the memory tools."""
     if not reads_terminal():
         names = ", ".join(dict.fromkeys(plan.target.word for plan in plans))
@@ -170,7 +163,7 @@ def _ask(plans: list[InPlacePlan], memory: bool | None) -> tuple[list[InPlacePla
     return chosen, memory
 
 
-def _choose_plans(plans: Sequence[InPlacePlan]) -> list[InPlacePlan]:
+def _choose_plans(plans: Sequence[Plan]) -> list[Plan]:
     """List the files with their servers and ask which to change.
 
     Raises:
@@ -194,8 +187,8 @@ def _choose_plans(plans: Sequence[InPlacePlan]) -> list[InPlacePlan]:
     return [plan for number, plan in enumerate(plans, 1) if number in numbers]
 
 
-def _carry_out(plans: Iterable[InPlacePlan], *, dry_run: bool) -> None:
-    done: list[InPlacePlan] = []
+def _carry_out(plans: Iterable[Plan], *, dry_run: bool, connects: bool) -> None:
+    done: list[Plan] = []
     for plan in plans:
         if dry_run:
             _print_diff(plan)
@@ -205,30 +198,64 @@ def _carry_out(plans: Iterable[InPlacePlan], *, dry_run: bool) -> None:
         if old := apply_installation(plan):
             print_note(f"  An older backup is now {old}.")
         done.append(plan)
-    if not done:
-        if not dry_run:
-            print_note("Nothing to change: every server that can be wrapped is wrapped.")
-        return
+    if done:
+        _print_next_steps(done, connects=connects)
+    elif not dry_run:
+        print_note("Nothing to change: every server that can be wrapped is wrapped.")
+
+
+def _print_next_steps(done: Sequence[Plan], *, connects: bool) -> None:
     words = list(dict.fromkeys(plan.target.word for plan in done))
-    titles = dict.fromkeys(plan.target.client.title for plan in done)
-    print_note(f"Restart {', '.join(titles)}. `{describe_command('doctor')}` starts each server and reports problems.")
-    print_note(f"To undo: {'; '.join(describe_command('uninstall', word) for word in words)}")
+    titles = ", ".join(dict.fromkeys(plan.target.client.title for plan in done))
+    undo = f"To undo: {'; '.join(describe_command('uninstall', word) for word in words)}"
+    config = done[0].config
+    if config is None:
+        print_note(f"Restart {titles}. `{describe_command('doctor')}` starts each server and reports problems.\n{undo}")
+        return
+    print_note(undo)
+    if connects and _connect_once(config.path):
+        print_note(f"Restart {titles}.")
+    else:
+        check = describe_command("check", "--config", str(config.path))
+        print_note(f"Check that all servers connect, then restart {titles}: {check}")
 
 
-def _print_plan(plan: InPlacePlan) -> None:
+def _connect_once(config: Path) -> bool:
+    """Connect to every server, which fills the cache of listings; print failures, and return whether there are none."""
+    from mcp_mirror.cli.check import connect_once  # noqa: PLC0415  # it imports the gateway
+    from mcp_mirror.cli.console import print_problems  # noqa: PLC0415  # it imports rich
+
+    print_note("The servers start now, so that the first list of their tools is complete (Ctrl-C skips this).")
+    try:
+        down = connect_once(config)
+    except typer.Exit:  # the reason is printed
+        return False
+    print_problems(down)
+    return not down
+
+
+def _print_plan(plan: Plan) -> None:
     print_note(f"{plan.target.title}:")
+    is_shared = plan.target.place.scope == "project"
+    if plan.config:
+        print_note(f"  moved to {plan.config.path}: {', '.join(plan.changed)}")
+        for warning in plan.config.warnings:
+            print_note(f"  {warning}")
+        print_note("  A server gets PATH, HOME, a few other variables of the environment, and its own `env`.")
+        print_note(f"  The backup of the file is beside it: {plan.target.backup.name}")
+        if is_shared:
+            print_note("  Keep the backup and the configuration, with the servers' secrets, out of version control.")
+        return
     print_note(f"  wrapped: {', '.join(plan.changed) or 'no further server'}")
     for name, reason in plan.left:
         print_note(f"  left: {name}: {reason}")
-    if plan.target.place.scope == "project":
+    if is_shared:
         print_note("  The file now contains a path of this machine. Keep that in mind if the project is shared.")
 
 
-def _print_diff(plan: InPlacePlan) -> None:
-    before, after = (data.decode("utf-8-sig").splitlines(keepends=True) for data in (plan.before, plan.after))
-    name = str(plan.target.file)
-    for line in unified_diff(before, after, name, name):
-        print(line, end="" if line.endswith("\n") else "\n")
+def _print_diff(plan: Plan) -> None:
+    for line in plan.diff():
+        print(line)
 
 
 def uninstall(
@@ -244,65 +271,60 @@ def uninstall(
     Example: mcp-mirror uninstall claude-code
     """
     try:
-        plans, merged = _plan_uninstall(client, is_everything=every)
+        plans = _plan_uninstall_all(is_everything=every) if client is None else _plan_uninstall(client)
         for plan in plans:
             if dry_run:
                 _print_diff(plan)
-            else:
-                apply_removal(plan)
-                names = ", ".join(plan.changed)
-                print_note(f"{plan.target.title} starts its own servers again: {names}. Restart it.")
-        for named in merged:
-            merge_commands.uninstall(named, dry_run=dry_run)
+                continue
+            stays = apply_removal(plan)
+            print_note(f"{plan.target.title} starts its own servers again: {', '.join(plan.changed)}. Restart it.")
+            if stays and plan.config:
+                print_note(
+                    f"{plan.config.path} was edited and stays; move it away before you install again. The client does "
+                    "not know the additions in it."
+                )
     except MirrorError as error:
         exit_with_error(error)
 
 
-def _plan_uninstall(client: str | None, *, is_everything: bool) -> tuple[list[InPlacePlan], list[str]]:
-    """Return the plans for files with wrapped servers, and clients or files that may be installed with `--merge`."""
-    machine = current_machine()
-    if client is None:
-        return _plan_uninstall_all(find_targets(machine), is_everything=is_everything)
-    may_be_merged = merge_commands.can_merge(client)
-    try:
-        targets = find_named(client, machine)
-    except MirrorError:
-        if may_be_merged:
-            return [], [client]
-        raise
-    installed = [target for target in targets if is_installed(target)]
-    plans = [plan_unwrapping(target) for target in (installed if may_be_merged else installed or targets)]
-    return plans, [] if plans else [client]
+def _plan_uninstall(client: str) -> list[Plan]:
+    targets = find_named(client, current_machine())
+    chosen = [target for target in targets if _is_installed(target)]
+    return [_plan_removal(target) for target in chosen or filter(_has_backup, targets)] or [_plan_removal(targets[0])]
 
 
-def _plan_uninstall_all(targets: Iterable[Target], *, is_everything: bool) -> tuple[list[InPlacePlan], list[str]]:
-    """Do the same for all of these files, except those of a project."""
-    installed = [target for target in targets if is_installed(target, allows_merged=True)]
+def _plan_uninstall_all(*, is_everything: bool) -> list[Plan]:
+    """Return the plans for all files of the user; those of a project stay."""
+    installed = [target for target in find_targets(current_machine()) if _is_installed(target)]
     if not installed:
         raise ConfigError("There is nothing to uninstall: no client on this machine starts servers through mcp-mirror.")
     if not is_everything:
         names = ", ".join(target.word for target in installed)
         raise ConfigError(f"Name a client, or write --all. Installed: {names}.")
-    plans: list[InPlacePlan] = []
-    merged: list[str] = []
+    plans: list[Plan] = []
     for target in installed:
-        if target.place.scope != "user":
+        if target.place.scope == "user":
+            plans.append(_plan_removal(target))
+        else:
             command = describe_command("uninstall", target.word)
             print_note(f"{target.title} stays as it is: it is a file of a project. To restore it: {command}")
-        elif is_installed(target):
-            plans.append(plan_unwrapping(target))
-        else:
-            merged.append(str(target.file))
-    return plans, merged
+    return plans
 
 
-def is_installed(target: Target, *, allows_merged: bool = False) -> bool:
-    """Return whether a file has wrapped servers, or if that is allowed, `--merge` made it.
+def _plan_removal(target: Target) -> Plan:
+    """Return the plan for a file: that of `--merge` has a backup, but no wrapped server."""
+    is_wrapped = any(entry.is_wrapped for entry in list_entries(target.read(), target.place))
+    return plan_unmerging(target) if _has_backup(target) and not is_wrapped else plan_unwrapping(target)
 
-    A file that cannot be read has none.
-    """
+
+def _has_backup(target: Target) -> bool:
+    return has_file(target.backup)
+
+
+def _is_installed(target: Target) -> bool:
+    """Return whether a file has wrapped servers, or `--merge` made it; a file that cannot be read has none."""
     try:
         entries = list_entries(target.read(), target.place)
     except MirrorError:
         return False
-    return any(entry.is_wrapped for entry in entries) or (allows_merged and is_merged(target, entries))
+    return any(entry.is_wrapped for entry in entries) or is_merged(target, entries)

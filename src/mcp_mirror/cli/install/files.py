@@ -1,4 +1,4 @@
-"""Read and atomically write the files of clients and of the gateway, the JSON and the command of mcp-mirror in them."""
+"""Read and atomically write the files of clients and of the gateway, and the command of mcp-mirror in them."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.system.files import atomic_write
@@ -69,46 +69,6 @@ def write_file(path: Path, data: bytes) -> None:
 def backup_of(path: Path) -> Path:
     """Return the path of the backup of a client's file."""
     return path.with_name(path.name + BACKUP_SUFFIX)
-
-
-def parse_json(data: bytes, file: Path) -> dict[str, Any]:
-    """Return the JSON object of a client's file; an empty file is an empty object.
-
-    Raises:
-        ConfigError: The file is not plain JSON, so rewriting it would lose something.
-    """
-    try:
-        written = json.loads(data.decode("utf-8-sig").strip() or "{}", object_pairs_hook=_check_unique_keys)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{file} cannot be read as plain JSON ({error}). Comments and duplicate keys would be lost. "
-            'Install without --merge, which keeps comments, or move the servers as "By hand" in '
-            "docs/getting-started/index.md shows."
-        ) from None
-    if not isinstance(written, dict):
-        raise ConfigError(f"{file} is not a client's configuration: it contains no JSON object. Name another file.")
-    return written
-
-
-def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        raise ValueError("duplicate key")
-    return members
-
-
-def as_json(value: Any, file: Path) -> bytes:
-    """Return the JSON text of a value.
-
-    Raises:
-        ConfigError: JSON cannot express the value.
-    """
-    try:
-        return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    except (ValueError, RecursionError):
-        raise ConfigError(
-            f"{file} contains a number or a text that JSON cannot express, or is nested too deeply. Fix it first."
-        ) from None
 
 
 def find_program() -> list[str]:

@@ -7,15 +7,14 @@ backup does not have.
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Final
 
 from mcp_mirror.cli.install.entries import read_program, unwrap_entry, wrap_entry
-from mcp_mirror.cli.install.files import has_file, read_bytes, write_file
+from mcp_mirror.cli.install.files import has_file, read_bytes
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import AddFirst, Document, Location, Remove, Restore, look_up
+from mcp_mirror.cli.install.plans import Plan
 from mcp_mirror.cli.install.targets import Entry, Target, list_entries
 from mcp_mirror.errors import ConfigError
 
@@ -23,25 +22,9 @@ MEMORY_NAME: Final = "mcp-mirror"
 """The name of the memory tools among a client's servers."""
 
 
-@dataclass(frozen=True, slots=True)
-class InPlacePlan:
-    """A new content of a client's file."""
-
-    target: Target
-    before: bytes
-    """The file as it was read."""
-    after: bytes
-    restored: bytes
-    """The file without mcp-mirror: the backup."""
-    changed: tuple[str, ...]
-    """The servers that the plan wraps or unwraps."""
-    left: tuple[tuple[str, str], ...] = ()
-    """Other servers, with the reason why they stay as they are."""
-
-
 def plan_wrapping(
     target: Target, program: Sequence[str], chosen: Collection[str] = (), *, with_memory: bool = False
-) -> InPlacePlan:
+) -> Plan:
     """Plan to wrap the servers of a file that are not wrapped yet.
 
     Args:
@@ -78,7 +61,7 @@ def plan_wrapping(
             after = _add_memory(after, target, program)
         except ConfigError as error:
             left.append(("the memory tools", str(error)))
-    return InPlacePlan(target, document.data, after.data, restored, tuple(changed), tuple(left))
+    return Plan(target, document.data, after.data, restored, tuple(changed), tuple(left))
 
 
 def _check_choice(target: Target, entries: Sequence[Entry], chosen: Collection[str]) -> None:
@@ -94,7 +77,7 @@ def is_merged(target: Target, entries: Iterable[Entry]) -> bool:
     return has_gateway and has_file(target.backup) and not any(entry.is_wrapped for entry in entries)
 
 
-def plan_unwrapping(target: Target) -> InPlacePlan:
+def plan_unwrapping(target: Target) -> Plan:
     """Plan to restore a file.
 
     Raises:
@@ -104,48 +87,13 @@ def plan_unwrapping(target: Target) -> InPlacePlan:
     entries = list_entries(document, target.place)
     wrapped = [entry.label for entry in entries if entry.is_wrapped]
     if not wrapped and not any(entry.is_memory for entry in entries):
-        raise ConfigError(f"There is nothing to uninstall: no server in {target.file} is wrapped.")
+        if any(entry.is_gateway for entry in entries):
+            raise ConfigError(
+                f"The backup {target.backup} of `mcp-mirror install` does not exist. Restore {target.file} by hand."
+            )
+        raise ConfigError(f"There is nothing to uninstall: {target.file} does not start mcp-mirror.")
     restored = _restore(target, document).data
-    return InPlacePlan(target, document.data, restored, restored, tuple(wrapped))
-
-
-def apply_installation(plan: InPlacePlan) -> Path | None:
-    """Write the backup, then the file.
-
-    Returns:
-        Where an older backup is now, which the file does not come from; None without one.
-
-    Raises:
-        ConfigError: The file changed since the plan was made, or cannot be written.
-    """
-    _check_unchanged(plan)
-    backup, old = plan.target.backup, None
-    if plan.before == plan.restored and has_file(backup) and read_bytes(backup) != plan.restored:
-        names = (f"{backup.name}.old{number or ''}" for number in count())
-        old = next(path for path in map(backup.with_name, names) if not has_file(path))
-        write_file(old, read_bytes(backup))
-    write_file(backup, plan.restored)
-    write_file(plan.target.file, plan.after)
-    return old
-
-
-def apply_removal(plan: InPlacePlan) -> None:
-    """Write the file, then remove the backup.
-
-    Raises:
-        ConfigError: The file changed since the plan was made, or cannot be written.
-    """
-    _check_unchanged(plan)
-    write_file(plan.target.file, plan.after)
-    with suppress(OSError):
-        plan.target.backup.unlink()
-
-
-def _check_unchanged(plan: InPlacePlan) -> None:
-    if read_bytes(plan.target.file) != plan.before:
-        raise ConfigError(
-            f"{plan.target.file} changed at the same time. Close {plan.target.client.title}, then try again."
-        )
+    return Plan(target, document.data, restored, restored, tuple(wrapped))
 
 
 def find_changed(target: Target) -> list[str]:

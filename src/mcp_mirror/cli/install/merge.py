@@ -1,14 +1,9 @@
-"""`install --merge`: the servers move to a configuration of one gateway, which becomes the client's only server.
-
-The plans of installation and removal are complete before the first write.
-"""
+"""The plans of `install --merge`: servers move to a configuration of one gateway, the client's only server."""
 
 import os
 import re
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,241 +12,176 @@ from platformdirs import user_config_path
 
 from mcp_mirror.cli.install.clients import CLIENTS, current_machine
 from mcp_mirror.cli.install.entries import find_subcommand, read_words
-from mcp_mirror.cli.install.files import (
-    as_json,
-    backup_of,
-    find_program,
-    has_file,
-    parse_json,
-    read_bytes,
-    resolve_path,
-    write_file,
-)
+from mcp_mirror.cli.install.files import describe_command, find_program, has_file, read_bytes, resolve_path
+from mcp_mirror.cli.install.formats import parse_document
+from mcp_mirror.cli.install.formats.document import AddFirst, Document, Edit, Put, Restore, look_up
+from mcp_mirror.cli.install.plans import GatewayFile, Plan
+from mcp_mirror.cli.install.targets import Target, find_named
 from mcp_mirror.config import CONFIG_NAME, parse_config
 from mcp_mirror.errors import ConfigError
 
-_MERGED: Final = frozenset({"claude-desktop", "cursor", "vscode", "windsurf"})
+MERGED: Final = ("claude-desktop", "cursor", "vscode", "windsurf")
 """The clients whose servers can be merged by name."""
 ENTRY: Final = "mirror"
 """The gateway's name among a client's servers."""
+_BLOCKS: Final = ("mcpServers", "servers")
+"""Keys of servers that a configuration of the gateway can have too."""
 _HEAD: Final = "# Servers moved from {file}. You can add settings of the gateway.\n\n"
 _PLAIN: Final = re.compile("[-./_@A-Za-z]*[A-Za-z][-./_@A-Za-z0-9]*")
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 _FOLDERS: Final = ("cwd", "working_directory")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientFile:
-    """A client whose servers can be merged, and the file that names them."""
-
-    title: str
-    file: Path
-    config: Path
-    """The default gateway configuration for these servers."""
-    block: str = "mcpServers"
-    """The key of the servers in the file."""
-    expands_variables: bool = True
-    """Whether the client expands `${VAR}`; otherwise it is plain text."""
-
-    @property
-    def backup(self) -> Path:
-        """The backup of the file."""
-        return backup_of(self.file)
-
-
-def known_clients() -> dict[str, ClientFile]:
-    """Return the clients whose servers can be merged by name, with their documented files on this system."""
-    machine, ours = current_machine(), user_config_path("mcp-mirror")
-    known: dict[str, ClientFile] = {}
-    for client in CLIENTS:
-        if client.name in _MERGED:
-            place = client.places[0]
-            [file] = place.files(machine)
-            config, block = ours / f"{client.name}.yaml", place.blocks[0][0]
-            known[client.name] = ClientFile(client.title, file, config, block, client.expands_variables)
-    return known
-
-
-def find_client(named: str) -> ClientFile:
-    """Return a client by its name or by the path of its file.
+def find_mergeable(word: str) -> Target:
+    """Return the file whose servers `--merge` moves, by the name of a client or by its path.
 
     Raises:
-        ConfigError: There is neither such a client nor such a file, or the file has servers under two keys.
+        ConfigError: There is neither such a client nor such a file, or the client can only be named by its file.
     """
-    known = known_clients()
-    if named in known:
-        return known[named]
-    path = resolve_path(named)
-    if not os.path.isfile(path):  # noqa: PTH113  # of any text
-        names = ", ".join(known)
-        raise ConfigError(
-            f"{named!r} is neither a client ({names}) nor a file. Name one of these clients or a JSON file."
-        )
-    for client in known.values():
-        if resolve_path(client.file) == path:
-            return client
-    backup = backup_of(path)
-    written = parse_json(read_bytes(backup if has_file(backup) else path), path)
-    blocks = [block for block in ("mcpServers", "servers") if written.get(block)] or ["mcpServers"]
-    if len(blocks) > 1:
-        raise ConfigError(
-            f"{path} has servers under {blocks[0]!r} and {blocks[1]!r}. Move all under one of these keys."
-        )
-    config = path.with_name(CONFIG_NAME)
-    return ClientFile(f"the client of {path.name}", path, config, blocks[0])
+    machine = current_machine()
+    client = next((client for client in CLIENTS if client.name == word), None)
+    if client is None:
+        return find_named(word, machine)[0]
+    if word not in MERGED:
+        raise ConfigError(f"--merge knows {', '.join(MERGED)} by name. Name the JSON file of {client.title} instead.")
+    [file] = client.places[0].files(machine)
+    return Target(client, client.places[0], file)
 
 
-def read_servers(written: Mapping[str, Any], client: ClientFile) -> Mapping[str, Any]:
-    """Return the servers in a client's file.
-
-    Raises:
-        ConfigError: The key of the servers is not an object.
-    """
-    servers = written.get(client.block) or {}
-    if not isinstance(servers, dict):
-        raise ConfigError(f"{client.block!r} in {client.file} is not an object of servers. Fix it first.")
-    return servers
-
-
-def _is_gateway(entry: Any) -> bool:
-    return find_subcommand(entry) == "serve"
-
-
-@dataclass(frozen=True, slots=True)
-class InstallPlan:
-    """The files to write."""
-
-    client: ClientFile
-    servers: Mapping[str, Any]
-    """The servers to move, as the client writes them."""
-    before: bytes
-    """The client's file without the gateway."""
-    after: bytes
-    config: Path
-    """The path of the gateway's configuration."""
-    text: str
-    """The configuration that install writes."""
-    warnings: tuple[str, ...] = ()
-    """A sentence for each setting of the servers that has no effect in the gateway."""
-
-
-def plan_install(client: ClientFile, config: Path | None, environ: Mapping[str, str]) -> InstallPlan:
-    """Plan to replace a client's servers by the gateway.
+def plan_merging(target: Target, config: Path | None, environ: Mapping[str, str]) -> Plan:
+    """Plan to replace the servers of a file by the gateway.
 
     Args:
-        client: The client.
-        config: The configuration to write, which must not exist yet; None: the client's default.
+        target: The file.
+        config: The configuration to write, which must not exist yet; None: the default of the file.
         environ: Variables that the servers may refer to.
 
     Raises:
-        ConfigError: The client's file cannot be read, has the gateway already, or has no usable servers; or another
-            file would be overwritten.
+        ConfigError: The file cannot be read, has the gateway already, or has no usable servers; or another file would
+            be overwritten.
     """
-    before, backup = read_bytes(client.file), client.backup
-    written = parse_json(before, client.file)
-    if has_file(backup) and read_bytes(backup) != before:
+    document, backup = target.read(), target.backup
+    if has_file(backup) and read_bytes(backup) != document.data:
         raise ConfigError(
             f"{backup} is the backup of an earlier installation. Restore those servers first "
-            f"(`{shlex.join(['mcp-mirror', 'uninstall', str(client.file)])}`), then install again."
+            f"(`{describe_command('uninstall', str(target.file))}`), then install again."
         )
-    servers = read_servers(written, client)
-    _check(servers, client)
-    path = resolve_path(config or client.config)
+    block = _find_block(document, target)
+    servers = _read_servers(document, block, target)
+    _check(document, block, target)
+    path = resolve_path(config or _default_config(target))
     try:
-        text = _write_config_text(client, servers)
+        text = _write_config_text(target, block, servers)
         warnings = parse_config(text, path, environ).warnings
     except ConfigError as error:
         raise ConfigError(
-            f"Nothing was changed, because the gateway cannot use the servers in {client.file}. Replace variables that "
+            f"Nothing was changed, because the gateway cannot use the servers in {target.file}. Replace variables that "
             f"only the client knows, such as ${{workspaceFolder}}, by their values. Errors in {path}:\n{error}"
         ) from None
     except RecursionError:
-        raise ConfigError(f"A server in {client.file} is nested too deeply. Fix it first.") from None
+        raise ConfigError(f"A server in {target.file} is nested too deeply. Fix it first.") from None
     is_other = has_file(path) and read_bytes(path) != text.encode()
-    if is_other or path in map(resolve_path, (client.file, backup)):
+    if is_other or path in map(resolve_path, (target.file, backup)):
         raise ConfigError(f"{path} exists already. Move it away, or name another file with --config.")
-    after = {**written, client.block: {ENTRY: _build_entry(client, path, text)}}
-    return InstallPlan(client, servers, before, as_json(after, client.file), path, text, warnings)
+    after = document.edit([Put((block,), {ENTRY: _build_entry(target, block, path, text)})])
+    names = tuple(servers)
+    return Plan(target, document.data, after.data, document.data, names, (), GatewayFile(path, text, warnings))
 
 
-def _check(servers: Mapping[str, Any], client: ClientFile) -> None:
-    if found := next(filter(_is_gateway, servers.values()), None):
+def plan_unmerging(target: Target) -> Plan:
+    """Plan to restore the servers of a file from its backup.
+
+    If nothing else in the file has changed, the restored file is the backup byte for byte. A server that was added
+    later stays, and wins over one of the same name.
+
+    Raises:
+        ConfigError: A file cannot be read, or the backup has no servers.
+    """
+    document, backup = target.read(), parse_document(read_bytes(target.backup), target.file)
+    _find_block(document, target)
+    block = _find_block(backup, target)
+    back, servers = _read_servers(backup, block, target), dict(_read_servers(document, block, target))
+    if not back:
+        raise ConfigError(f"There is nothing to uninstall: {target.backup} contains no servers.")
+    gateway = servers.pop(ENTRY) if find_subcommand(servers.get(ENTRY)) == "serve" else {}
+    is_all = not document.value or document.data == backup.edit([Put((block,), {ENTRY: gateway})]).data
+    restored = backup if is_all else _add_servers(document, backup, block, servers)
+    words = read_words(gateway)
+    path = Path(words[words.index("--config") + 1]) if "--config" in words[:-1] else _default_config(target)
+    config = GatewayFile(path, _write_config_text(target, block, back))
+    return Plan(target, document.data, restored.data, restored.data, tuple(back), (), config)
+
+
+def _add_servers(document: Document, backup: Document, block: str, late: Mapping[str, Any]) -> Document:
+    """Return the document with the servers of the backup, and those that were added later."""
+    if block not in document.value:
+        return document.edit([AddFirst((), block, look_up(backup.value, (block,)))])
+    document = document.edit([Restore((block,), backup, (block,))])
+    for name, server in late.items():
+        is_known = name in document.value[block]
+        edit: Edit = Put((block, name), server) if is_known else AddFirst((block,), name, server)
+        document = document.edit([edit])
+    return document
+
+
+def _find_block(document: Document, target: Target) -> str:
+    """Return the key of the servers.
+
+    Raises:
+        ConfigError: The file has no object, or servers under two keys.
+    """
+    if not isinstance(document.value, dict):
+        raise ConfigError(f"{target.file} is not a client's configuration: it contains no object. Name another file.")
+    blocks = [block for block in _BLOCKS if look_up(document.value, (block,))]
+    if len(blocks) > 1:
         raise ConfigError(
-            f"{capitalize_first(client.title)} starts mcp-mirror already ({shlex.join(read_words(found)[1:])}). Add "
-            "servers to that configuration, or uninstall the gateway first."
+            f"{target.file} has servers under {blocks[0]!r} and {blocks[1]!r}. Move all under one of these keys."
         )
-    if wrapped := next((name for name, entry in servers.items() if find_subcommand(entry)), None):
-        raise ConfigError(
-            f"Server {wrapped!r} in {client.file} runs through `mcp-mirror wrap` or is `mcp-mirror memory`. One "
-            "gateway for all servers does not need this: write the server's own command there, or remove the server."
-        )
+    return blocks[0] if blocks else _BLOCKS[0]
+
+
+def _read_servers(document: Document, block: str, target: Target) -> Mapping[str, Any]:
+    servers = look_up(document.value, (block,)) or {}
+    if not isinstance(servers, dict):
+        raise ConfigError(f"{block!r} in {target.file} is not an object of servers. Fix it first.")
+    return servers
+
+
+def _check(document: Document, block: str, target: Target) -> None:
+    servers = _read_servers(document, block, target)
     if not servers:
-        raise ConfigError(f"{client.file} contains no servers. Write a configuration of your own, as the README shows.")
+        raise ConfigError(f"{target.file} contains no servers that can be merged. Add a server in the client first.")
+    if gateway := next((entry for entry in servers.values() if find_subcommand(entry) == "serve"), None):
+        raise ConfigError(
+            f"{target.title} starts mcp-mirror already ({shlex.join(read_words(gateway)[1:])}). Add servers to that "
+            "configuration, or uninstall the gateway first."
+        )
     for name, entry in servers.items():
+        if find_subcommand(entry):
+            raise ConfigError(
+                f"Server {name!r} in {target.file} runs through `mcp-mirror wrap` or is `mcp-mirror memory`. One "
+                "gateway for all servers does not need this: write the server's own command there, or remove the "
+                "server."
+            )
+        if problem := document.find_problem((block, name)):
+            raise ConfigError(f"Server {name!r} in {target.file} cannot be moved: {problem}. Fix it first.")
         folders = [str(entry[key]) for key in _FOLDERS if entry.get(key)] if isinstance(entry, dict) else []
         for folder in folders:
             if folder[0] not in "~$" and not os.path.isabs(folder):  # noqa: PTH117  # any text
                 raise ConfigError(f"The folder {folder!r} of server {name!r} is relative. Write the absolute path.")
 
 
-def plan_uninstall(client: ClientFile) -> InstallPlan:
-    """Plan to restore a client's servers.
-
-    If nothing else in the file has changed, the restored file is the backup byte for byte. A server that was added
-    later stays, and wins over one of the same name.
-
-    Raises:
-        ConfigError: The backup does not exist, or a file cannot be read.
-    """
-    backup = client.backup
-    if not has_file(backup):
-        if not any(map(_is_gateway, read_servers(parse_json(read_bytes(client.file), client.file), client).values())):
-            raise ConfigError(f"There is nothing to uninstall: {client.file} does not start mcp-mirror.")
-        raise ConfigError(f"The backup {backup} of `mcp-mirror install` does not exist. Restore {client.file} by hand.")
-    was, now = read_bytes(backup), read_bytes(client.file)
-    before, written = parse_json(was, backup), parse_json(now, client.file)
-    back, servers = read_servers(before, client), dict(read_servers(written, client))
-    gateway = servers.pop(ENTRY) if _is_gateway(servers.get(ENTRY)) else {}
-    args = read_words(gateway)
-    config = Path(args[args.index("--config") + 1]) if "--config" in args[:-1] else client.config
-    is_all = not servers and as_json({**before, client.block: {ENTRY: gateway}}, backup) == now
-    after = was if is_all else as_json({**written, client.block: {**back, **servers}}, client.file)
-    return InstallPlan(client, back, was, after, config, _write_config_text(client, back))
+def _default_config(target: Target) -> Path:
+    is_known = target.client.name in MERGED and target.place is target.client.places[0]
+    if is_known:
+        return user_config_path("mcp-mirror") / f"{target.client.name}.yaml"
+    return target.file.with_name(CONFIG_NAME)
 
 
-def apply_install(plan: InstallPlan) -> None:
-    """Write the configuration, the backup, and the client's file last.
-
-    Raises:
-        ConfigError: A file cannot be written.
-    """
-    write_file(plan.config, plan.text.encode())
-    write_file(plan.client.backup, plan.before)
-    write_file(plan.client.file, plan.after)
-
-
-def apply_uninstall(plan: InstallPlan) -> bool:
-    """Write the client's file and remove the backup and the configuration; return whether the configuration stays.
-
-    It stays if it was edited after the installation.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
-    write_file(plan.client.file, plan.after)
-    is_changed = has_file(plan.config) and read_bytes(plan.config) != plan.text.encode()
-    with suppress(OSError):
-        plan.client.backup.unlink()
-        if not is_changed:
-            plan.config.unlink()
-    return is_changed
-
-
-def _write_config_text(client: ClientFile, servers: Mapping[str, Any]) -> str:
-    literal = servers if client.expands_variables else _escape_variables(servers)
-    content = {client.block: literal}
-    text: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
-    return _HEAD.format(file=client.file.name) + text
+def _write_config_text(target: Target, block: str, servers: Mapping[str, Any]) -> str:
+    literal = servers if target.client.expands_variables else _escape_variables(servers)
+    text: str = yaml.dump({block: literal}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
+    return _HEAD.format(file=target.file.name) + text
 
 
 def _escape_variables(value: Any) -> Any:
@@ -277,19 +207,14 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def _build_entry(client: ClientFile, config: Path, text: str) -> dict[str, Any]:
+def _build_entry(target: Target, block: str, config: Path, text: str) -> dict[str, Any]:
     """Return the entry that starts the gateway.
 
     It has an absolute path, because desktop clients have a `PATH` of their own, and it passes the variables that the
     servers refer to, because the client may know variables that it does not pass on otherwise.
     """
     program = find_program()
-    kind = {"type": "stdio"} if client.block == "servers" else {}
-    named = {found[1]: found[0] for found in _VARIABLE.finditer(text)} if client.expands_variables else {}
+    kind = {"type": "stdio"} if block == "servers" else {}
+    named = {found[1]: found[0] for found in _VARIABLE.finditer(text)} if target.client.expands_variables else {}
     env = {"env": named} if named else {}
     return {**kind, "command": program[0], "args": [*program[1:], "serve", "--config", str(config)], **env}
-
-
-def capitalize_first(words: str) -> str:
-    """Return the words with the first letter in upper case."""
-    return words[0].upper() + words[1:]

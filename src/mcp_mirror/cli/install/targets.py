@@ -15,7 +15,7 @@ from mcp_mirror.cli.install.clients import (
     each_file,
 )
 from mcp_mirror.cli.install.entries import find_reason, find_subcommand
-from mcp_mirror.cli.install.files import backup_of, is_file, read_bytes, resolve_path
+from mcp_mirror.cli.install.files import backup_of, has_file, is_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import Document, Location, look_up
 from mcp_mirror.errors import ConfigError
@@ -91,12 +91,12 @@ class Entry:
 
 
 def find_targets(machine: Machine) -> list[Target]:
-    """Return the files on a machine that have servers, the user's and those of the current folder."""
+    """Return the files on a machine that have servers or a backup, the user's and those of the current folder."""
     found: dict[Path, Target] = {}
     for client, place, file in each_file(machine):
         if is_file(file) and resolve_path(file) not in found:
             target = Target(client, place, file)
-            if has_servers(target):
+            if has_servers(target) or has_file(target.backup):
                 found[resolve_path(file)] = target
     return list(found.values())
 
