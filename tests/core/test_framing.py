@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_collector import MemoryCollector
 
-from mcp_mirror.payload.framing import HEAD, DiscardedFrame, Event, EventReader, LineReader
+from mcp_mirror.payload.framing import HEAD, DiscardedFrame, EventReader, LineReader, ServerSentEvent
 from mcp_mirror.types import Buffer
 
 Message = bytes | DiscardedFrame
@@ -20,7 +20,7 @@ def read_lines(chunks: Iterable[bytes], max_bytes: int = 1000) -> list[Message]:
     return [line for chunk in chunks for line in reader.feed(chunk)]
 
 
-def read_events(chunks: Iterable[bytes], max_bytes: int = 1000) -> list[Event[Message]]:
+def read_events(chunks: Iterable[bytes], max_bytes: int = 1000) -> list[ServerSentEvent[Message]]:
     reader: EventReader[Message] = EventReader(MemoryCollector(max_bytes))
     return [event for chunk in chunks for event in reader.feed(chunk)]
 
@@ -75,7 +75,7 @@ EVENTS = [
 
 @pytest.mark.parametrize(("stream", "events"), EVENTS)
 def test_events_are_split_by_the_standard(stream: bytes, events: list[tuple[tuple[bytes, ...], bytes | None]]) -> None:
-    expected = [Event(fields, data) for fields, data in events]
+    expected = [ServerSentEvent(fields, data) for fields, data in events]
     assert read_events([stream]) == expected
     assert read_events([stream[at : at + 1] for at in range(len(stream))]) == expected
 
@@ -92,7 +92,7 @@ def test_events_are_the_same_for_any_chunks(data: bytes, places: list[int]) -> N
 
 def test_overlong_data_is_marked_and_the_next_event_is_whole() -> None:
     first, second = read_events([b"id: 1\ndata: 123456789012\n\ndata: ok\n\n"], max_bytes=10)
-    assert first == Event((b"id: 1",), DiscardedFrame(b"1234567890", 12))
+    assert first == ServerSentEvent((b"id: 1",), DiscardedFrame(b"1234567890", 12))
     assert second.data == b"ok"
 
 
@@ -106,7 +106,7 @@ def test_comments_without_end_are_not_kept() -> None:
         assert tracemalloc.get_traced_memory()[0] < 1 << 18
     finally:
         tracemalloc.stop()
-    assert reader.feed(b"data: 1\n\n") == [Event((b"event: e",), b"1")]
+    assert reader.feed(b"data: 1\n\n") == [ServerSentEvent((b"event: e",), b"1")]
 
 
 class Counting(MemoryCollector):

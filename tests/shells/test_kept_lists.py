@@ -11,7 +11,7 @@ from mcp_mirror.errors import UpstreamError
 from mcp_mirror.gateway import relay as relay_module
 from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.payload.json_rpc import array_of, join
-from mcp_mirror.upstreams.listing import Page
+from mcp_mirror.upstreams.listing import PagedList
 
 
 @dataclass
@@ -35,14 +35,14 @@ class Upstream:
     def listing_connection(self, _channel: object) -> "Upstream":
         return self
 
-    async def list_all(self, _method: str, _member: str, channel: ClientChannel) -> Page:
+    async def list_all(self, _method: str, _member: str, channel: ClientChannel) -> PagedList:
         if self.is_down:
             raise UpstreamError("down")
         if self.readers is not None and channel.caller.namespace not in self.readers:
-            return Page([], [(None, None)], size=0)
+            return PagedList([], [(None, None)], size=0)
         name = self.policy.name if self.readers is None else "shared"
         item = json.dumps({"uri": f"x://{name}", "text": "x" * self.size}).encode()
-        return Page([item], [(None, None)], size=len(item))
+        return PagedList([item], [(None, None)], size=len(item))
 
 
 class Upstreams:

@@ -32,7 +32,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine
-from mcp_mirror.upstreams.listing import Page
+from mcp_mirror.upstreams.listing import PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
@@ -343,7 +343,7 @@ async def test_progress_comes_in_order_and_before_the_result(connect: Connect) -
 
 
 def test_a_list_of_many_pages_has_few_enough_items() -> None:
-    page = Page()
+    page = PagedList()
     for _ in range(5):
         finish(page.add([b"0"] * 32_000, limit=1 << 26))
     assert len(page.items) == 100_000

@@ -29,7 +29,7 @@ from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
-from mcp_mirror.upstreams.listing import Page
+from mcp_mirror.upstreams.listing import PagedList
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.upstream import Upstream
@@ -104,7 +104,7 @@ class Relay:
     """Returns whether a URI or a URI template is the gateway's own."""
     _origins: dict[tuple[Kind, View], Mapping[str, ResourceOrigin]] = field(default_factory=dict)
     """The last merged lists, the newest last, as names and origins."""
-    _last_pages: dict[tuple[Kind, str, str], Page] = field(default_factory=dict)
+    _last_pages: dict[tuple[Kind, str, str], PagedList] = field(default_factory=dict)
     """The last list by kind, upstream and namespace: an upstream may list other items to other principals."""
 
     def offers(self, capability: str, caller: Caller, detail: str = "") -> bool:
@@ -129,7 +129,7 @@ class Relay:
             UpstreamError: All upstreams failed.
         """
         offering = self._select_upstreams(_CAPABILITY[kind], channel.caller)
-        pages: dict[str, Page] = {}
+        pages: dict[str, PagedList] = {}
         failures: list[UpstreamError] = []
 
         async def list_one(upstream: Upstream) -> None:
@@ -163,7 +163,7 @@ class Relay:
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
         return ClientList(((text,),) if text else (), 0 if failures else ttl_ms, scope)
 
-    def _keep_pages(self, pages: dict[tuple[Kind, str, str], Page]) -> None:
+    def _keep_pages(self, pages: dict[tuple[Kind, str, str], PagedList]) -> None:
         """Keep lists for the time in which their upstreams are down."""
         kept = {key: page for key, page in self._last_pages.items() if key not in pages} | pages
         size = sum(page.size for page in kept.values())

@@ -82,7 +82,7 @@ class LineReader(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[T]):
+class ServerSentEvent(Generic[T]):
     """One server-sent event."""
 
     fields: tuple[bytes, ...]
@@ -103,9 +103,9 @@ class EventReader(Generic[T]):
         self._after_return = False
         self._first = True
 
-    def feed(self, data: bytes) -> list[Event[T]]:
+    def feed(self, data: bytes) -> list[ServerSentEvent[T]]:
         """Return the events that end in `data`."""
-        events: list[Event[T]] = []
+        events: list[ServerSentEvent[T]] = []
         if self._after_return and data:
             data, self._after_return = data.removeprefix(b"\n"), False
         position = 0
@@ -135,7 +135,7 @@ class EventReader(Generic[T]):
         self._line = b""
         self._collector.add(value.removeprefix(b" "))
 
-    def _end_line(self) -> Event[T] | None:
+    def _end_line(self) -> ServerSentEvent[T] | None:
         self._first = False
         if not self._in_data and self._line in (b"data", b"data:"):
             self._open_data(b"")
@@ -150,9 +150,9 @@ class EventReader(Generic[T]):
             return None
         return self._dispatch()
 
-    def _dispatch(self) -> Event[T] | None:
+    def _dispatch(self) -> ServerSentEvent[T] | None:
         if not self._fields and not self._has_data:
             return None
-        event = Event(tuple(self._fields.values()), self._collector.take() if self._has_data else None)
+        event = ServerSentEvent(tuple(self._fields.values()), self._collector.take() if self._has_data else None)
         self._fields, self._has_data = {}, False
         return event

@@ -27,7 +27,7 @@ class ChildWatchdog:
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._watchdog: WatchdogProcess | None = None
-        self.starting: anyio.Lock = anyio.Lock()
+        self.start_lock: anyio.Lock = anyio.Lock()
         """Held while a process starts. A start blocks the event loop for milliseconds, so starts run one by one."""
 
     def __enter__(self) -> Self:

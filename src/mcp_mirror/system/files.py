@@ -34,7 +34,7 @@ _FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NO
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _DEVICES: Final = ("/dev/", "/proc/")
 """Folders with links that the system made, such as `/dev/stdout`."""
-DRAFT_NAMES: Final = ".*.part"
+UNFINISHED_NAMES: Final = ".*.part"
 """A glob of the names of unfinished files, which a killed process leaves behind."""
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _LARGE: Final = 1 << 22
@@ -229,21 +229,21 @@ def atomic_write(
         FileExistsError: The file exists, and `overwrite` is false.
         OSError: The file cannot be written.
     """
-    draft = str(PurePath(path).with_name(f".{secrets.token_hex(8)}.part"))
-    file = os.open(draft, _NEW, mode, dir_fd=folder)
+    unfinished = str(PurePath(path).with_name(f".{secrets.token_hex(8)}.part"))
+    file = os.open(unfinished, _NEW, mode, dir_fd=folder)
     try:
         with os.fdopen(file, "wb") as stream:
             size = sum(stream.write(piece) for piece in pieces)
             stream.flush()
             os.fsync(file)
         if keep_mode and Path(path).exists():
-            Path(draft).chmod(Path(path).stat().st_mode & 0o777)
+            Path(unfinished).chmod(Path(path).stat().st_mode & 0o777)
         if not overwrite:
             os.close(os.open(path, _NEW, mode, dir_fd=folder))  # reserves the name; fails if it exists
-        os.replace(draft, path, src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
         with suppress(FileNotFoundError):
-            os.unlink(draft, dir_fd=folder)
+            os.unlink(unfinished, dir_fd=folder)
     return size
 
 

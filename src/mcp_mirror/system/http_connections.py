@@ -161,7 +161,7 @@ def _limit(seconds: float | None, error: type[httpx2.TimeoutException]) -> Itera
         raise error(f"it took longer than {seconds:g} s") from None
 
 
-class _Connection:
+class _HttpConnection:
     """One connection, for one request at a time."""
 
     def __init__(self, origin: Origin, receiver: Receiver) -> None:
@@ -260,8 +260,8 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         self._seconds = seconds
         self._context: ssl.SSLContext | None = None
         """Created with the first TLS connection, which takes long."""
-        self._idle: list[_Connection] = []
-        self._busy: set[_Connection] = set()
+        self._idle: list[_HttpConnection] = []
+        self._busy: set[_HttpConnection] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, and return its response, whose body is not read yet.
@@ -281,7 +281,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         return httpx2.Response(
             head.status_code,
             headers=head.headers.raw_items(),
-            stream=_Body(self, connection, timeout),
+            stream=_ResponseBody(self, connection, timeout),
             extensions={
                 "http_version": b"HTTP/" + head.http_version,
                 "reason_phrase": head.reason,
@@ -297,7 +297,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         self._busy.clear()
         await asyncio.sleep(0)  # asyncio closes the sockets in the next pass of the loop
 
-    def release(self, connection: _Connection) -> None:
+    def release(self, connection: _HttpConnection) -> None:
         """Keep a connection for the next request if its response was read to the end, else close it."""
         if connection not in self._busy:
             return
@@ -309,11 +309,11 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         if len(self._idle) > self._most:
             self._idle.pop(0).close()
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _HttpConnection) -> None:
         self._busy.discard(connection)
         connection.close()
 
-    def _take_idle(self, url: httpx2.URL) -> _Connection | None:
+    def _take_idle(self, url: httpx2.URL) -> _HttpConnection | None:
         """Return the idle connection to the origin of a URL that was used last; close those that cannot be used."""
         origin, found = _origin_of(url), None
         for connection in tuple(reversed(self._idle)):
@@ -325,7 +325,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
                 found = connection
         return found
 
-    async def _open(self, request: httpx2.Request) -> _Connection:
+    async def _open(self, request: httpx2.Request) -> _HttpConnection:
         """Open a connection for a request.
 
         Raises:
@@ -341,7 +341,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
             receiver = await self._connect(host, port)
             if scheme == "https":
                 receiver = await self._start_tls(receiver, host)
-        return _Connection(origin, receiver)
+        return _HttpConnection(origin, receiver)
 
     async def _start_tls(self, plain: Receiver, host: str) -> Receiver:
         """Start TLS on a connection.
@@ -367,10 +367,10 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         return receiver
 
 
-class _Body(httpx2.AsyncByteStream):
+class _ResponseBody(httpx2.AsyncByteStream):
     """The body of a response. Closing it ends the use of the connection."""
 
-    def __init__(self, connections: HttpConnections, connection: _Connection, timeout: float | None) -> None:
+    def __init__(self, connections: HttpConnections, connection: _HttpConnection, timeout: float | None) -> None:
         self._connections = connections
         self._connection = connection
         self._timeout = timeout

@@ -21,7 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, unwrap_error_group
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
-from mcp_mirror.upstreams.listing import Listing, Page
+from mcp_mirror.upstreams.listing import Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import (
     STABLE_AFTER,
@@ -178,7 +178,7 @@ class ReconnectingConnection:
             finally:
                 self.last_used = monotonic()
 
-    async def list_all(self, method: str, member: str, channel: ClientChannel) -> Page:
+    async def list_all(self, method: str, member: str, channel: ClientChannel) -> PagedList:
         """Read a list for a caller; see `UpstreamSession.list_all`.
 
         Raises:

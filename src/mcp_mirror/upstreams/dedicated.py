@@ -24,7 +24,7 @@ _CHECK_INTERVAL: Final = 0.25
 """Seconds between two checks for a connection that has become idle."""
 _PER_PRINCIPAL: Final = "connections_per_principal"
 
-Key = str
+ConnectionKey = str
 """The owner of a dedicated connection: a session, or callers of one principal with the same capabilities."""
 
 
@@ -145,11 +145,11 @@ class DedicatedConnectionPolicy:
 class DedicatedConnection:
     """A connection that belongs to one session or one principal."""
 
-    key: Key
+    key: ConnectionKey
     connection: ReconnectingConnection
     slot: ConnectionSlot
     policy: DedicatedConnectionPolicy
-    release: Callable[[Key], None]
+    release: Callable[[ConnectionKey], None]
     """Closes the connection with a key."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 

@@ -21,7 +21,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
-from mcp_mirror.system.files import DRAFT_NAMES, atomic_write, open_folder, open_secret
+from mcp_mirror.system.files import UNFINISHED_NAMES, atomic_write, open_folder, open_secret
 from mcp_mirror.types import Buffer
 
 CacheScope = Literal["public", "private"]
@@ -35,7 +35,7 @@ _MAX_BYTES: Final = 1 << 22
 """Bytes of a listing; larger ones are not kept."""
 _MAX_LISTINGS: Final = 200
 """Listings in the cache; the oldest are removed."""
-_NAMES: Final = ("*.json", "*.json.*", DRAFT_NAMES)
+_NAMES: Final = ("*.json", "*.json.*", UNFINISHED_NAMES)
 
 _logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Listing:
 
 
 @dataclass(slots=True)
-class Page:
+class PagedList:
     """All pages of a list joined; items are the bytes that the upstream sent."""
 
     items: list[Buffer] = field(default_factory=list)

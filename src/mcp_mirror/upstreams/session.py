@@ -33,7 +33,7 @@ from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
-from mcp_mirror.upstreams.listing import CacheScope, Listing, Page
+from mcp_mirror.upstreams.listing import CacheScope, Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher
 from mcp_mirror.upstreams.transports.network_errors import read_marked
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
@@ -152,10 +152,10 @@ class UpstreamSession:
 
     async def list_tools(self) -> Listing:
         """Read all pages of the tools, and return them with the server's description."""
-        page = await self._list_tools() if self.offers("tools") else Page()
-        cut = f"Upstream {self.name!r} lists more tools than {page.cut} allows. The gateway does not serve the rest."
+        listed = await self._list_tools() if self.offers("tools") else PagedList()
+        cut = f"Upstream {self.name!r} lists more tools than {listed.cut} allows. The gateway does not serve the rest."
         info = self.client.server_info
-        examined = await self._settings.examine(self.policy, page.items)
+        examined = await self._settings.examine(self.policy, listed.items)
         return Listing(
             tools=tuple(one.raw for one in examined),
             examined=examined,
@@ -163,26 +163,26 @@ class UpstreamSession:
             protocol_version=self.client.protocol_version,
             server=f"{info.name} {info.version}".strip() if info else "unnamed",
             capabilities=self.client.server_capabilities.model_dump(by_alias=True, exclude_none=True),
-            hints=tuple(page.hints),
-            problems=(cut,) if page.cut else (),
-            size=page.size,
+            hints=tuple(listed.hints),
+            problems=(cut,) if listed.cut else (),
+            size=listed.size,
             info=info.model_dump(by_alias=True, mode="json", include=_IDENTITY, exclude_none=True) if info else {},
         )
 
-    async def _list_tools(self) -> Page:
+    async def _list_tools(self) -> PagedList:
         """Read all pages of the tools, and note which of their arguments go into headers."""
-        page = await self.list_all("tools/list", "tools")
+        listed = await self.list_all("tools/list", "tools")
         if self._headers is not None and self.is_stateless:
-            await anyio.to_thread.run_sync(self._headers.note_tools, page.items)
-        return page
+            await anyio.to_thread.run_sync(self._headers.note_tools, listed.items)
+        return listed
 
-    async def list_all(self, method: str, member: str, channel: ClientChannel | None = None) -> Page:
+    async def list_all(self, method: str, member: str, channel: ClientChannel | None = None) -> PagedList:
         """Read all pages of a list.
 
         Raises:
             UpstreamError: A page cannot be read.
         """
-        page = Page()
+        listed = PagedList()
         cursor: str | None = None
         seen: set[int] = set()  # hashes, because a cursor may have a megabyte
         bounds = self.policy.bounds
@@ -190,15 +190,19 @@ class UpstreamSession:
             seen.add(hash(cursor))
             shown = {} if cursor is None else {"cursor": cursor}
             response = await self.request(UpstreamRequest(method, {}, shown), channel)
-            members = await self._add_page(page, response, method, member)
-            page.hints.append((decode_as(members.get("ttlMs"), int), decode_as(members.get("cacheScope"), CacheScope)))
+            members = await self._add_page(listed, response, method, member)
+            listed.hints.append(
+                (decode_as(members.get("ttlMs"), int), decode_as(members.get("cacheScope"), CacheScope))
+            )
             cursor = decode_as(members.get("nextCursor"), str)
-            if cursor is None or page.cut:
-                return page
-        page.cut = f"`limits.max_listing_pages` ({bounds.max_listing_pages:,})"
-        return page
+            if cursor is None or listed.cut:
+                return listed
+        listed.cut = f"`limits.max_listing_pages` ({bounds.max_listing_pages:,})"
+        return listed
 
-    async def _add_page(self, page: Page, response: RawResponse, method: str, member: str) -> Mapping[str, Buffer]:
+    async def _add_page(
+        self, listed: PagedList, response: RawResponse, method: str, member: str
+    ) -> Mapping[str, Buffer]:
         """Add the items of a page, and return its other members.
 
         Raises:
@@ -206,7 +210,7 @@ class UpstreamSession:
         """
         limit = self.policy.bounds.max_listing_bytes
         if isinstance(response, Mapping):
-            await take_sliced(page.add(open_array(response.get(member, b"[]")) or [], limit))
+            await take_sliced(listed.add(open_array(response.get(member, b"[]")) or [], limit))
             return response
         with response:
             try:
@@ -218,8 +222,8 @@ class UpstreamSession:
                 raise build_refusal(self._settings, method, refused, is_content_hidden=False)
             text, offsets = memoryview(opened.whole), iter(opened.bounds)
             items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
-            await take_sliced(page.add(items, limit))
-            page.cut = page.cut or opened.cut
+            await take_sliced(listed.add(items, limit))
+            listed.cut = listed.cut or opened.cut
             return opened.members
 
     async def request(self, request: UpstreamRequest, channel: ClientChannel | None = None) -> RawResponse:

@@ -29,7 +29,7 @@ from mcp_mirror.upstreams.content_filter import (
     refuse_sampling,
     require_scopes,
 )
-from mcp_mirror.upstreams.dedicated import DedicatedConnection, DedicatedConnectionPolicy, Key
+from mcp_mirror.upstreams.dedicated import ConnectionKey, DedicatedConnection, DedicatedConnectionPolicy
 from mcp_mirror.upstreams.elicitation import (
     InputRequired,
     InputRound,
@@ -128,7 +128,7 @@ class Upstream(Protocol):
     def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
         """Return the exception for a JSON-RPC error of the upstream that arrived in a spool file."""
 
-    def release(self, key: Key) -> None:
+    def release(self, key: ConnectionKey) -> None:
         """Close the dedicated connection of an owner, if it has one."""
 
     async def connect(self) -> None:
@@ -208,7 +208,7 @@ class ServerUpstream:
         modes: Modes = client.modes if client else ("auto", "legacy")
         owner = self._build_owner(client.channel if client else None)
         self._shared = ReconnectingConnection(self._settings, owner, modes, is_cached=True)
-        self._dedicated: dict[Key, DedicatedConnection] = {}
+        self._dedicated: dict[ConnectionKey, DedicatedConnection] = {}
         self._tasks = anyio.create_task_group()
         self._suspended = SuspendedCalls(self._tasks, dependencies.answer_timeout)
         self._refuses_handshakes = False
@@ -341,13 +341,13 @@ class ServerUpstream:
         with suppress(UpstreamError):
             await self._shared.get_session()
 
-    def release(self, key: Key) -> None:
+    def release(self, key: ConnectionKey) -> None:
         """See `Upstream.release`."""
         if dedicated := self._dedicated.pop(key, None):
             dedicated.close()
             self._listeners.on_change("tools", key, self.policy.name)
 
-    def _connection_key(self, channel: ClientChannel) -> Key | None:
+    def _connection_key(self, channel: ClientChannel) -> ConnectionKey | None:
         """Return the owner of the connection for a caller's requests; None for the shared connection."""
         caller, scope = channel.caller, self.policy.scope
         if self._has_one_client or scope == "shared":
@@ -358,7 +358,7 @@ class ServerUpstream:
             return None
         return caller.connection_key if scope is None else caller.sharing_key
 
-    async def _open_dedicated(self, key: Key, channel: ClientChannel) -> DedicatedConnection:
+    async def _open_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> DedicatedConnection:
         """Open a dedicated connection.
 
         Raises:
@@ -383,7 +383,7 @@ class ServerUpstream:
         self._dedicated[key] = dedicated
         return dedicated
 
-    def _build_owner(self, channel: ClientChannel | None, key: Key | None = None) -> ConnectionOwner:
+    def _build_owner(self, channel: ClientChannel | None, key: ConnectionKey | None = None) -> ConnectionOwner:
         """Return the owner of a connection; without a channel it is shared by all callers."""
         lasting = require_scopes(channel.session_channel, self.policy.required_scopes) if channel else None
         if lasting is not None:

@@ -27,7 +27,6 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import map_file, map_span
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
-from mcp_mirror.workers.exchange import ExchangeFiles
 from mcp_mirror.workers.frame_jobs import (
     OpenedList,
     Scanned,
@@ -40,6 +39,7 @@ from mcp_mirror.workers.frame_jobs import (
     scan,
 )
 from mcp_mirror.workers.pool import PoolSize, PreemptedError, WorkerDiedError, WorkerPool
+from mcp_mirror.workers.transfer import TransferFiles
 
 _SIZE: Final = PoolSize(processes=2, per_principal=2)
 _SIZE_FOR_CLIENTS: Final = PoolSize(processes=2, per_principal=1)
@@ -133,7 +133,7 @@ class FrameScanner:
             return find(arguments, known, most)
         if not await _has_candidates_in_slices(arguments):
             return ()
-        with ExchangeFiles(self._spool) as files:
+        with TransferFiles(self._spool) as files:
             job = partial(find, await files.place(arguments), known, most)
             found: tuple[Pointer | EscapedPath, ...] = await self._run(job)
         return found
@@ -157,7 +157,7 @@ class FrameScanner:
         """
         if len(blob) <= _LOCATED:
             return await anyio.to_thread.run_sync(locate, blob, tokens)
-        with ExchangeFiles(self._spool) as files:
+        with TransferFiles(self._spool) as files:
             found: Span | Miss = await self._run(partial(locate_in, await files.place(blob), tokens))
         return found
 

@@ -15,9 +15,9 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.files import FileRemoved, map_file
 from mcp_mirror.types import Buffer, FileSpan
-from mcp_mirror.workers.exchange import ExchangeFiles
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
 from mcp_mirror.workers.query_jobs import Answer_co, InResultFile, Query, run_query, run_query_job
+from mcp_mirror.workers.transfer import TransferFiles
 
 _AT_ONCE: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""
@@ -81,7 +81,7 @@ class QueryRunner:
 
         The file of a large result is removed when the context ends.
         """
-        with ExchangeFiles(self._spool) as files:
+        with TransferFiles(self._spool) as files:
             result_file = files.new_result_path()
             run = partial(run_query_job, query=query, seconds=seconds, result_file=result_file)
             answer = await self._run_in_worker(partial(run, await files.place(blob, file)), seconds, principal)

@@ -17,8 +17,8 @@ from mcp_mirror.query.sql_tables import Table
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import FileRemoved, map_file
 from mcp_mirror.types import Buffer, FileSpan
-from mcp_mirror.workers.exchange import ExchangeFiles
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
+from mcp_mirror.workers.transfer import TransferFiles
 
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
 
@@ -67,7 +67,7 @@ class SqlWorkers:
         Raises:
             ToolError: No worker process became free in time, or another principal needed it.
         """
-        with ExchangeFiles(spool) as files:
+        with TransferFiles(spool) as files:
             result_file = files.new_result_path()
             answer = await self._run(call, await _place_values(call.tables, files), result_file)
             if isinstance(answer, FileRemoved):
@@ -108,6 +108,6 @@ class SqlWorkers:
             return SqlFailure(message, "WorkerDied", is_limit=True)
 
 
-async def _place_values(tables: Sequence[TableValue], files: ExchangeFiles) -> tuple[Table, ...]:
+async def _place_values(tables: Sequence[TableValue], files: TransferFiles) -> tuple[Table, ...]:
     """Return the tables as the worker process gets them."""
     return tuple([Table(one.name, await files.place(one.blob, one.file), one.is_media) for one in tables])

@@ -51,7 +51,7 @@ _MAX_REFUSAL: Final = 1 << 16
 """Bytes of an error response that are read."""
 
 
-class _Body(httpx2.AsyncByteStream):
+class _RewrittenBody(httpx2.AsyncByteStream):
     """A response body that is rewritten for the SDK."""
 
     def __init__(self, source: httpx2.Response, chunks: AsyncIterator[bytes]) -> None:
@@ -66,7 +66,7 @@ class _Body(httpx2.AsyncByteStream):
         await self._source.aclose()
 
 
-class _Request(httpx2.AsyncByteStream):
+class _RequestBody(httpx2.AsyncByteStream):
     """A request body in segments; it can be sent again."""
 
     def __init__(self, segments: Segments) -> None:
@@ -201,7 +201,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         headers += own.headers.items()
         headers.append(("content-length", str(sum(len(segment) for segment in segments))))
         request = httpx2.Request(
-            "POST", self._url, headers=headers, stream=_Request(segments), extensions=dict(model.extensions)
+            "POST", self._url, headers=headers, stream=_RequestBody(segments), extensions=dict(model.extensions)
         )
         if cookies:
             cookies.set_cookie_header(request)
@@ -265,7 +265,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         headers = httpx2.Headers(request.headers)
         headers["content-length"] = str(sum(len(segment) for segment in segments))
         return httpx2.Request(
-            request.method, request.url, headers=headers, stream=_Request(segments), extensions=request.extensions
+            request.method, request.url, headers=headers, stream=_RequestBody(segments), extensions=request.extensions
         )
 
     async def _handle_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
@@ -287,7 +287,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             self._output.refusal = explain_response(response) if read is None or response.is_error else None
         if read is None:
             return response
-        stream = _Body(response, self._read(response, identity, read))
+        stream = _RewrittenBody(response, self._read(response, identity, read))
         return replace_body(response, stream=stream, extensions=response.extensions)
 
     async def _read(self, response: httpx2.Response, identity: RequestId | None, read: Read) -> AsyncGenerator[bytes]:

@@ -122,7 +122,7 @@ class StdioTransport:
             raise UpstreamError(f"It cannot start: {_explain_missing(self.endpoint.command)}")
         argv = [command, *self.endpoint.args]
         try:
-            async with self.child_watchdog.starting:
+            async with self.child_watchdog.start_lock:
                 with anyio.CancelScope(shield=True):  # a cancelled start would leave its pipe open
                     process = await anyio.open_process(
                         argv, stdin=stdin, stdout=stdout, env=environment, cwd=self.endpoint.cwd, start_new_session=True

@@ -16,7 +16,7 @@ _SENT_BYTES: Final = 1 << 16
 """Bytes up to which a value is sent through the pipe."""
 
 
-class ExchangeFiles:
+class TransferFiles:
     """The files of one task of a worker process, removed when the context ends. Their maps stay readable."""
 
     def __init__(self, spool: Spool) -> None:
