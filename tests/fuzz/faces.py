@@ -26,7 +26,7 @@ from tests.load import slowness
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config import load_config
-from mcp_mirror.core.replies import Reply
+from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.payload.json_rpc import join
 
@@ -223,7 +223,7 @@ def _length_of(data: bytes) -> int:
     return int(lengths[0]) if len(lengths) == 1 else 0
 
 
-def _text_of(reply: Reply) -> str:
+def _text_of(reply: ToolResult) -> str:
     content = reply.get("content", b"[]")
     blocks = json.loads(join(content) if isinstance(content, tuple) else bytes(content))
     return "\n".join(str(block.get("text", "")) for block in blocks if isinstance(block, dict))

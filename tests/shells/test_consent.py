@@ -16,7 +16,7 @@ from mcp_mirror.payload.json_rpc import join, object_of
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 if TYPE_CHECKING:
-    from mcp_mirror.core.replies import Reply
+    from mcp_mirror.core.replies import ToolResult
 
 REFUSED = FlowError("No.", "f10w", "May it?")
 FORMS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
@@ -28,7 +28,7 @@ def modern(capabilities: dict[str, Any]) -> NullChannel:
     return NullChannel(Caller("me", capabilities=capabilities))
 
 
-async def refuse_once(call: Call) -> Reply:
+async def refuse_once(call: Call) -> ToolResult:
     if call.granted_flow != "f10w":
         raise REFUSED
     return {"content": b"[]"}
@@ -91,7 +91,7 @@ async def test_a_yes_is_for_the_call_that_was_asked_about() -> None:
     with pytest.raises(RefusedError):
         await ConsentStage(UsedConsents(), may_ask=True)(other, refuse_once)
 
-    async def refuse_another(call: Call) -> Reply:
+    async def refuse_another(call: Call) -> ToolResult:
         assert call.granted_flow == "f10w"
         raise FlowError("Not this.", "0ther", "And this?")
 

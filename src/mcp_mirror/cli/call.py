@@ -16,7 +16,7 @@ from mcp_mirror.cli.check import explain_all_down
 from mcp_mirror.cli.console import can_show_progress, describe_progress, open_console, print_problems, show_progress
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import exit_with_error, load, mute_upstream_warnings, print_note, run_until_signal
-from mcp_mirror.core.replies import Reply
+from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.schema import Schema, types_at
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.gateway.call import Call
@@ -58,7 +58,7 @@ def call(
     if not verbose:
         mute_upstream_warnings()
     given = dict(_split_argument(text) for text in arg or ())
-    done: list[tuple[Call, Reply]] = []
+    done: list[tuple[Call, ToolResult]] = []
     problems: list[str] = []
     console, status = open_console(is_stderr=True), _Status(tool)
     channel = _ProgressChannel(Caller(LOCAL), wants_progress=can_show_progress(console), status=status)

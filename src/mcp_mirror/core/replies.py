@@ -17,20 +17,20 @@ from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.tokens import IMAGE_TOKENS
 from mcp_mirror.types import Buffer, Draft, Segments, media_type_of
 
-Reply = Mapping[str, Buffer | Segments]
+ToolResult = Mapping[str, Buffer | Segments]
 """The members of a `tools/call` result, each JSON text: `bytes`, a `memoryview`, or a tuple of both, its parts."""
 
 MAX_ERROR_BYTES: Final = 8_000
 """Bytes of an error message of the gateway."""
 
-EMPTY_ERROR: Final[Reply] = {"content": b"[]", "isError": b"true"}
+EMPTY_ERROR: Final[ToolResult] = {"content": b"[]", "isError": b"true"}
 """An error without text, which costs no tokens."""
 _BYTES_PER_MEDIA_TOKEN: Final = 64
 """Bytes of base64 for each token of a recording: 32 tokens a second (Gemini) at 12 kbit/s, a low bit rate."""
 _MEDIA_TYPES: Final = frozenset({b'"image"', b'"audio"'})
 
 
-def build_reply(processed: ProcessedResult, linked: str | None) -> Reply:
+def build_reply(processed: ProcessedResult, linked: str | None) -> ToolResult:
     """The notice and the blocks beside it, or the original result.
 
     Args:
@@ -48,7 +48,7 @@ def build_reply(processed: ProcessedResult, linked: str | None) -> Reply:
     return _with_error_flag(processed.captured, build_content_reply((*blocks, *links)))
 
 
-def build_path_reply(processed: ProcessedResult, base: str) -> Reply:
+def build_path_reply(processed: ProcessedResult, base: str) -> ToolResult:
     """A result that contains only the path of a value."""
     return _with_error_flag(processed.captured, build_content_reply(((encode_text_block(f"{base}\n"),),)))
 
@@ -61,7 +61,7 @@ def count_hidden_tokens(captured: Captured) -> int:
     return sum(count_media_tokens(len(one.blob)) if one.kind == "binary" else one.tokens for one in drafts if one)
 
 
-def count_reply_bytes(reply: Reply) -> int:
+def count_reply_bytes(reply: ToolResult) -> int:
     """Bytes of a result."""
     size = 0
     for part in reply.values():
@@ -69,7 +69,7 @@ def count_reply_bytes(reply: Reply) -> int:
     return size
 
 
-def read_texts(reply: Reply) -> str:
+def read_texts(reply: ToolResult) -> str:
     """The texts of a result's content blocks, a line each."""
     blocks = msgspec.json.decode(contiguous(reply.get("content", b"[]")), type=list[dict[str, Any]])
     return "\n".join(str(block["text"]) for block in blocks if "text" in block)
@@ -80,7 +80,7 @@ def encode_text_block(text: str) -> bytes:
     return msgspec.json.encode({"type": "text", "text": text})
 
 
-def build_error_reply(message: str) -> Reply:
+def build_error_reply(message: str) -> ToolResult:
     """A tool error for the model: the message is bounded and sanitized, since it may quote an upstream."""
     return {"content": array_of([encode_text_block(sanitize_ends(message, MAX_ERROR_BYTES))]), "isError": b"true"}
 
@@ -90,12 +90,12 @@ def build_refusal_result(message: str) -> Mapping[str, Buffer]:
     return {"content": b"[%b]" % encode_text_block(message), "isError": b"true"}
 
 
-def build_content_reply(blocks: Iterable[Segments]) -> Reply:
+def build_content_reply(blocks: Iterable[Segments]) -> ToolResult:
     """A result with these content blocks, JSON text."""
     return {"content": array_of(blocks)}
 
 
-def _with_error_flag(captured: Captured, reply: Reply) -> Reply:
+def _with_error_flag(captured: Captured, reply: ToolResult) -> ToolResult:
     return {**reply, "isError": b"true"} if captured.is_error else reply
 
 

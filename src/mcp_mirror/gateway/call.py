@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from mcp_mirror.callers import OWN, Caller, ClientChannel
 from mcp_mirror.core.catalog import Catalog
-from mcp_mirror.core.replies import Reply
+from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import RefusalReason
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import UNLIMITED, Conversation, Reservation
@@ -89,9 +89,9 @@ class Call:
         return self.channel.caller.namespace
 
 
-Next = Callable[[Call], Awaitable[Reply]]
+Next = Callable[[Call], Awaitable[ToolResult]]
 """Answers a call: the rest of the pipeline."""
-Stage = Callable[[Call, Next], Awaitable[Reply]]
+Stage = Callable[[Call, Next], Awaitable[ToolResult]]
 """One step of the pipeline: it answers a call itself or passes it to the next stage."""
 
 
@@ -140,7 +140,7 @@ class Runtime:
 class CallEnd(NamedTuple):
     """How a call ended."""
 
-    reply: Reply
+    reply: ToolResult
     """Empty if the call failed or was cancelled."""
     outcome: str
     milliseconds: float
@@ -150,7 +150,7 @@ class CallEnd(NamedTuple):
 
 async def answer_and_report(
     call: Call, call_next: Next, clock: Callable[[], float], report: Callable[[Call, CallEnd], None]
-) -> Reply:
+) -> ToolResult:
     """Answer a call, and report how it ended, also if it failed or was cancelled.
 
     Args:
@@ -160,7 +160,7 @@ async def answer_and_report(
         report: Called with the call and its end.
     """
     began, outcome = clock(), CANCELLED
-    reply: Reply = {}
+    reply: ToolResult = {}
     failure: Exception | None = None
     try:
         reply = await call_next(call)
@@ -194,7 +194,7 @@ def record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRe
     )
 
 
-def describe_outcome(reply: Reply, trace: CallTrace) -> str:
+def describe_outcome(reply: ToolResult, trace: CallTrace) -> str:
     """Return the outcome of an answered call in one word."""
     if "inputRequests" in reply:
         return "asked"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, compute_capacity
-from mcp_mirror.core.replies import Reply, count_reply_bytes, count_result_tokens
+from mcp_mirror.core.replies import ToolResult, count_reply_bytes, count_result_tokens
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.settings.policies import ContextPolicy
@@ -207,6 +207,6 @@ def _create_account(capacity: int, definitions: int) -> TokenAccount:
     return TokenAccount(capacity, definitions)
 
 
-async def count_reply_tokens(reply: Reply, estimate: Callable[[Buffer], int]) -> int:
+async def count_reply_tokens(reply: ToolResult, estimate: Callable[[Buffer], int]) -> int:
     """Return the tokens that a model reads of a reply."""
     return await run_by_size(count_reply_bytes(reply), count_result_tokens, reply, estimate)

@@ -14,7 +14,7 @@ import msgspec
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
-from mcp_mirror.core.replies import Reply, build_content_reply, build_error_reply
+from mcp_mirror.core.replies import ToolResult, build_content_reply, build_error_reply
 from mcp_mirror.core.resolve import (
     Correction,
     EscapedPath,
@@ -86,7 +86,7 @@ class _Inputs(msgspec.Struct, frozen=True):
 class _TracedReply(dict[str, Buffer]):
     """The reply of a script, with the trace of the call that began it: a later call of the client returns it."""
 
-    def __init__(self, trace: CallTrace, reply: Reply) -> None:
+    def __init__(self, trace: CallTrace, reply: ToolResult) -> None:
         super().__init__({key: contiguous(part) for key, part in reply.items()})
         self.trace = trace
 
@@ -103,7 +103,7 @@ class Dispatcher:
         self._foreign_labels: dict[str, frozenset[str]] = {}
         """Labels of paths that other processes with the same store made, by namespace."""
 
-    async def __call__(self, call: Call) -> Reply:
+    async def __call__(self, call: Call) -> ToolResult:
         """Answer a call.
 
         Raises:
@@ -123,7 +123,7 @@ class Dispatcher:
                 raise
             raise ToolError(str(error)) from None
 
-    async def _run_suspendable(self, call: Call, tool: MemoryTool) -> Reply:
+    async def _run_suspendable(self, call: Call, tool: MemoryTool) -> ToolResult:
         """Run a script for a client that brings answers of the user by repeating the call; the script waits for it."""
         suspended = self._services.suspended_scripts
         assert suspended is not None  # noqa: S101  # `memory_run` is served only with a sandbox
@@ -148,7 +148,7 @@ class Dispatcher:
         call.trace.take_result(outcome.trace)
         return outcome
 
-    async def _run_own_tool(self, call: Call, tool: MemoryTool, channel: ClientChannel | None = None) -> Reply:
+    async def _run_own_tool(self, call: Call, tool: MemoryTool, channel: ClientChannel | None = None) -> ToolResult:
         services, scripts = self._services, None
         if services.sandbox is not None and tool.name == RUN:
             calls = ScriptCalls(call, channel or call.channel, services, self._runtime)
@@ -163,7 +163,7 @@ class Dispatcher:
         )
         return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 
-    async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Reply:
+    async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> ToolResult:
         """Call an upstream's tool. An original advertised beside its twin gets literal arguments and stores nothing."""
         inputs = await self._load_inputs(call, entry, catalog)
         visibility = self._results.decide_visibility(call, entry, inputs.labels, preview=inputs.preview)
@@ -307,7 +307,7 @@ def _may_ask(call: Call) -> bool:
     return is_script and caller.is_stateless and caller.can_answer_any
 
 
-def _require_input(call: Call, required: InputRequired) -> Reply:
+def _require_input(call: Call, required: InputRequired) -> ToolResult:
     """Return the upstream's input requests, with the state that the client returns."""
     if call.round_state:
         required = replace(required, state={**(required.state or {}), **call.round_state})

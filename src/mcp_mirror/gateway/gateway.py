@@ -7,7 +7,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.catalog import Catalog
-from mcp_mirror.core.replies import Reply
+from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.gateway.call import Call, Runtime, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
 from mcp_mirror.gateway.routing import may_show_upstream
@@ -103,7 +103,7 @@ class Gateway:
         if named not in state.own_tools_for(caller) and named not in state.catalog_for(caller).entries:
             await self.upstreams.settle_listings(state.config.mirror.startup_wait, caller)
 
-    def call_tool(self, call: Call) -> Awaitable[Reply]:
+    def call_tool(self, call: Call) -> Awaitable[ToolResult]:
         """Answer a call; errors become results with `isError` that name the next step.
 
         Raises:

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 from mcp_mirror.core.catalog import Catalog
-from mcp_mirror.core.replies import Reply, build_error_reply
+from mcp_mirror.core.replies import ToolResult, build_error_reply
 from mcp_mirror.errors import ConfigError, MirrorError, RefusedError
 from mcp_mirror.gateway.call import Call, Next, RuntimeState, Stage
 from mcp_mirror.gateway.contents import ContentCapture
@@ -121,7 +121,7 @@ def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-async def answer_errors(call: Call, call_next: Next) -> Reply:
+async def answer_errors(call: Call, call_next: Next) -> ToolResult:
     """Answer a call; errors become replies with `isError`.
 
     Raises:

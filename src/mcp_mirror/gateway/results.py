@@ -11,7 +11,7 @@ import msgspec
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.replies import (
-    Reply,
+    ToolResult,
     build_error_reply,
     build_path_reply,
     build_refusal_result,
@@ -166,7 +166,7 @@ class ResultProcessor:
             trace.path = options.bases.value
         trace.envelope = captured.envelope
 
-    async def reply(self, call: Call, options: ProcessingOptions, processed: CallResult) -> Reply:
+    async def reply(self, call: Call, options: ProcessingOptions, processed: CallResult) -> ToolResult:
         """Return the notice of a stored result, its path if the notice does not fit, or the unchanged result."""
         result = processed.result
         if result.captured.value is None and not processed.is_hidden:
@@ -188,7 +188,7 @@ class ResultProcessor:
 
     async def reply_unstored(
         self, call: Call, options: ProcessingOptions, processed: CallResult, error: StoreError
-    ) -> Reply:
+    ) -> ToolResult:
         """Return a result that could not be stored unchanged, if the model may see it and it is not too large.
 
         Raises:
@@ -225,13 +225,13 @@ class ResultProcessor:
             return await self._read(entry, convert_refusal(refusal, entry, options), options)
         return result
 
-    async def _fits(self, call: Call, reply: Reply) -> bool:
+    async def _fits(self, call: Call, reply: ToolResult) -> bool:
         """Whether a reply is within the call's reservation."""
         if call.reservation.tokens is None:
             return True
         return call.reservation.admits(await _count_tokens(call, reply))
 
-    async def _reserve(self, call: Call, reply: Reply) -> bool:
+    async def _reserve(self, call: Call, reply: ToolResult) -> bool:
         """Reserve the tokens of a reply; False if the conversation has no room for them."""
         if call.reservation.tokens is None:
             return True
@@ -275,5 +275,5 @@ def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bo
     return is_small and count_result_tokens(members, estimate) <= budget
 
 
-async def _count_tokens(call: Call, reply: Reply) -> int:
+async def _count_tokens(call: Call, reply: ToolResult) -> int:
     return await count_reply_tokens(reply, upper_estimator(call.config.mirror.provider))

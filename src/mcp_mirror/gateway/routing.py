@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
-from mcp_mirror.core.replies import Reply, build_content_reply, encode_text_block
+from mcp_mirror.core.replies import ToolResult, build_content_reply, encode_text_block
 from mcp_mirror.core.tool_index import summarize_tool
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
@@ -107,7 +107,7 @@ def may_show_upstream(upstreams: UpstreamRegistry, flows: Flows, upstream: str) 
     return upstreams.may_show(upstream) and flows.may_show(flows.labels_of_result(upstream, flows.lowest))
 
 
-async def find_tools(call: Call, router: Router) -> Reply:
+async def find_tools(call: Call, router: Router) -> ToolResult:
     """Answer a `find_tools` call from the tools that its caller may use.
 
     Models send a name that they invented beside a query. The answer has the matches of the query then.
@@ -171,5 +171,5 @@ def _write_overview(catalog: Catalog, query: str) -> str:
     return f"{missing}Servers with tools: {servers or 'none'}."
 
 
-def _build_reply(text: str) -> Reply:
+def _build_reply(text: str) -> ToolResult:
     return build_content_reply(((encode_text_block(text),),))

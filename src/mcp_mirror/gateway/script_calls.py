@@ -9,7 +9,7 @@ import msgspec
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.catalog import CatalogEntry, is_read_only
-from mcp_mirror.core.replies import Reply, build_error_reply, read_texts
+from mcp_mirror.core.replies import ToolResult, build_error_reply, read_texts
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
 from mcp_mirror.gateway.input_required import read_round
@@ -96,7 +96,7 @@ class ScriptCalls:
         if not is_allowed:
             raise ToolError(f"{refusal} The user was asked, and does not allow it.")
 
-    async def _answer(self, call: Call) -> Reply:
+    async def _answer(self, call: Call) -> ToolResult:
         """Answer the call through the pipeline, and send the input requests of a 2026-07-28 server to the client."""
         input_round: InputRound | None = None
         for _ in range(_MAX_ROUNDS):
@@ -115,7 +115,7 @@ class ScriptCalls:
             input_round = read_round(msgspec.json.encode(answers), state)
         raise ToolError(f"The tool {call.name} requires input more than {_MAX_ROUNDS} times.")
 
-    async def _read(self, call: Call, reply: Reply) -> ScriptToolResult:
+    async def _read(self, call: Call, reply: ToolResult) -> ScriptToolResult:
         """Return the value of a result: the stored one, or the one that the reply contains."""
         trace, labels = call.trace, self._labels_of(call)
         if contiguous(reply.get("isError", b"false")) == b"true":
@@ -142,7 +142,7 @@ def _is_read_only(entry: CatalogEntry) -> bool:
     return is_read_only(entry.advert) or entry.upstream == FUNCTIONS
 
 
-async def _read_value(call: Call, reply: Reply) -> Buffer:
+async def _read_value(call: Call, reply: ToolResult) -> Buffer:
     """Return the value of a result that is not stored, as it would be stored; null if it has none."""
     entry = call.catalog.entries.get(call.name)
     is_wrapped = entry.rules.is_wrapped if entry else False

@@ -23,7 +23,7 @@ import msgspec
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams, read_given
-from mcp_mirror.core.replies import Reply as ToolResult
+from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.tool_inspection import Definition, Format, format_definition
 from mcp_mirror.errors import MirrorError, unwrap_error_group
 from mcp_mirror.functions.reply import Reply, ScriptReply, read_reply

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.core.replies import Reply
+from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import MirrorError, WireError
 from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message, open_object
 from mcp_mirror.server.auth.principals import read_scopes
@@ -250,7 +250,9 @@ class DirectPath:
             "ttlMs": _ENCODE(listed.ttl_ms),
         }
 
-    async def _complete(self, reply: Reply, call: DirectRequest, sender: Sender) -> Mapping[str, Buffer | Segments]:
+    async def _complete(
+        self, reply: ToolResult, call: DirectRequest, sender: Sender
+    ) -> Mapping[str, Buffer | Segments]:
         """Return the members of a result, with those that the SDK writes for the client's protocol version."""
         payload = payload_of(reply)
         own = sdk_part(_EMPTY_RESULT, reply) if "_meta" in reply or "resultType" in reply else _EMPTY_RESULT

@@ -20,7 +20,7 @@ from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_header
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, Kind
-from mcp_mirror.core.replies import MAX_ERROR_BYTES, Reply, build_error_reply
+from mcp_mirror.core.replies import MAX_ERROR_BYTES, ToolResult, build_error_reply
 from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.context_budgets import read_conversation
 from mcp_mirror.gateway.dispatch import select_header_arguments
@@ -174,7 +174,7 @@ class Handlers:
         request = ToolCallRequest(channel, params.name, members, _headers_of(context), input_round)
         return self._stub({"content": []}, await self.call_tool(request), meta)
 
-    async def call_tool(self, request: ToolCallRequest) -> Reply:
+    async def call_tool(self, request: ToolCallRequest) -> ToolResult:
         """Answer a tool call; see `Gateway.call_tool`.
 
         Raises:
@@ -278,7 +278,7 @@ class Handlers:
                 "mimeType": "application/json",
                 "text": json.dumps(self._build_status(caller), indent=1),
             }
-            reply: Reply = {"contents": msgspec.json.encode([content])}
+            reply: ToolResult = {"contents": msgspec.json.encode([content])}
         elif is_own and uri == VIEW_URI:
             reply = {"contents": build_content()}
         elif is_own:
@@ -402,7 +402,7 @@ class Handlers:
         meta = select_relayed_meta(read_meta(context), _headers_of(context))
         return RelayRequest(self._build_channel(context), params, meta, input_round)
 
-    def _stub(self, stub: Mapping[str, Any], reply: Reply, meta: Mapping[str, Any]) -> dict[str, Any]:
+    def _stub(self, stub: Mapping[str, Any], reply: ToolResult, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a result that the SDK writes, for the `_meta` of its request."""
         return self.pending_payloads.stub(sdk_part(stub, reply), reply, meta)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio.to_thread
 import msgspec
 
-from mcp_mirror.core.replies import Reply
+from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.gateway.gateway import VIEW_URI, Gateway
 
@@ -69,7 +69,7 @@ def build_content() -> bytes:
     return msgspec.json.encode([content])
 
 
-async def add_overview(gateway: Gateway, namespace: str, reply: Reply) -> Reply:
+async def add_overview(gateway: Gateway, namespace: str, reply: ToolResult) -> ToolResult:
     """Return a result of `memory_list` with the data of the view; unchanged for errors, and if the store fails."""
     if "isError" in reply:
         return reply

@@ -15,7 +15,7 @@ from typing import Any, Final
 import mcp_types as types
 import msgspec
 
-from mcp_mirror.core.replies import Reply
+from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import (
@@ -65,7 +65,7 @@ def payload_of(members: Mapping[str, Buffer | Segments]) -> dict[str, Segments]:
     }
 
 
-def sdk_part(empty: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
+def sdk_part(empty: Mapping[str, Any], reply: ToolResult) -> dict[str, Any]:
     """Return the part of a result that the SDK writes.
 
     The SDK writes all of an input-required result, because it encrypts the `requestState`.

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
-from mcp_mirror.core.replies import Reply
+from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import FlowError, RefusedError
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
@@ -73,7 +73,7 @@ class ConsentStage:
     may_ask: bool
     """Users may allow a flow (`flows.on_refusal: ask`)."""
 
-    async def __call__(self, call: Call, call_next: Next) -> Reply:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call; if a flow is refused, ask the user and try again.
 
         Raises:

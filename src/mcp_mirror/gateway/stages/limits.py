@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from mcp_mirror.core.budgets import estimate_wanted_tokens
-from mcp_mirror.core.replies import EMPTY_ERROR, Reply, build_error_reply
+from mcp_mirror.core.replies import EMPTY_ERROR, ToolResult, build_error_reply
 from mcp_mirror.errors import BusyError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.context_budgets import ContextBudgets, Reservation, count_reply_tokens
@@ -143,7 +143,7 @@ class QuotaStage:
 
     quotas: CallQuotas
 
-    async def __call__(self, call: Call, call_next: Next) -> Reply:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call that is within the quota; a refusal is a tool error, which models read."""
         if not call.is_limited:
             return await call_next(call)
@@ -164,7 +164,7 @@ class ConcurrencyStage:
 
     limiter: PrincipalLimiter
 
-    async def __call__(self, call: Call, call_next: Next) -> Reply:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call when its principal has room for one more; a refusal is a tool error, which models read."""
         if not call.is_limited:
             return await call_next(call)
@@ -192,7 +192,7 @@ class ContextBudgetStage:
     estimate: Callable[[Buffer], int] = field(repr=False)
     """Returns the tokens of a text."""
 
-    async def __call__(self, call: Call, call_next: Next) -> Reply:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call within its reservation; a reply that does not fit becomes an error that fits.
 
         Raises:
@@ -226,7 +226,7 @@ class ContextBudgetStage:
         listing = finish(choose_listing(call.config.mirror, call.catalog, call.own_tools))
         return self.estimate(msgspec.json.encode(listing.adverts))
 
-    async def _bound(self, call: Call, held: Reservation, reply: Reply) -> Reply:
+    async def _bound(self, call: Call, held: Reservation, reply: ToolResult) -> ToolResult:
         """Return the reply if it fits, else an error that fits, at worst an empty one."""
         cost = await count_reply_tokens(reply, self.estimate)
         if _settle(call, held, cost):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mcp_mirror.core.replies import Reply, build_error_reply, count_reply_bytes, read_texts
+from mcp_mirror.core.replies import ToolResult, build_error_reply, count_reply_bytes, read_texts
 from mcp_mirror.errors import MirrorError, RefusedError
 from mcp_mirror.gateway.call import (
     Call,
@@ -42,7 +42,7 @@ class AuditStage:
     clock: Callable[[], float]
     """Seconds."""
 
-    async def __call__(self, call: Call, call_next: Next) -> Reply:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call, between the records of its start and its end."""
         if not await self.audit.admit(record_of(call, "begun", find_refusal(call))):
             return build_error_reply(UNWRITTEN)
@@ -61,7 +61,7 @@ class CallLogStage:
     clock: Callable[[], float]
     """Seconds."""
 
-    async def __call__(self, call: Call, call_next: Next) -> Reply:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call and log it."""
         if not _logger.isEnabledFor(logging.INFO):
             return await call_next(call)
@@ -91,7 +91,7 @@ class EventStage:
     clock: Callable[[], float]
     """Seconds."""
 
-    async def __call__(self, call: Call, call_next: Next) -> Reply:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call and record it."""
         return await answer_and_report(call, call_next, self.clock, self._record)
 
@@ -130,7 +130,7 @@ class UsageStage:
     estimate: Callable[[Buffer], int] = field(repr=False)
     """Returns the tokens of a text."""
 
-    async def __call__(self, call: Call, call_next: Next) -> Reply:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call and count its reply."""
         if call.script is not None:  # the model does not read the reply
             return await call_next(call)

@@ -10,7 +10,7 @@ import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.catalog import CatalogEntry
-from mcp_mirror.core.replies import Reply, count_reply_bytes
+from mcp_mirror.core.replies import ToolResult, count_reply_bytes
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.gateway.call import CANCELLED, Call, CallEnd, Next, answer_and_report, name_tool
 from mcp_mirror.security.sanitize import PathHasher
@@ -40,7 +40,7 @@ class CallMetricsStage:
 
     metrics: "Metrics"
 
-    async def __call__(self, call: Call, call_next: Next) -> Reply:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call and measure it."""
         self.metrics.inflight_calls += 1
         return await answer_and_report(call, call_next, time.perf_counter, self._record)
@@ -124,7 +124,7 @@ class TracingStage:
     describe_client: Callable[[ClientChannel], Mapping[str, str]]
     """Returns the attributes of the client's protocol version and transport."""
 
-    async def __call__(self, call: Call, call_next: Next) -> Reply:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call and record its span."""
         call.trace.span = span = self._start_span(call)
         call.trace.traceparent = self.tracing.format_context(span)
