@@ -14,7 +14,7 @@ from mcp_mirror.assembly import (
     build_services,
     build_sessions,
     build_stage_dependencies,
-    build_upstream_dependencies,
+    build_upstreams,
     open_resources,
 )
 from mcp_mirror.config.lock_file import read_pins
@@ -56,15 +56,20 @@ class Application:
     """The configuration at the start."""
     gateway: Gateway
     server: MirrorServer
-    upstreams: UpstreamRegistry
     notifier: ChangeNotifier
     builder: StateBuilder
-    audit: AuditFile | None = None
-    is_local: bool = False
+    audit: AuditFile | None
+    """None if the configuration has no audit log."""
+    is_local: bool
     """The only client is on standard streams."""
-    signals: Signals = NO_SIGNALS
+    signals: Signals
     shutdown_notices: "list[ShutdownNotice]" = field(default_factory=list)
     """Of each address at which orchestrators can probe the gateway."""
+
+    @property
+    def upstreams(self) -> UpstreamRegistry:
+        """All upstreams."""
+        return self.gateway.upstreams
 
     def reload(self, config: Config, pins: Pins) -> tuple[str, ...]:
         """Continue with another configuration: its upstreams, twins, own tools, policies and stages.
@@ -187,14 +192,12 @@ async def open_application(
             lambda *update: handlers.subscriptions.updated(*update),  # noqa: PLW0108  # made later
             lambda upstream: gateway.may_show(upstream),  # noqa: PLW0108  # made later
         )
-        sessions = build_sessions(config, signals, lambda session: notifier.session_ended(session))  # noqa: PLW0108
-        dependencies = build_upstream_dependencies(config, resources, listeners, sessions)
-        upstreams = UpstreamRegistry(config.upstreams, dependencies, functions)
+        sessions = build_sessions(config, resources, signals, lambda session: notifier.session_ended(session))  # noqa: PLW0108
+        upstreams = build_upstreams(config, resources, listeners, sessions, functions)
         services = build_services(config, resources, upstreams, lambda owner: notifier.value_stored(owner))  # noqa: PLW0108
         shared = build_stage_dependencies(config, resources, services, signals, is_stdio=awaits_client)
         runtime = Runtime()
-        dispatch = Dispatcher(services, runtime, build_observer(signals))
-        builder = StateBuilder(services, shared, dispatch, tuple(stages))
+        builder = StateBuilder(services, shared, Dispatcher(services, runtime, build_observer(signals)), tuple(stages))
         catalog = Catalog({}, LABELS | OWN_LABELS | {RUN} | await resources.store.labels())
         is_isolated = config.auth.is_required and not awaits_client
         runtime.state = builder.build(config, pins, catalog, is_isolated=is_isolated)
@@ -205,23 +208,9 @@ async def open_application(
 
             register_states(signals.metrics, services, shared.limiter, sessions)
         notifier = ChangeNotifier(runtime, upstreams, handlers.subscriptions, handlers.announcements)
-        for run in (notifier.run_notifications, sessions.run, notifier.run_rebuilds, resources.usage_counter.run):
-            resources.tasks.start_soon(run)
-        for one in (resources.recorder, shared.quotas):
-            if one is not None:
-                resources.tasks.start_soon(one.run)
+        resources.tasks.start_soon(notifier.run)
+        server = MirrorServer(handlers, config.server, config.auth, resources.spool, version("mcp-mirror"))
         async with upstreams.running():
             if not awaits_client:
                 upstreams.start()
-            server = MirrorServer(handlers, config.server, config.auth, resources.spool, version("mcp-mirror"))
-            yield Application(
-                config,
-                gateway,
-                server,
-                upstreams,
-                notifier,
-                builder,
-                resources.audit,
-                is_local=awaits_client,
-                signals=signals,
-            )
+            yield Application(config, gateway, server, notifier, builder, resources.audit, awaits_client, signals)

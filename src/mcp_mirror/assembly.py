@@ -53,6 +53,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
 from mcp_mirror.upstreams.elicitation import SuspendedCalls
 from mcp_mirror.upstreams.listing import ListingCache
+from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.upstream import ChangeListeners, UpstreamDependencies
 from mcp_mirror.workers.frames import FrameScanner
@@ -102,6 +103,9 @@ async def open_resources(config: Config, signals: Signals, *, awaits_client: boo
             _open_recorder(config, store) as recorder,
             anyio.create_task_group() as tasks,
         ):
+            tasks.start_soon(usage_counter.run)
+            if recorder is not None:
+                tasks.start_soon(recorder.run)
             yield Resources(
                 child_watchdog,
                 audit,
@@ -145,30 +149,31 @@ async def _open_recorder(config: Config, store: Store) -> AsyncIterator[EventRec
             await recorder.flush()
 
 
-def build_sessions(config: Config, signals: Signals, on_end: Callable[[str], None]) -> Sessions:
+def build_sessions(config: Config, resources: Resources, signals: Signals, on_end: Callable[[str], None]) -> Sessions:
     """Return an empty set of sessions; `on_end` is called with the key of each session that has ended."""
-    metrics = signals.metrics
+    policy, metrics = config.server, signals.metrics
 
-    def record_duration(session: Session, seconds: float) -> None:
+    def end(key: str, session: Session) -> None:
         if metrics is not None:
-            metrics.record_session(session.protocol_version or "", "tcp", seconds)
+            metrics.record_session(session.protocol_version or "", "tcp", time.monotonic() - session.began)
+        on_end(key)
 
-    return Sessions(
-        config.server.answer_timeout,
-        time.monotonic,
-        on_end,
-        config.server.session_idle,
-        requires_auth=config.auth.is_required,
-        on_duration=record_duration if metrics else None,
-    )
+    is_required = config.auth.is_required
+    sessions = Sessions(policy.answer_timeout, time.monotonic, end, policy.session_idle, requires_auth=is_required)
+    resources.tasks.start_soon(sessions.run)
+    return sessions
 
 
-def build_upstream_dependencies(
-    config: Config, resources: Resources, listeners: ChangeListeners, sessions: Sessions
-) -> UpstreamDependencies:
-    """Return the objects that all upstreams share."""
+def build_upstreams(
+    config: Config,
+    resources: Resources,
+    listeners: ChangeListeners,
+    sessions: Sessions,
+    functions: LocalFunctions | None,
+) -> UpstreamRegistry:
+    """Return the upstreams, which do not run yet, and the functions of the program that runs the gateway."""
     slots = ConnectionSlots(config.limits.traffic.connections_per_principal)
-    return UpstreamDependencies(
+    dependencies = UpstreamDependencies(
         spool=resources.spool,
         child_watchdog=resources.child_watchdog,
         client_info=types.Implementation(name=config.server.name, version=version("mcp-mirror")),
@@ -179,6 +184,7 @@ def build_upstream_dependencies(
         answer_timeout=config.server.answer_timeout,
         listing_cache=_create_listing_cache(config),
     )
+    return UpstreamRegistry(config.upstreams, dependencies, functions)
 
 
 def _create_listing_cache(config: Config) -> ListingCache | None:
@@ -224,7 +230,7 @@ def build_stage_dependencies(
         budgets=ContextBudgets(config.context, time.monotonic),
         used_consents=UsedConsents(),
         recorder=resources.recorder,
-        quotas=_build_quotas(config, resources.store, resources.recorder),
+        quotas=_build_quotas(config, resources),
         metrics=signals.metrics,
         tracing=_build_tracing_stage(signals, services.path_hasher, is_stdio=is_stdio),
     )
@@ -238,16 +244,18 @@ def _build_limiter(traffic: TrafficPolicy, *, has_auth: bool) -> PrincipalLimite
     return PrincipalLimiter(Limit("calls_per_principal", traffic.calls_per_principal), rate, queue, time.monotonic)
 
 
-def _build_quotas(config: Config, store: Store, recorder: EventRecorder | None) -> CallQuotas | None:
+def _build_quotas(config: Config, resources: Resources) -> CallQuotas | None:
     """Return the quotas of calls; None if the configuration has none."""
-    if recorder is None or not config.has_call_quotas:
+    if resources.recorder is None or not config.has_call_quotas:
         return None
     traffic, principals = config.limits.traffic, config.auth.principals
 
     def quota_of(namespace: str) -> CallQuota:
         return traffic.quota_for(find_limits(principals, namespace))
 
-    return CallQuotas(store.events, recorder, quota_of, time.time)
+    quotas = CallQuotas(resources.store.events, resources.recorder, quota_of, time.time)
+    resources.tasks.start_soon(quotas.run)
+    return quotas
 
 
 def _build_tracing_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> Stage | None:

@@ -36,7 +36,7 @@ async def test_updates_during_a_notification_are_sent_too_the_last_per_resource(
     session = cast("Session", slow)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda _: None), tasks)
+            announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda *_: None), tasks)
             announcements.resource_updated(session, "x://a", {"n": 0})
             await anyio.wait_all_tasks_blocked()  # the first announcement is being sent
             for number in range(1, 100):
@@ -51,7 +51,7 @@ async def test_only_so_many_updates_wait_for_a_slow_session(slow: Slow) -> None:
     session = cast("Session", slow)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda _: None), tasks)
+            announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda *_: None), tasks)
             for number in range(5_000):
                 announcements.resource_updated(session, f"x://a/{number}", {"n": number})
             announcements.resource_updated(session, "x://a/7", {"n": "again"})

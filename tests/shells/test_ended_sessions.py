@@ -14,7 +14,7 @@ async def test_a_session_that_cannot_be_closed_does_not_keep_others_open(caplog:
             raise RuntimeError("Task group is not initialized. Make sure to use run().")
         closed.append(key)
 
-    sessions = Sessions(1.0, lambda: 0.0, lambda _: None)
+    sessions = Sessions(1.0, lambda: 0.0, lambda *_: None)
     sessions.close = close
     for session_id in ("a", "b"):
         sessions.add_http_session("local", session_id)

@@ -12,7 +12,8 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import LOG_LEVELS, Caller
-from mcp_mirror.server.client_channel import Context, is_wanted, read_caller
+from mcp_mirror.server.client_channel import is_wanted
+from mcp_mirror.server.request_context import Context, read_caller
 
 BOUND = 60
 LOG = "notifications/message"

@@ -15,7 +15,8 @@ from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.server.client_channel import Context, Session
+from mcp_mirror.server.client_channel import Session
+from mcp_mirror.server.request_context import Context
 from mcp_mirror.server.sessions import Sessions
 
 _NOTIFY_TIMEOUT: Final = 5.0

@@ -122,8 +122,14 @@ class ChangeNotifier:
         self._serve_catalogs(owners, upstream, finish(self._compare(owners)))
         return None
 
-    async def run_rebuilds(self) -> None:
-        """Rebuild the catalogs of many tools, in the order of their changes, until cancelled."""
+    async def run(self) -> None:
+        """Rebuild large catalogs and notify clients until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._run_rebuilds)
+            tasks.start_soon(self._run_notifications)
+
+    async def _run_rebuilds(self) -> None:
+        """Rebuild the catalogs of many tools, in the order of their changes."""
         while True:
             await self._has_rebuilds.wait()
             self._has_rebuilds = anyio.Event()
@@ -262,8 +268,8 @@ class ChangeNotifier:
         self._logged.pop(session, None)
         self._subscriptions.drop_session(session)
 
-    async def run_notifications(self) -> None:
-        """Notify clients of changes, once for all changes of an interval, until cancelled."""
+    async def _run_notifications(self) -> None:
+        """Notify clients of changes, once for all changes of an interval."""
         while True:
             await self._has_pending.wait()
             self._has_pending = anyio.Event()

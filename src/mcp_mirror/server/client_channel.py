@@ -1,71 +1,28 @@
 """Channels to a client: on the stream of one request, or on the stream of its session.
 
-A channel relays messages of upstreams with all their members. The module also reads the sender of a request, and keeps
-the envelopes of requests that the SDK has accepted.
+A channel relays messages of upstreams with all their members.
 """
 
 import contextlib
-import json
-import re
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import anyio
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.methods import validate_client_result
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_mirror.callers import LOG_LEVELS, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.gateway.context_budgets import CONVERSATION
-from mcp_mirror.payload.json_rpc import MARK, open_object
 from mcp_mirror.server.cancel_scopes import CancelScopes
-from mcp_mirror.server.endpoints import read_upstream
-from mcp_mirror.types import Buffer
-
-Context = ServerRequestContext[Any, Any]
 
 _CLOSED: Final = (MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError)
-_GATEWAY_META_KEYS: Final = frozenset(
-    {
-        MARK,
-        CONVERSATION,
-        "progressToken",
-        types.PROTOCOL_VERSION_META_KEY,
-        types.CLIENT_INFO_META_KEY,
-        types.CLIENT_CAPABILITIES_META_KEY,
-        types.LOG_LEVEL_META_KEY,
-    }
-)
-"""Members of `_meta` that are for the gateway; upstreams get the others."""
-_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "dpop"})
-"""Headers that authenticate a client to the gateway, and members of `_meta` with the same names."""
-_SEPARATORS: Final = re.compile(r"[\s;,=]+")
-_MIN_SECRET_LENGTH: Final = 8
-"""Characters; shorter words occur in many texts."""
-_UNSUPPORTED_CAPABILITIES: Final = frozenset({"tasks"})
-UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
-"""Extensions that the gateway cannot relay."""
 _LOG: Final = "notifications/message"
 _PROGRESS: Final = "notifications/progress"
-RESERVED: Final = "io.modelcontextprotocol/"
-"""The prefix of the members of `_meta` that MCP reserves."""
-_MAX_ENVELOPES: Final = 256
-"""Accepted envelopes. Above this number the least recently used ones are dropped."""
-_MAX_BYTES: Final = 4096
-"""Bytes of an envelope; larger ones are not recorded."""
-
-Envelope = frozenset[tuple[str, bytes]]
-"""The reserved members with their JSON text."""
-NO_ENVELOPE: Final[Envelope] = frozenset()
-"""The envelope of a 2025-11-25 request."""
 
 
 class _AnyResult(BaseModel):
@@ -101,16 +58,14 @@ class Session:
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification on the session's stream; see `ClientChannel.notify`."""
-        if not is_wanted(method, params, self.log_level or LOG_LEVELS[0]):
-            return
-        with contextlib.suppress(*_CLOSED):
-            await self.server_session.send_notification(_build_notification(method, params))
+        if is_wanted(method, params, self.log_level or LOG_LEVELS[0]):
+            await SdkStream(self.server_session, None).notify(method, params)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request on the session's stream; see `ClientChannel.request`."""
         with anyio.move_on_after(self.answer_timeout):
             await self.ready.wait()
-        return await _send_request(self.server_session, method, params, None, self.answer_timeout)
+        return await SdkStream(self.server_session, None).request(method, params, self.answer_timeout)
 
 
 class RequestStream(Protocol):
@@ -145,7 +100,15 @@ class SdkStream:
 
     async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         """Send a request; see `RequestStream.request`."""
-        return await _send_request(self.session, method, params, self.related_id, seconds)
+        metadata = None if self.related_id is None else ServerMessageMetadata(related_request_id=self.related_id)
+        try:
+            result = await self.session.send_request(_build_request(method, params), _AnyResult, seconds, metadata)
+        except MCPError as error:
+            has_timed_out = error.error.code == types.REQUEST_TIMEOUT
+            raise (timeout_error(seconds) if has_timed_out else refused_error(error)) from None
+        except ValidationError:
+            raise _invalid_result() from None
+        return result.model_dump(mode="json")
 
 
 @dataclass(slots=True)
@@ -186,35 +149,6 @@ class RequestChannel:
         return await self.stream.request(method, params, self.answer_timeout)
 
 
-def read_meta(context: Context) -> Mapping[str, Any]:
-    """Return the `_meta` of a request; empty if it has none."""
-    meta = (context.params or {}).get("_meta")
-    return meta if isinstance(meta, Mapping) else {}
-
-
-def select_relayed_meta(meta: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the members of a request's `_meta` for the upstream, without credentials of the client.
-
-    Args:
-        meta: The `_meta` of the request.
-        headers: The HTTP headers of the request, which may contain credentials; None on stdio.
-    """
-    relayed = {
-        key: value
-        for key, value in meta.items()
-        if key not in _GATEWAY_META_KEYS and key.lower().rpartition("/")[2] not in _CREDENTIALS
-    }
-    if not relayed or headers is None:
-        return relayed
-    texts = [headers.get(name, "") for name in _CREDENTIALS]
-    secrets = {word for text in texts for word in _SEPARATORS.split(text) if len(word) >= _MIN_SECRET_LENGTH}
-    return {
-        key: value
-        for key, value in relayed.items()
-        if not any(secret in json.dumps([key, value], ensure_ascii=False) for secret in secrets)
-    }
-
-
 def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool:
     """Return whether a client wants a notification.
 
@@ -227,37 +161,6 @@ def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool
         return True
     severity = params.get("level")
     return level is not None and severity in LOG_LEVELS and LOG_LEVELS.index(severity) >= LOG_LEVELS.index(level)
-
-
-def read_caller(context: Context, namespace: str, session: str | None) -> Caller:
-    """Return the sender of a request, with the capabilities of the request or of its session's handshake.
-
-    Args:
-        context: The request.
-        namespace: The namespace of the sender.
-        session: The key of the session; ignored for 2026-07-28 requests.
-    """
-    is_stateless = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-    if is_stateless:
-        declared: Any = read_meta(context).get(types.CLIENT_CAPABILITIES_META_KEY)
-    elif context.method == "initialize":
-        declared = (context.params or {}).get("capabilities")
-    else:
-        model = context.session.client_capabilities
-        declared = model.model_dump(by_alias=True, mode="json", exclude_none=True) if model else None
-    capabilities = dict(declared) if isinstance(declared, Mapping) else {}
-    upstream = None if context.request is None else read_upstream(context.request.scope)
-    selected = _select_supported(capabilities)
-    return Caller(namespace, is_stateless, None if is_stateless else session, selected, upstream=upstream)
-
-
-def _select_supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the capabilities that the gateway can relay."""
-    supported = {key: value for key, value in capabilities.items() if key not in _UNSUPPORTED_CAPABILITIES}
-    extensions = supported.get("extensions")
-    if isinstance(extensions, Mapping):
-        supported["extensions"] = {key: value for key, value in extensions.items() if key not in UNSUPPORTED_EXTENSIONS}
-    return supported
 
 
 def write_notification(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,72 +209,3 @@ def _build_notification(method: str, params: Mapping[str, Any]) -> Any:
 
 def _build_request(method: str, params: Mapping[str, Any]) -> Any:
     return types.Request[Any, str](method=method, params=dict(params) or None)
-
-
-async def _send_request(
-    session: ServerSession, method: str, params: Mapping[str, Any], related_id: types.RequestId | None, seconds: float
-) -> Mapping[str, Any]:
-    """Send a request to a client through the SDK and return its result.
-
-    Args:
-        session: The SDK's session.
-        method: The method of the request.
-        params: Its parameters.
-        related_id: The id of the client's request with the stream to use; None: the session's stream.
-        seconds: The timeout.
-
-    Raises:
-        RefusedError: The client returned an error or an invalid result, or did not respond in time.
-    """
-    metadata = None if related_id is None else ServerMessageMetadata(related_request_id=related_id)
-    try:
-        result = await session.send_request(_build_request(method, params), _AnyResult, seconds, metadata)
-    except MCPError as error:
-        raise (timeout_error(seconds) if error.error.code == types.REQUEST_TIMEOUT else refused_error(error)) from None
-    except ValidationError:
-        raise _invalid_result() from None
-    return result.model_dump(mode="json")
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptedEnvelope:
-    """The contents of an envelope."""
-
-    protocol_version: str
-    capabilities: Mapping[str, Any]
-    """The client's capabilities."""
-    server_session: ServerSession
-    """The SDK's session of the request with the envelope, which has the client's connection on stdio."""
-
-
-class AcceptedEnvelopes:
-    """The envelopes of 2026-07-28 tool calls that the SDK has accepted, of all clients.
-
-    An envelope contains the members of a request's `_meta` that MCP reserves: protocol version, client, capabilities
-    and log level. Whether the SDK accepts an envelope depends only on its text.
-    """
-
-    def __init__(self) -> None:
-        self._contents: OrderedDict[Envelope, AcceptedEnvelope] = OrderedDict()
-
-    def add(self, params: Mapping[str, Buffer], context: Context, capabilities: Mapping[str, Any]) -> None:
-        """Record the envelope of a tool call."""
-        envelope = read_envelope(params.get("_meta", b"{}"))
-        if not envelope or sum(len(text) for _, text in envelope) > _MAX_BYTES:
-            return
-        self._contents[envelope] = AcceptedEnvelope(context.protocol_version, capabilities, context.session)
-        if len(self._contents) > _MAX_ENVELOPES:
-            self._contents.popitem(last=False)
-
-    def find(self, envelope: Envelope) -> AcceptedEnvelope | None:
-        """Return the contents of an envelope; None if the SDK has not accepted it."""
-        contents = self._contents.get(envelope)
-        if contents is not None:
-            self._contents.move_to_end(envelope)
-        return contents
-
-
-def read_envelope(meta: Buffer) -> Envelope:
-    """Return the envelope in a request's `_meta`, JSON text."""
-    members = open_object(meta) or {}
-    return frozenset((key, bytes(text)) for key, text in members.items() if key.startswith(RESERVED))

@@ -35,7 +35,8 @@ from mcp_mirror.server.client_channel import (
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.http_exchange import BODY_FOLLOWS
-from mcp_mirror.server.sessions import HttpRequest, Sessions
+from mcp_mirror.server.request_context import HttpRequest
+from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer, Segments
 

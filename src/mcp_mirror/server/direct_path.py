@@ -29,18 +29,11 @@ from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import MirrorError, WireError
 from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message, open_object
 from mcp_mirror.server.auth.principals import read_scopes
-from mcp_mirror.server.client_channel import (
-    NO_ENVELOPE,
-    RESERVED,
-    Envelope,
-    RequestChannel,
-    RequestStream,
-    Session,
-    read_envelope,
-)
+from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
+from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
 from mcp_mirror.server.handlers import Handlers, ToolCallRequest
 from mcp_mirror.server.pending_payloads import payload_of, sdk_part
-from mcp_mirror.server.sessions import HttpRequest
+from mcp_mirror.server.request_context import HttpRequest
 from mcp_mirror.types import Buffer, Segments
 
 _logger = logging.getLogger(__name__)

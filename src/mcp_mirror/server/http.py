@@ -24,7 +24,7 @@ from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_http import DirectHttp, join_lines
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.server.sessions import HttpRequest, read_request
+from mcp_mirror.server.request_context import HttpRequest, read_request
 from mcp_mirror.types import Buffer, Segments
 
 _MARK: Final = MARK.encode()

@@ -24,9 +24,9 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.redaction import encode_secret
 from mcp_mirror.security.sanitize import sanitize_lines
-from mcp_mirror.server.client_channel import UNSUPPORTED_EXTENSIONS, Context, read_caller, read_meta
 from mcp_mirror.server.direct_path import DirectPath
 from mcp_mirror.server.handlers import Handlers
+from mcp_mirror.server.request_context import UNSUPPORTED_EXTENSIONS, Context, read_caller, read_meta
 from mcp_mirror.server.stdio import open_stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy

@@ -1,19 +1,18 @@
-"""The sessions of 2025-11-25 clients (lookup, idle timeout, end), and the session and principal of an HTTP request."""
+"""The sessions of 2025-11-25 clients: lookup, idle timeout, end."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import anyio
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
-from starlette.types import Scope
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.errors import MirrorError, summarize_traceback
 from mcp_mirror.server.auth.principals import read_namespace, read_scopes
-from mcp_mirror.server.client_channel import Context, Session, read_caller
-from mcp_mirror.server.endpoints import read_upstream
+from mcp_mirror.server.client_channel import Session
+from mcp_mirror.server.request_context import Context, build_session_key, read_caller, with_scopes
 
 _logger = logging.getLogger(__name__)
 
@@ -44,28 +43,25 @@ class Sessions:
         self,
         answer_timeout: float,
         clock: Callable[[], float],
-        on_end: Callable[[str], None],
+        on_end: Callable[[str, Session], None],
         idle_timeout: float = 300.0,
         *,
         requires_auth: bool = False,
-        on_duration: Callable[[Session, float], None] | None = None,
     ) -> None:
         """Create an empty set of sessions.
 
         Args:
             answer_timeout: Seconds to wait for responses of clients, which may need the user.
             clock: Returns monotonic seconds.
-            on_end: Called with the key of each session that has ended.
+            on_end: Called with the key of each session that has ended, and the session.
             idle_timeout: Seconds without an open request or stream after which an HTTP session ends.
             requires_auth: HTTP requests without a verified principal are errors.
-            on_duration: Called with each session that has ended, and its duration in seconds.
         """
         self.answer_timeout = answer_timeout
         self._clock = clock
         self._on_end = on_end
         self._idle_timeout = idle_timeout
         self._requires_auth = requires_auth
-        self._on_duration = on_duration
         self._sessions: dict[str, Session] = {}
         """The sessions with requests, by key."""
         self._http_sessions: dict[str, _HttpSession] = {}
@@ -193,9 +189,7 @@ class Sessions:
             self._wake.set()
         if session := self._sessions.pop(key, None):
             session.direct_requests.cancel_all()
-            if self._on_duration is not None:
-                self._on_duration(session, self._clock() - session.began)
-            self._on_end(key)
+            self._on_end(key, session)
 
     async def run(self) -> NoReturn:
         """End idle sessions until cancelled."""
@@ -232,45 +226,3 @@ class Sessions:
 
 def _read_scopes(context: Context) -> frozenset[str] | None:
     return None if context.request is None else read_scopes(context.request.scope)
-
-
-def with_scopes(caller: Caller, scopes: frozenset[str] | None) -> Caller:
-    """Return a client with the scopes of a request's token."""
-    return caller if caller.scopes == scopes else replace(caller, scopes=scopes)
-
-
-def build_session_key(namespace: str, session_id: str) -> str:
-    """Return the key of a session, which contains the principal, so that others cannot use the session by its id.
-
-    Args:
-        namespace: The principal's namespace.
-        session_id: The `Mcp-Session-Id` header; an empty one gives an empty key.
-    """
-    return f"{session_id} {namespace}" if session_id and namespace != LOCAL else session_id
-
-
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
-    """The head of an HTTP request."""
-
-    scope: Scope
-    """The ASGI scope."""
-    headers: Mapping[str, str]
-    """The headers by their names in lower case; the last one of repeated headers."""
-    namespace: str
-    """The namespace of the principal."""
-    session_key: str
-    """The key of the session; empty for a request without one."""
-    upstream: str | None = None
-    """The upstream that the endpoint serves; see `Caller.upstream`."""
-
-
-def read_request(scope: Scope) -> HttpRequest:
-    """Return the head of the request with this ASGI scope."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    namespace = read_namespace(scope)
-    version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), None)
-    # The SDK, too, decides by the first of these headers; requests of other versions have no session.
-    is_stateful = version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
-    session_key = build_session_key(namespace, headers.get("mcp-session-id", "")) if is_stateful else ""
-    return HttpRequest(scope, headers, namespace, session_key, read_upstream(scope))

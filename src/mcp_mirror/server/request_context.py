@@ -1,0 +1,143 @@
+"""The sender of a client's request, and what upstreams get of its `_meta`."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from starlette.types import Scope
+
+from mcp_mirror.callers import LOCAL, Caller
+from mcp_mirror.gateway.context_budgets import CONVERSATION
+from mcp_mirror.payload.json_rpc import MARK
+from mcp_mirror.server.auth.principals import read_namespace
+from mcp_mirror.server.endpoints import read_upstream
+
+_GATEWAY_META_KEYS: Final = frozenset(
+    {
+        MARK,
+        CONVERSATION,
+        "progressToken",
+        types.PROTOCOL_VERSION_META_KEY,
+        types.CLIENT_INFO_META_KEY,
+        types.CLIENT_CAPABILITIES_META_KEY,
+        types.LOG_LEVEL_META_KEY,
+    }
+)
+"""Members of `_meta` that are for the gateway; upstreams get the others."""
+_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "dpop"})
+"""Headers that authenticate a client to the gateway, and members of `_meta` with the same names."""
+_SEPARATORS: Final = re.compile(r"[\s;,=]+")
+_MIN_SECRET_LENGTH: Final = 8
+"""Characters; shorter words occur in many texts."""
+_UNSUPPORTED_CAPABILITIES: Final = frozenset({"tasks"})
+UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
+"""Extensions that the gateway cannot relay."""
+
+Context = ServerRequestContext[Any, Any]
+
+
+def read_meta(context: Context) -> Mapping[str, Any]:
+    """Return the `_meta` of a request; empty if it has none."""
+    meta = (context.params or {}).get("_meta")
+    return meta if isinstance(meta, Mapping) else {}
+
+
+def select_relayed_meta(meta: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:
+    """Return the members of a request's `_meta` for the upstream, without credentials of the client.
+
+    Args:
+        meta: The `_meta` of the request.
+        headers: The HTTP headers of the request, which may contain credentials; None on stdio.
+    """
+    relayed = {
+        key: value
+        for key, value in meta.items()
+        if key not in _GATEWAY_META_KEYS and key.lower().rpartition("/")[2] not in _CREDENTIALS
+    }
+    if not relayed or headers is None:
+        return relayed
+    texts = [headers.get(name, "") for name in _CREDENTIALS]
+    secrets = {word for text in texts for word in _SEPARATORS.split(text) if len(word) >= _MIN_SECRET_LENGTH}
+    return {
+        key: value
+        for key, value in relayed.items()
+        if not any(secret in json.dumps([key, value], ensure_ascii=False) for secret in secrets)
+    }
+
+
+def read_caller(context: Context, namespace: str, session: str | None) -> Caller:
+    """Return the sender of a request, with the capabilities of the request or of its session's handshake.
+
+    Args:
+        context: The request.
+        namespace: The namespace of the sender.
+        session: The key of the session; ignored for 2026-07-28 requests.
+    """
+    is_stateless = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+    if is_stateless:
+        declared: Any = read_meta(context).get(types.CLIENT_CAPABILITIES_META_KEY)
+    elif context.method == "initialize":
+        declared = (context.params or {}).get("capabilities")
+    else:
+        model = context.session.client_capabilities
+        declared = model.model_dump(by_alias=True, mode="json", exclude_none=True) if model else None
+    capabilities = dict(declared) if isinstance(declared, Mapping) else {}
+    upstream = None if context.request is None else read_upstream(context.request.scope)
+    selected = _select_supported(capabilities)
+    return Caller(namespace, is_stateless, None if is_stateless else session, selected, upstream=upstream)
+
+
+def _select_supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the capabilities that the gateway can relay."""
+    supported = {key: value for key, value in capabilities.items() if key not in _UNSUPPORTED_CAPABILITIES}
+    extensions = supported.get("extensions")
+    if isinstance(extensions, Mapping):
+        supported["extensions"] = {key: value for key, value in extensions.items() if key not in UNSUPPORTED_EXTENSIONS}
+    return supported
+
+
+def with_scopes(caller: Caller, scopes: frozenset[str] | None) -> Caller:
+    """Return a client with the scopes of a request's token."""
+    return caller if caller.scopes == scopes else replace(caller, scopes=scopes)
+
+
+def build_session_key(namespace: str, session_id: str) -> str:
+    """Return the key of a session, which contains the principal, so that others cannot use the session by its id.
+
+    Args:
+        namespace: The principal's namespace.
+        session_id: The `Mcp-Session-Id` header; an empty one gives an empty key.
+    """
+    return f"{session_id} {namespace}" if session_id and namespace != LOCAL else session_id
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """The head of an HTTP request."""
+
+    scope: Scope
+    """The ASGI scope."""
+    headers: Mapping[str, str]
+    """The headers by their names in lower case; the last one of repeated headers."""
+    namespace: str
+    """The namespace of the principal."""
+    session_key: str
+    """The key of the session; empty for a request without one."""
+    upstream: str | None = None
+    """The upstream that the endpoint serves; see `Caller.upstream`."""
+
+
+def read_request(scope: Scope) -> HttpRequest:
+    """Return the head of the request with this ASGI scope."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    namespace = read_namespace(scope)
+    version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), None)
+    # The SDK, too, decides by the first of these headers; requests of other versions have no session.
+    is_stateful = version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
+    session_key = build_session_key(namespace, headers.get("mcp-session-id", "")) if is_stateful else ""
+    return HttpRequest(scope, headers, namespace, session_key, read_upstream(scope))
