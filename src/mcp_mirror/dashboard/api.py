@@ -185,10 +185,10 @@ def _check_request(request: Request) -> Response | None:
 
 def refuse(status: int, message: str) -> Response:
     """Return an error for the page."""
-    return encode({"error": message}, status)
+    return respond({"error": message}, status)
 
 
-def encode(content: Any, status: int = 200) -> Response:
+def respond(content: Any, status: int = 200) -> Response:
     """Return a response in JSON, which no cache keeps."""
     return Response(msgspec.json.encode(content), status, _build_headers("application/json"))
 
@@ -210,7 +210,7 @@ async def _read_session(request: DashboardRequest) -> Response:
     services, viewer = request.services, request.viewer
     names = await list_known_namespaces(services, viewer)
     stats = await services.store.stats(viewer.namespace)
-    return encode(
+    return respond(
         {
             "principal": viewer.namespace,
             "is_operator": viewer.is_operator,
@@ -228,16 +228,16 @@ async def _list_values(request: DashboardRequest) -> Response:
     page = await values.list_page(request.wanted_values, request.text("after") or None)
     stats = await request.services.store.stats(values.namespace)
     labels = sorted(await request.services.store.labels(values.namespace))
-    return encode({**page, "total": stats.values, "bytes": stats.size, "tools": labels[:500], "now": time()})
+    return respond({**page, "total": stats.values, "bytes": stats.size, "tools": labels[:500], "now": time()})
 
 
 async def _describe_value(request: DashboardRequest) -> Response:
-    return encode({**await request.values.describe(request.text("path")), "now": time()})
+    return respond({**await request.values.describe(request.text("path")), "now": time()})
 
 
 async def _read_part(request: DashboardRequest) -> Response:
     offset, limit = request.number("offset", 0, 1 << 50), request.number("limit", 100, 1_000)
-    return encode(await request.values.read_part(request.text("path"), offset, limit))
+    return respond(await request.values.read_part(request.text("path"), offset, limit))
 
 
 async def _read_image(request: DashboardRequest) -> Response:
@@ -246,7 +246,7 @@ async def _read_image(request: DashboardRequest) -> Response:
 
 
 async def _read_notice(request: DashboardRequest) -> Response:
-    return encode({"notice": await request.values.write_notice(request.text("path"))})
+    return respond({"notice": await request.values.write_notice(request.text("path"))})
 
 
 async def _download(request: DashboardRequest) -> Response:
@@ -264,7 +264,7 @@ async def _stream(pieces: Iterator[bytes], headers: Mapping[str, str]) -> Respon
 
 
 async def _forget(request: DashboardRequest) -> Response:
-    return encode({"forgotten": await request.values.forget(request.text("path"))})
+    return respond({"forgotten": await request.values.forget(request.text("path"))})
 
 
 async def _list_calls(request: DashboardRequest) -> Response:
@@ -273,19 +273,19 @@ async def _list_calls(request: DashboardRequest) -> Response:
     page = await calls.list_page(
         request.wanted_calls, request.text("before") or None, request.text("after") or None, limit
     )
-    return encode({**page, "now": time()})
+    return respond({**page, "now": time()})
 
 
 async def _find_call(request: DashboardRequest) -> Response:
     calls = Calls(request.services, request.viewer, await request.list_namespaces())
-    return encode(await calls.find(request.text("id")))
+    return respond(await calls.find(request.text("id")))
 
 
 async def _read_lineage(request: DashboardRequest) -> Response:
     values = request.values
     may_read = request.viewer.may_read(values.namespace)
     graph = await read_lineage(request.services.store, values.namespace, request.text("path"), include_parts=may_read)
-    return encode(graph)
+    return respond(graph)
 
 
 async def _read_savings(request: DashboardRequest) -> Response:
@@ -305,7 +305,7 @@ async def _read_savings(request: DashboardRequest) -> Response:
         request.number("later_steps", LATER_STEPS, _MAX_STEPS),
         request.number("step_context", STEP_CONTEXT, _MAX_CONTEXT),
     )
-    return encode(
+    return respond(
         {
             **await anyio.to_thread.run_sync(build_savings, sums, assumed),
             "days": days,

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.callers import LOCAL
-from mcp_mirror.dashboard.api import CHANGE_HEADER, PREFIX, DashboardApi, encode, refuse
+from mcp_mirror.dashboard.api import CHANGE_HEADER, PREFIX, DashboardApi, refuse, respond
 from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer
 from mcp_mirror.dashboard.static_files import PREFIX as STATIC
 from mcp_mirror.dashboard.static_files import serve_static
@@ -21,8 +21,7 @@ from mcp_mirror.settings.policies import Config, DashboardPolicy
 
 _SESSION: Final = f"{PREFIX}login"
 """The path at which the page exchanges the one-time token of a link."""
-
-
+_NEXT_STEP: Final = "Run `mcp-mirror dashboard` again and open the link that it prints."
 _PATHS: Final = ("/", PREFIX, STATIC)
 
 
@@ -130,7 +129,7 @@ class LocalDashboard:
         if request.url.path == _SESSION:
             return self._exchange(request, token)
         if not _is_among(token, self._sessions):
-            return refuse(401, "The link of this page is no longer valid. Start `mcp-mirror dashboard` again.")
+            return refuse(401, f"This page has no valid session. {_NEXT_STEP}")
         scope[KEY] = Viewer(LOCAL, is_operator=True, reads_others=True, reads_hidden=True)
         return self.api
 
@@ -143,12 +142,12 @@ class LocalDashboard:
             self._unused = ""
             session = secrets.token_urlsafe(32)
             self._sessions.add(session)
-            return encode({"token": session})
+            return respond({"token": session})
         if _is_among(token, self._used):
             if not self._unused:
                 self.open_link()
             return refuse(401, "This link was used before. The terminal of `mcp-mirror dashboard` shows a new one.")
-        return refuse(401, "The link is not valid. Start `mcp-mirror dashboard` again.")
+        return refuse(401, f"This link is not valid. {_NEXT_STEP}")
 
 
 def _is_among(token: str, known: set[str]) -> bool:
