@@ -20,7 +20,7 @@ from tests.auth.authority import CLIENT, Authority, governing
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.login import sign_in
-from mcp_mirror.cli.wrapping import build_wrap_config, describe_remote
+from mcp_mirror.cli.wrapped_server import build_wrap_config, describe_remote
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_rpc import join

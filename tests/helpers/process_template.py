@@ -43,7 +43,7 @@ PRELOADED: Final = (
     "mcp_mirror.cli.serve",
     "mcp_mirror.cli.stats",
     "mcp_mirror.cli.wrap",
-    "mcp_mirror.cli.wrapping",
+    "mcp_mirror.cli.wrapped_server",
     "mcp_mirror.cli.values",
     "mcp_mirror.server.auth.gate",
     "mcp_mirror.server.dashboard",

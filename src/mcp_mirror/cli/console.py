@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 IS_GATEWAY: Final = (
@@ -23,6 +25,16 @@ def open_console(*, is_stderr: bool = False) -> Console:
     """Return a console; where its output goes into a file or a pipe, it is wide enough not to cut tables."""
     console = Console(stderr=is_stderr, soft_wrap=True)
     return console if console.is_terminal else Console(stderr=is_stderr, soft_wrap=True, width=_WIDTH)
+
+
+def new_table(texts: Iterable[str], numbers: Iterable[str] = ()) -> Table:
+    """Return a table with columns of texts, which fold where the terminal is narrow, and then columns of numbers."""
+    table = Table(box=box.SIMPLE)
+    for name in texts:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def print_problems(problems: Iterable[str]) -> None:

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
-from rich import box
 from rich.table import Table
 
-from mcp_mirror.cli.console import open_console
+from mcp_mirror.cli.console import new_table, open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption
 from mcp_mirror.cli.run import load
 from mcp_mirror.security.flows import Flows, build_flows
@@ -59,9 +58,7 @@ def build_matrix(flows: Flows, places: tuple[str, ...]) -> Matrix:
 def as_table(flows: Flows, found: Matrix) -> Table:
     """Return a table with a row for each source and the labels of its values; numbers refer to refusing rules."""
     places, rules = tuple(dict.fromkeys(source for source, _ in found)), _list_rules(found)
-    table = Table(box=box.SIMPLE)
-    for name in ("from", "zone", "labels"):
-        table.add_column(name, overflow="fold")
+    table = new_table(("from", "zone", "labels"))
     for name in places:
         table.add_column(f"to {name}", no_wrap=True)
     for source in places:

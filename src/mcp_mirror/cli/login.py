@@ -103,7 +103,7 @@ def login(
 
 def _describe_wrapped(name: str, url: str) -> Config:
     """Return the configuration with which `wrap` serves a remote server; exit if it is unusable."""
-    from mcp_mirror.cli.wrapping import build_wrap_config, describe_remote  # noqa: PLC0415  # it imports the gateway
+    from mcp_mirror.cli.wrapped_server import build_wrap_config, describe_remote  # noqa: PLC0415  # it imports the gateway
 
     try:
         return build_wrap_config(name, describe_remote(url), {}, None, os.environ)

@@ -1,18 +1,16 @@
 """The command `mcp-mirror serve`."""
 
-from functools import partial
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_waiting, print_warnings
-from mcp_mirror.cli.serving import Serving
+from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_waiting
+from mcp_mirror.cli.serving import Serving, prepare
 from mcp_mirror.cli.workers import Supervisor, WorkerStart, check_workers
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.observability.logging import configure_logging, print_status
-from mcp_mirror.system.heap import keep_freed_memory
-from mcp_mirror.system.resources import raise_handle_limit
+from mcp_mirror.observability.logging import configure_logging
 
 _MAX_PORT = 65535
 _HTTP_ADVICE = " To serve HTTP, add --http 127.0.0.1:8000."
@@ -42,17 +40,12 @@ def serve(
     configure_logging(verbose)
     has_client = http is None
     loaded = load_file(path := find_file(config, has_client=has_client), has_client=has_client)
-    configure_logging(verbose, loaded)
-    print_line = partial(print_status, loaded)
-    print_warnings(loaded, print_line)
     address = _read_address(http) if http else None
-    raise_handle_limit()
-    keep_freed_memory()
+    serving = replace(prepare(loaded, verbose), path=path, address=address, watches=watch)
     if address is None:
-        print_waiting(print_line, _HTTP_ADVICE)
-    serving = Serving(loaded, path, address, watches=watch, verbosity=verbose, print_line=print_line)
+        print_waiting(serving.print_line, _HTTP_ADVICE)
     if workers == 1:
-        serving.run(lambda url: print_line(f"mcp-mirror serves {url}"))
+        serving.run(lambda url: serving.print_line(f"mcp-mirror serves {url}"))
     else:
         _serve_workers(serving, workers)
 

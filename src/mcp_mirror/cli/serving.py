@@ -21,15 +21,17 @@ import typer
 from anyio.abc import TaskStatus
 
 from mcp_mirror.app import Application, open_application
-from mcp_mirror.cli.run import answer_client, print_note, run_until_signal
+from mcp_mirror.cli.run import answer_client, print_warnings, run_until_signal
 from mcp_mirror.config import load_config
 from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.errors import ConfigError, MirrorError, unwrap_error_group
-from mcp_mirror.observability.logging import configure_logging
+from mcp_mirror.observability.logging import configure_logging, print_status
 from mcp_mirror.observability.signals import Signals, open_signals
 from mcp_mirror.server.server import explain_failed_start
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.event_loop import measure_stalls
+from mcp_mirror.system.heap import keep_freed_memory
+from mcp_mirror.system.resources import raise_handle_limit
 
 if TYPE_CHECKING:
     from mcp_mirror.cli.workers import WorkerStart
@@ -142,8 +144,8 @@ class Serving:
     """Where to serve HTTP; None for stdio."""
     watches: bool = field(default=False, kw_only=True)
     """Reload the file when it changes."""
-    verbosity: int = field(default=0, kw_only=True)
-    print_line: Callable[[str], None] = field(default=print_note, kw_only=True)
+    verbosity: int = field(kw_only=True)
+    print_line: Callable[[str], None] = field(kw_only=True)
     failures: list[MirrorError] = field(default_factory=list, init=False)
     """Why the gateway did not start."""
 
@@ -223,6 +225,16 @@ class Serving:
             task_status.started()
 
         await application.serve_metrics(announce, shutdown, number)
+
+
+def prepare(config: Config, verbosity: int) -> Serving:
+    """Set up logging and the process for a gateway on stdio, and print the warnings of its configuration."""
+    configure_logging(verbosity, config)
+    print_line = partial(print_status, config)
+    print_warnings(config, print_line)
+    raise_handle_limit()
+    keep_freed_memory()
+    return Serving(config, verbosity=verbosity, print_line=print_line)
 
 
 def _check_start(application: Application) -> None:

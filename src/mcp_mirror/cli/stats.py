@@ -4,10 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from rich import box
 from rich.table import Table
 
-from mcp_mirror.cli.console import open_console
+from mcp_mirror.cli.console import new_table, open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, VerboseOption
 from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.preview import format_bytes
@@ -37,10 +36,7 @@ def stats(
 
 def as_table(found: Mapping[str, StoreStats]) -> Table:
     """Return a table with a row for each namespace."""
-    table = Table(box=box.SIMPLE)
-    table.add_column("namespace", overflow="fold")
-    for name in ("values", "size", "tokens sent", "tokens kept out", "ratio"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = new_table(("namespace",), ("values", "size", "tokens sent", "tokens kept out", "ratio"))
     for namespace, one in found.items():
         traffic = one.traffic
         tokens = (f"{traffic.sent:,}", f"{traffic.kept_out:,}", f"1 : {traffic.ratio:,}")

@@ -9,11 +9,10 @@ from functools import reduce
 from typing import Annotated, Final, Literal, get_args
 
 import typer
-from rich import box
 from rich.table import Table
 
 from mcp_mirror.callers import name_principal
-from mcp_mirror.cli.console import open_console
+from mcp_mirror.cli.console import new_table, open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, parse_age
 from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.preview import format_bytes
@@ -94,10 +93,7 @@ def usage(
 
 
 def _build_table(found: dict[str, Sums], by: Grouping) -> Table:
-    table = Table(box=box.SIMPLE)
-    table.add_column(by, overflow="fold")
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = new_table((by,), _COLUMNS)
     for name, one in found.items():
         table.add_row(sanitize_to_lines(name), *_format_row(one))
     if len(found) > 1:

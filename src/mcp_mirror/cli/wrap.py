@@ -75,11 +75,11 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
     if command and not url:
         start_early(command)
     try:
-        wrapping = import_lazily("mcp_mirror.cli.wrapping")
-        headers = (*(header or ()), *wrapping.name_variables(header_env or ()))
-        server = wrapping.WrappedServer(tuple(command or ()), url or "", headers, sse)
+        wrapped_server = import_lazily("mcp_mirror.cli.wrapped_server")
+        headers = (*(header or ()), *wrapped_server.name_variables(header_env or ()))
+        server = wrapped_server.WrappedServer(tuple(command or ()), url or "", headers, sse)
         mirror = {"suffix": suffix, "capture": capture, "inline_budget": inline_budget}
-        wrapping.serve_wrapped(server, name, mirror, store, verbose)
+        wrapped_server.serve_wrapped(server, name, mirror, store, verbose)
     finally:
         end_early()
 
@@ -91,4 +91,4 @@ def memory(store: StoreOption = None, verbose: VerboseOption = 0) -> None:
 
     Example: mcp-mirror memory
     """
-    import_lazily("mcp_mirror.cli.wrapping").serve_memory(store, verbose)
+    import_lazily("mcp_mirror.cli.wrapped_server").serve_memory(store, verbose)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mcp_mirror.cli.main import app
-from mcp_mirror.cli.wrapping import WrappedServer, build_wrap_config, derive_name
+from mcp_mirror.cli.wrapped_server import WrappedServer, build_wrap_config, derive_name
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -12,43 +11,29 @@ from urllib.parse import urlsplit
 from platformdirs import user_data_path
 
 from mcp_mirror.cli.options import AWAIT_VARIABLE
-from mcp_mirror.cli.run import print_waiting, print_warnings, refuse_client
-from mcp_mirror.cli.serving import Serving
+from mcp_mirror.cli.run import print_waiting, refuse_client
+from mcp_mirror.cli.serving import prepare
 from mcp_mirror.config import read_config
 from mcp_mirror.errors import ConfigError, MirrorError
 from mcp_mirror.memory.tools.table import RETRIEVE
-from mcp_mirror.observability.logging import configure_logging, print_status
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
-from mcp_mirror.system.heap import keep_freed_memory
-from mcp_mirror.system.resources import raise_handle_limit
 
-_RUNNERS: Final = frozenset(
-    {"npx", "bunx", "uvx", "pipx", "node", "bun", "deno", "python", "python3", "uv", "npm", "pnpm"}
-)
+_RUNNERS: Final = frozenset({
+    "npx", "bunx", "uvx", "pipx", "node", "bun", "deno", "python", "python3", "uv", "npm", "pnpm",
+})  # fmt: skip
 """Programs that run the server which their arguments name."""
-_RUNNER_VALUES: Final = frozenset(
-    {
-        "-c",
-        "-e",
-        "--eval",
-        "--python",
-        "--with",
-        "--with-editable",
-        "--index-url",
-        "--env-file",
-        "--import",
-        "--require",
-    }
-)
+_RUNNER_VALUES: Final = frozenset({
+    "-c", "-e", "--eval", "--python", "--with", "--with-editable", "--index-url", "--env-file", "--import", "--require",
+})  # fmt: skip
 """Their options with a value in the next word that does not name the server."""
 _SUBCOMMANDS: Final = frozenset({"run", "exec", "dlx", "x", "tool"})
 """Words between a runner and the server."""
 _CONTAINER_RUNNERS: Final = frozenset({"docker", "podman", "nerdctl"})
 """Programs that run the image which their arguments name."""
-_CONTAINER_VALUES: Final = frozenset(
-    {"-e", "--env", "--env-file", "-v", "--volume", "--mount", "-p", "--name", "--network", "-u", "--user", "-w"}
-)
+_CONTAINER_VALUES: Final = frozenset({
+    "-e", "--env", "--env-file", "-v", "--volume", "--mount", "-p", "--name", "--network", "-u", "--user", "-w",
+})  # fmt: skip
 """Their options with a value in the next word."""
 _COMMON_SCRIPTS: Final = frozenset({"index", "main", "__main__", "server", "cli", "app", "start", "run", "stdio"})
 """Names of scripts that do not tell servers apart; the nearest folder with another name does."""
@@ -115,13 +100,9 @@ def serve_memory(store: Path | None, verbosity: int) -> None:
 
 
 def _serve(config: Config, verbosity: int) -> None:
-    configure_logging(verbosity, config)
-    print_line = partial(print_status, config)
-    print_warnings(config, print_line)
-    print_waiting(print_line)
-    raise_handle_limit()
-    keep_freed_memory()
-    Serving(config, verbosity=verbosity, print_line=print_line).run(print_line)
+    serving = prepare(config, verbosity)
+    print_waiting(serving.print_line)
+    serving.run(serving.print_line)
 
 
 def build_wrap_config(
