@@ -29,7 +29,7 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.redis.connection import Read
 from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction
-from mcp_mirror.stores.redis.records import CHUNK, Entry
+from mcp_mirror.stores.redis.records import CHUNK, StoredValue
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.types import Descriptor, Span
 
@@ -263,7 +263,7 @@ async def test_a_change_by_another_gateway_while_room_is_made_does_no_damage(
         changes = [lambda: other.delete("me", "t-1")]
         make_room = RedisEviction.make_room
 
-        async def interrupted(eviction: RedisEviction, read: Read, entry: Entry) -> EvictionPlan:
+        async def interrupted(eviction: RedisEviction, read: Read, entry: StoredValue) -> EvictionPlan:
             async def read_and_change(*command: Any) -> Any:
                 reply = await read(*command)
                 if changes:
@@ -288,7 +288,7 @@ async def test_a_put_beside_thousands_of_expired_values_takes_one_plan(
         await put(store, "t-used")
         make_room = RedisEviction.make_room
 
-        async def plan_during_a_read(eviction: RedisEviction, read: Read, entry: Entry) -> EvictionPlan:
+        async def plan_during_a_read(eviction: RedisEviction, read: Read, entry: StoredValue) -> EvictionPlan:
             plan = await make_room(eviction, read, entry)
             assert await store.read("me", "t-used") is not None
             plans.append(plan)

@@ -703,7 +703,7 @@ MANY = 300
 async def count_kept(store: Store) -> int:
     """The number of values that the store has not removed, expired ones included."""
     if isinstance(store, MemoryStore):
-        return len(store._entries)  # noqa: SLF001  # not visible
+        return len(store._values)  # noqa: SLF001  # not visible
     if isinstance(store, DiskStore):
         return int(store._index._read_rows("SELECT count(*) FROM entries", ())[0][0])  # noqa: SLF001  # not visible
     assert isinstance(store, RedisStore)

@@ -10,6 +10,9 @@ from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, Store
 
 Reason = Literal["expired", "evicted"]
 
+ValueKey = tuple[str, str]
+"""The namespace and the base of a value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:

@@ -18,7 +18,7 @@ import msgspec
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.base import Reason, Tombstone
+from mcp_mirror.stores.base import Reason, Tombstone, ValueKey
 from mcp_mirror.stores.disk.failures import as_store_errors
 from mcp_mirror.stores.event_log import EventLog, MemoryEventLog
 from mcp_mirror.stores.quotas import (
@@ -44,10 +44,8 @@ _WORTH_A_VIEW: Final = 0.75
 _FEW: Final = 1000
 """Unexpired values that are sorted for a list, if others have expired."""
 
-Key = tuple[str, str]
 
-
-class _Entry(msgspec.Struct, gc=False):
+class _StoredValue(msgspec.Struct, gc=False):
     """A value, invisible to the garbage collector, which would stop the event loop to walk a million descriptors."""
 
     record: bytes
@@ -67,7 +65,7 @@ class _Entry(msgspec.Struct, gc=False):
 class _Share:
     """The values of one namespace."""
 
-    keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
+    keys: OrderedDict[ValueKey, None] = field(default_factory=OrderedDict)
     """In the order of last use, which is the order of expiry unless the clock was set back."""
     latest: float = -inf
     """The latest expiry of a value."""
@@ -82,7 +80,7 @@ class _Share:
     def usage(self) -> SpaceUsage:
         return SpaceUsage(len(self.keys), self.size)
 
-    def use(self, key: Key, expires: float) -> None:
+    def use(self, key: ValueKey, expires: float) -> None:
         """Make a value the most recently used one."""
         self.keys[key] = None
         self.keys.move_to_end(key)
@@ -91,7 +89,7 @@ class _Share:
         else:
             self.latest = expires
 
-    def add(self, key: Key, created: float, expires: float, size: int) -> None:
+    def add(self, key: ValueKey, created: float, expires: float, size: int) -> None:
         base = key[1]
         self.use(key, expires)
         self.size += size
@@ -99,7 +97,7 @@ class _Share:
         for label in {"", label_of(base)}:
             self.by_creation.setdefault(label, SortedItems()).add((created, base))
 
-    def remove(self, key: Key, created: float, size: int) -> None:
+    def remove(self, key: ValueKey, created: float, size: int) -> None:
         base = key[1]
         del self.keys[key]
         self.size -= size
@@ -126,9 +124,9 @@ class MemoryStore:
         self._clock = clock
         self.events: Final[EventLog] = MemoryEventLog(clock)
         self._folder = folder
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
-        self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()
-        self._tombstone_keys: dict[str, OrderedDict[Key, None]] = {}
+        self._values: OrderedDict[ValueKey, _StoredValue] = OrderedDict()
+        self._tombstones: OrderedDict[ValueKey, Tombstone] = OrderedDict()
+        self._tombstone_keys: dict[str, OrderedDict[ValueKey, None]] = {}
         """The keys of each namespace's tombstones, the oldest first."""
         self._shares: dict[str, _Share] = {}
         self._traffic: dict[str, Traffic] = {}
@@ -150,36 +148,36 @@ class MemoryStore:
         key = (namespace, descriptor.base)
         with as_store_errors():
             taken = (blob[0], self._link(file)) if file else (_copy_if_small(blob), None)
-            entry = _Entry(pack_descriptor(descriptor), descriptor.created, descriptor.expires, *taken)
+            value = _StoredValue(pack_descriptor(descriptor), descriptor.created, descriptor.expires, *taken)
         try:
             self._make_room(key, size)
         except StoreError:
-            _release(entry)
+            _release(value)
             raise
-        if key in self._entries:
+        if key in self._values:
             self._remove(key)
         self._forget_tombstone(key)
-        self._entries[key] = entry
+        self._values[key] = value
         self._shares.setdefault(namespace, _Share()).add(key, descriptor.created, descriptor.expires, size)
         self._bytes += size
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""
         key = (namespace, base)
-        entry = self._use(key)
-        return entry.describe(base) if entry else self._tombstones.get(key)
+        value = self._use(key)
+        return value.describe(base) if value else self._tombstones.get(key)
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
         """A view of the bytes, without a copy."""
-        entry = self._use((namespace, base))
-        if entry is None:
+        value = self._use((namespace, base))
+        if value is None:
             return None
-        return memoryview(entry.blob)[span.start : span.stop] if span else entry.blob
+        return memoryview(value.blob)[span.start : span.stop] if span else value.blob
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         """The file from which the value is mapped."""
-        entry = self._use((namespace, base))
-        return entry.file if entry else None
+        value = self._use((namespace, base))
+        return value.file if value else None
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Remove a value without a tombstone."""
@@ -194,19 +192,19 @@ class MemoryStore:
         made = share.by_creation.get(label, SortedItems[tuple[float, str]]())
         end: tuple[float, str] | None = None
         if after is not None:
-            entry = self._entries.get((namespace, after))
-            if entry is None or entry.expires <= now:
+            value = self._values.get((namespace, after))
+            if value is None or value.expires <= now:
                 raise LookupError(after)
-            end = (entry.created, after)
+            end = (value.created, after)
         if (few := self._find_few_unexpired(namespace)) is not None:
             places = [
-                (self._entries[namespace, base].created, base) for base in few if not label or label_of(base) == label
+                (self._values[namespace, base].created, base) for base in few if not label or label_of(base) == label
             ]
             newest = iter(sorted((place for place in places if end is None or place < end), reverse=True))
         else:
             newest = made.descend(end)
-        found = ((base, self._entries[namespace, base]) for _, base in newest)
-        return tuple(islice((entry.describe(base) for base, entry in found if entry.expires > now), limit))
+        found = ((base, self._values[namespace, base]) for _, base in newest)
+        return tuple(islice((value.describe(base) for base, value in found if value.expires > now), limit))
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
@@ -230,14 +228,14 @@ class MemoryStore:
         """The number and bytes of the stored values, and the counted tokens."""
         share, now = self._shares.get(namespace, _Share()), self._clock()
         if (few := self._find_few_unexpired(namespace)) is not None:
-            kept = SpaceUsage(len(few), sum(len(self._entries[namespace, base].blob) for base in few))
+            kept = SpaceUsage(len(few), sum(len(self._values[namespace, base].blob) for base in few))
         else:
             kept = self._sum_unexpired(share, now)
         return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
 
     async def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
-        return StoreTotals(len(self._entries), self._bytes, self._evicted)
+        return StoreTotals(len(self._values), self._bytes, self._evicted)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens."""
@@ -254,22 +252,22 @@ class MemoryStore:
         """The tool labels of a namespace's values; of all values and tombstones for None."""
         if namespace is not None:
             return frozenset(label for label in self._shares.get(namespace, _Share()).by_creation if label)
-        return frozenset(label_of(base) for _, base in (*self._entries, *self._tombstones))
+        return frozenset(label_of(base) for _, base in (*self._values, *self._tombstones))
 
-    def _use(self, key: Key) -> _Entry | None:
-        """The entry, with extended expiry and as the most recently used; None if it does not exist."""
-        if (entry := self._entries.get(key)) is None:
+    def _use(self, key: ValueKey) -> _StoredValue | None:
+        """The value, with extended expiry and as the most recently used; None if it does not exist."""
+        if (value := self._values.get(key)) is None:
             return None
         if self._is_expired(key, self._clock()):
             self._replace_by_tombstone(key, "expired")
             return None
         expires = self._clock() + self._policy.lifetime
-        entry.expires = max(entry.expires, expires)  # a clock that was set back does not shorten a lifetime
-        self._entries.move_to_end(key)
-        self._shares[key[0]].use(key, entry.expires)
-        return entry
+        value.expires = max(value.expires, expires)  # a clock that was set back does not shorten a lifetime
+        self._values.move_to_end(key)
+        self._shares[key[0]].use(key, value.expires)
+        return value
 
-    def _make_room(self, key: Key, size: int) -> None:
+    def _make_room(self, key: ValueKey, size: int) -> None:
         """Evict the least recently used values, expired ones first, of the namespace that must make room.
 
         Raises:
@@ -286,20 +284,20 @@ class MemoryStore:
         now = self._clock()
         while (crowded := plan.choose_namespace()) is not None:
             oldest = next(one for one in self._shares[crowded].keys if one != key)
-            plan.remove(crowded, len(self._entries[oldest].blob))
+            plan.remove(crowded, len(self._values[oldest].blob))
             self._replace_by_tombstone(oldest, "expired" if self._is_expired(oldest, now) else "evicted")
 
-    def _plan_eviction(self, key: Key, size: int) -> Eviction:
+    def _plan_eviction(self, key: ValueKey, size: int) -> Eviction:
         """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""
         usage = {name: share.usage for name, share in self._shares.items()} if self._is_full(size) else {}
-        total, namespace = SpaceUsage(len(self._entries), self._bytes), key[0]
+        total, namespace = SpaceUsage(len(self._values), self._bytes), key[0]
         own = self._shares[namespace].usage if namespace in self._shares else SpaceUsage()
-        if replaced := self._entries.get(key):
+        if replaced := self._values.get(key):
             own, total = own.without_value(len(replaced.blob)), total.without_value(len(replaced.blob))
         return Eviction(self._policy.for_namespace(namespace), namespace, size, {**usage, namespace: own}, total)
 
     def _is_full(self, size: int) -> bool:
-        return len(self._entries) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes
+        return len(self._values) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes
 
     async def _remove_expired(self) -> int:
         """Replace a batch of expired values by tombstones, and return their number."""
@@ -308,21 +306,21 @@ class MemoryStore:
             removed += 1
         return removed
 
-    def _expire_oldest(self) -> tuple[Key, int] | None:
+    def _expire_oldest(self) -> tuple[ValueKey, int] | None:
         """Replace the least recently used value, which expires first, by a tombstone if it has expired.
 
         Returns:
             Its key and bytes; None if it has not expired.
         """
-        oldest = next(iter(self._entries), None)
+        oldest = next(iter(self._values), None)
         if oldest is None or not self._is_expired(oldest, self._clock()):
             return None
-        size = len(self._entries[oldest].blob)
+        size = len(self._values[oldest].blob)
         self._replace_by_tombstone(oldest, "expired")
         return oldest, size
 
-    def _is_expired(self, key: Key, now: float) -> bool:
-        return self._entries[key].expires <= now
+    def _is_expired(self, key: ValueKey, now: float) -> bool:
+        return self._values[key].expires <= now
 
     def _has_unexpired(self, share: _Share, now: float) -> bool:
         if share.unordered_until > now:
@@ -331,12 +329,12 @@ class MemoryStore:
 
     def _sum_unexpired(self, share: _Share, now: float) -> SpaceUsage:
         """The values and bytes without expired values, counted from the end with fewer values."""
-        entries, expired, kept = self._entries, 0, 0
+        values, expired, kept = self._values, 0, 0
         if share.unordered_until > now:
-            sizes = [len(entries[key].blob) for key in share.keys if entries[key].expires > now]
+            sizes = [len(values[key].blob) for key in share.keys if values[key].expires > now]
             return SpaceUsage(len(sizes), sum(sizes))
         for count, keys in enumerate(zip(share.keys, reversed(share.keys), strict=True)):
-            oldest, newest = entries[keys[0]], entries[keys[1]]
+            oldest, newest = values[keys[0]], values[keys[1]]
             if oldest.expires > now:
                 return SpaceUsage(len(share.keys) - count, share.size - expired)
             if newest.expires <= now:
@@ -364,12 +362,12 @@ class MemoryStore:
             found.append(key[1])
         return found
 
-    def _replace_by_tombstone(self, key: Key, reason: Reason) -> None:
-        entry = self._remove(key)
+    def _replace_by_tombstone(self, key: ValueKey, reason: Reason) -> None:
+        value = self._remove(key)
         self._evicted += reason == "evicted"
         now = self._clock()
         self._forget_tombstone(key)
-        self._tombstones[key] = make_tombstone(entry.describe(key[1]), reason, now)
+        self._tombstones[key] = make_tombstone(value.describe(key[1]), reason, now)
         own = self._tombstone_keys.setdefault(key[0], OrderedDict())
         own[key] = None
         if len(own) > NAMESPACE_TOMBSTONES:
@@ -378,22 +376,22 @@ class MemoryStore:
         if len(self._tombstones) > MAX_TOMBSTONES or self._tombstones[oldest].at < now - TOMBSTONE_LIFETIME:
             self._forget_tombstone(oldest)
 
-    def _forget_tombstone(self, key: Key) -> None:
+    def _forget_tombstone(self, key: ValueKey) -> None:
         if self._tombstones.pop(key, None):
             own = self._tombstone_keys[key[0]]
             del own[key]
             if not own:
                 del self._tombstone_keys[key[0]]
 
-    def _remove(self, key: Key) -> _Entry:
-        entry = self._entries.pop(key)
+    def _remove(self, key: ValueKey) -> _StoredValue:
+        value = self._values.pop(key)
         share = self._shares[key[0]]
-        share.remove(key, entry.created, len(entry.blob))
+        share.remove(key, value.created, len(value.blob))
         if not share.keys:
             del self._shares[key[0]]
-        self._bytes -= len(entry.blob)
-        _release(entry)
-        return entry
+        self._bytes -= len(value.blob)
+        _release(value)
+        return value
 
     def _link(self, file: FileSpan) -> FileSpan:
         """Link or copy a file to a new name in the store's folder."""
@@ -405,10 +403,10 @@ class MemoryStore:
         return FileSpan(str(path), file.span)
 
 
-def _release(entry: _Entry) -> None:
-    """Remove an entry's file; maps of it stay, because a call may be sending it."""
-    if entry.file:
-        Path(entry.file.path).unlink(missing_ok=True)
+def _release(value: _StoredValue) -> None:
+    """Remove a value's file; maps of it stay, because a call may be sending it."""
+    if value.file:
+        Path(value.file.path).unlink(missing_ok=True)
 
 
 def _copy_if_small(blob: Segments) -> Buffer:

@@ -45,7 +45,7 @@ def name_of(digest: str, start: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class BlobDraft:
     """A blob on the disk under a temporary name."""
 
     path: Path
@@ -89,7 +89,7 @@ class Blobs:
         return self._folder / name_of(digest, start)
 
     @contextmanager
-    def draft(self, owner: str, blob: Segments, file: FileSpan | None) -> Iterator[Draft]:
+    def draft(self, owner: str, blob: Segments, file: FileSpan | None) -> Iterator[BlobDraft]:
         """Write a blob to the disk. The context removes a draft that was not adopted.
 
         Args:
@@ -104,16 +104,16 @@ class Blobs:
             yield (file and self._link(path, owner, blob, file)) or self._write_draft(path, owner, blob)
 
     @contextmanager
-    def sealed_draft(self, chunks: Iterable[bytes]) -> Iterator[Draft]:
+    def sealed_draft(self, chunks: Iterable[bytes]) -> Iterator[BlobDraft]:
         """Write an encrypted blob to the disk, under a random name.
 
         Raises:
             OSError: The blob cannot be written.
         """
         with self._reserve_temporary_path() as path:
-            yield Draft(path, secrets.token_hex(_DIGEST), 0, self._write_file(path, map(memoryview, chunks)))
+            yield BlobDraft(path, secrets.token_hex(_DIGEST), 0, self._write_file(path, map(memoryview, chunks)))
 
-    def adopt(self, draft: Draft) -> None:
+    def adopt(self, draft: BlobDraft) -> None:
         """Rename a draft to its final name.
 
         Raises:
@@ -147,7 +147,7 @@ class Blobs:
             with suppress(OSError):
                 self._calls.unlink(path)
 
-    def _link(self, path: Path, owner: str, blob: Segments, file: FileSpan) -> Draft | None:
+    def _link(self, path: Path, owner: str, blob: Segments, file: FileSpan) -> BlobDraft | None:
         """Link the message's file; None if links are not supported or the file is too large for the blob."""
         file_size = Path(file.path).stat().st_size
         if file.span.length < file_size * _WORTH_A_LINK:
@@ -160,9 +160,9 @@ class Blobs:
         digest = _hash_for(owner)
         for segment in blob:
             digest.update(segment)
-        return Draft(path, digest.hexdigest(), file.span.start, file_size)
+        return BlobDraft(path, digest.hexdigest(), file.span.start, file_size)
 
-    def _write_draft(self, path: Path, owner: str, blob: Segments) -> Draft:
+    def _write_draft(self, path: Path, owner: str, blob: Segments) -> BlobDraft:
         digest = _hash_for(owner)
 
         def digested() -> Iterator[memoryview]:
@@ -171,7 +171,7 @@ class Blobs:
                 yield piece
 
         file_size = self._write_file(path, digested())
-        return Draft(path, digest.hexdigest(), 0, file_size)
+        return BlobDraft(path, digest.hexdigest(), 0, file_size)
 
     def _write_file(self, path: Path, pieces: Iterable[memoryview]) -> int:
         """Write a new file and return its size."""

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.disk.blobs import Blobs, Draft, name_of
+from mcp_mirror.stores.base import Tombstone, ValueKey
+from mcp_mirror.stores.disk.blobs import BlobDraft, Blobs, name_of
 from mcp_mirror.stores.disk.eviction import TOTALS, DiskEviction
 from mcp_mirror.stores.disk.tables import create_tables
 from mcp_mirror.stores.encryption import HEAD, MAGIC
@@ -59,8 +59,6 @@ _EXPIRED_PER_STEP: Final = 10
 _FILES_AT_ONCE: Final = 16
 """Files that one change removes."""
 
-Key = tuple[str, str]
-
 
 @dataclass(frozen=True, slots=True)
 class ValueLocation:
@@ -95,7 +93,7 @@ class Index:
         self._blobs = blobs
         self._eviction = DiskEviction(policy, clock, records)
         self._lock = RLock()
-        self._pending_uses: dict[Key, float] = {}
+        self._pending_uses: dict[ValueKey, float] = {}
         """Uses that are not written yet, because the written expiry is late enough."""
         self._evicted = 0
         self._open: sqlite3.Connection | None = None
@@ -138,7 +136,7 @@ class Index:
             connection.close()
 
     def put(
-        self, namespace: str, descriptor: Descriptor, record: bytes, content: bytes | None, draft: Draft | None
+        self, namespace: str, descriptor: Descriptor, record: bytes, content: bytes | None, draft: BlobDraft | None
     ) -> None:
         """Add a value, and evict the least recently used values if necessary.
 
@@ -267,7 +265,7 @@ class Index:
                     with suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
 
-    def _record_use(self, query: str, key: Key, parameters: tuple[int, ...] = ()) -> Any:
+    def _record_use(self, query: str, key: ValueKey, parameters: tuple[int, ...] = ()) -> Any:
         """The row of an entry after its expiry, which is extended; None if the entry does not exist or has expired."""
         found = self._read_rows(query, (*parameters, *key))
         if not found:
@@ -333,7 +331,7 @@ class Index:
             self._checkpointer = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
-    def _adopt_draft(self, change: sqlite3.Connection, draft: Draft) -> None:
+    def _adopt_draft(self, change: sqlite3.Connection, draft: BlobDraft) -> None:
         known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()
         if known and self._blobs.build_path(draft.digest, *known).exists():
             return
@@ -342,7 +340,7 @@ class Index:
         change.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", place)
         change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place[:2])
 
-    def _discard_draft(self, draft: Draft) -> None:
+    def _discard_draft(self, draft: BlobDraft) -> None:
         """Remove the file of a value that was not stored. If that fails, the next start removes the file."""
         with suppress(sqlite3.Error), self._change(is_durable=False) as change:
             place = (draft.digest, draft.start)

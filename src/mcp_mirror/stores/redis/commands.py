@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from mcp_mirror.paths import label_of
 from mcp_mirror.stores.quotas import TOMBSTONE_LIFETIME
-from mcp_mirror.stores.redis.records import Entry, Keys, Kind, Piece
+from mcp_mirror.stores.redis.records import ChunkRange, KeyKind, KeyNames, StoredValue
 from mcp_mirror.types import Buffer, Traffic
 
 _TOMBSTONE_SECONDS: Final = round(TOMBSTONE_LIFETIME)
@@ -23,7 +23,7 @@ Command = tuple[str | bytes | int | float | memoryview, ...]
 class Removal(NamedTuple):
     """The removal of a value."""
 
-    entry: Entry
+    value: StoredValue
     tombstone: bytes | None = None
     """The record of the tombstone; None for none."""
     at: float = 0.0
@@ -34,7 +34,7 @@ class Removal(NamedTuple):
 class RedisCommands:
     """Builds the commands."""
 
-    keys: Keys
+    keys: KeyNames
     lifetime: float
     """Seconds from the last use of a value to its expiry."""
 
@@ -47,50 +47,52 @@ class RedisCommands:
         """The expiry of all other keys: they describe a value after its bytes have expired."""
         return self._blob_milliseconds + _TOMBSTONE_SECONDS * 1000
 
-    def enter(self, entry: Entry, record: bytes, blob: Buffer | None, created: float, now: float) -> Iterator[Command]:
+    def enter(
+        self, value: StoredValue, record: bytes, blob: Buffer | None, created: float, now: float
+    ) -> Iterator[Command]:
         """Make a value visible.
 
         Args:
-            entry: The location of the value.
+            value: The value.
             record: The encoded record of the value.
             blob: The bytes as stored; None if the chunks were already written.
             created: When the value was created, in seconds since the epoch.
             now: The time, in seconds since the epoch.
         """
-        if blob is not None and entry.size:
-            yield "SET", self.keys.blob(entry, 0), blob
-        if entry.is_object:
-            yield "ZREM", self.keys.of("uploads"), entry.mark
-            yield "SADD", self.keys.of("objects"), entry.mark
+        if blob is not None and value.size:
+            yield "SET", self.keys.blob(value, 0), blob
+        if value.is_object:
+            yield "ZREM", self.keys.of("uploads"), value.mark
+            yield "SADD", self.keys.of("objects"), value.mark
             yield from self.restart_expiry("objects", "bucket")
-        yield "SET", self.keys.of("card", entry.name), record
-        for key, member in self._tombstone_entries(entry.namespace, entry.base):
+        yield "SET", self.keys.of("card", value.name), record
+        for key, member in self._tombstone_entries(value.namespace, value.base):
             yield "ZREM", key, member
-        yield "ZADD", self.keys.of("order"), now, entry.name
-        yield "ZADD", self.keys.of("order", entry.namespace), now, entry.base
-        for key, score in zip(self.keys.listings(entry.namespace, entry.base), (0, created, created), strict=False):
-            yield "ZADD", key, score, entry.base
+        yield "ZADD", self.keys.of("order"), now, value.name
+        yield "ZADD", self.keys.of("order", value.namespace), now, value.base
+        for key, score in zip(self.keys.listings(value.namespace, value.base), (0, created, created), strict=False):
+            yield "ZADD", key, score, value.base
             yield "PEXPIRE", key, self._index_milliseconds
-        yield "HSET", self.keys.of("ledger"), f"v:{entry.name}", entry.record
-        yield "SADD", self.keys.of("labels"), label_of(unquote(entry.base))
-        yield "SADD", self.keys.of("namespaces"), entry.namespace
-        for field, number in _sums_of(entry).items():
+        yield "HSET", self.keys.of("ledger"), f"v:{value.name}", value.record
+        yield "SADD", self.keys.of("labels"), label_of(unquote(value.base))
+        yield "SADD", self.keys.of("namespaces"), value.namespace
+        for field, number in _sums_of(value).items():
             yield "HINCRBY", self.keys.of("ledger"), field, number
-        yield from self.extend_expiry(entry)
+        yield from self.extend_expiry(value)
 
-    def use(self, entry: Entry, now: float) -> Iterator[Command]:
+    def use(self, value: StoredValue, now: float) -> Iterator[Command]:
         """Extend a value's expiry, and make it the most recently used. The first replies are 0 for missing chunks."""
-        yield from self.extend_expiry(entry)
-        for key in self.keys.listings(entry.namespace, entry.base):
+        yield from self.extend_expiry(value)
+        for key in self.keys.listings(value.namespace, value.base):
             yield "PEXPIRE", key, self._index_milliseconds
-        yield "ZADD", self.keys.of("order"), "XX", "GT", now, entry.name
-        yield "ZADD", self.keys.of("order", entry.namespace), "XX", "GT", now, entry.base
+        yield "ZADD", self.keys.of("order"), "XX", "GT", now, value.name
+        yield "ZADD", self.keys.of("order", value.namespace), "XX", "GT", now, value.base
 
-    def extend_expiry(self, entry: Entry) -> Iterator[Command]:
+    def extend_expiry(self, value: StoredValue) -> Iterator[Command]:
         """Restart the expiry of a value's keys and of the shared keys, chunks first."""
-        for blob in self.keys.blobs(entry):
+        for blob in self.keys.blobs(value):
             yield "PEXPIRE", blob, self._blob_milliseconds
-        for key in (self.keys.of("card", entry.name), self.keys.of("order", entry.namespace)):
+        for key in (self.keys.of("card", value.name), self.keys.of("order", value.namespace)):
             yield "PEXPIRE", key, self._index_milliseconds
         yield from self.restart_expiry("order", "ledger", "labels", "namespaces")
 
@@ -99,7 +101,7 @@ class RedisCommands:
         yield "INCR", self.keys.of("turn")
         yield from self.restart_expiry("turn")
 
-    def restart_expiry(self, *kinds: Kind) -> Iterator[Command]:
+    def restart_expiry(self, *kinds: KeyKind) -> Iterator[Command]:
         """Restart the expiry of shared keys."""
         for kind in kinds:
             yield "PEXPIRE", self.keys.of(kind), self._index_milliseconds
@@ -110,30 +112,30 @@ class RedisCommands:
         yield "SADD", self.keys.of("garbage"), *marks
         yield from self.restart_expiry("garbage")
 
-    def fetch(self, entry: Entry, piece: Piece) -> Command:
-        """Read a piece of a value."""
-        return "GETRANGE", self.keys.blob(entry, piece.number), piece.start, piece.start + piece.length - 1
+    def fetch(self, value: StoredValue, part: ChunkRange) -> Command:
+        """Read a part of a value."""
+        return "GETRANGE", self.keys.blob(value, part.number), part.start, part.start + part.length - 1
 
     def remove(self, removals: Sequence[Removal]) -> Iterator[Command]:
         """Remove values, and add their tombstones. Each key that lists several of the values is changed once."""
         unlinked: list[str] = []
         listed: defaultdict[str, list[str]] = defaultdict(list)
         sums: Counter[str] = Counter()
-        for entry, tombstone, _ in removals:
-            card = self.keys.of("card", entry.name)
-            unlinked += self.keys.blobs(entry)
-            listed[self.keys.of("order")].append(entry.name)
-            for key in (self.keys.of("order", entry.namespace), *self.keys.listings(entry.namespace, entry.base)):
-                listed[key].append(entry.base)
-            sums.update(_sums_of(entry))
+        for value, tombstone, _ in removals:
+            card = self.keys.of("card", value.name)
+            unlinked += self.keys.blobs(value)
+            listed[self.keys.of("order")].append(value.name)
+            for key in (self.keys.of("order", value.namespace), *self.keys.listings(value.namespace, value.base)):
+                listed[key].append(value.base)
+            sums.update(_sums_of(value))
             if tombstone is None:
                 unlinked.append(card)
-        if objects := [entry.mark for entry, _, _ in removals if entry.is_object]:
+        if objects := [value.mark for value, _, _ in removals if value.is_object]:
             yield "SREM", self.keys.of("objects"), *objects
             yield "SADD", self.keys.of("garbage"), *objects
             yield from self.restart_expiry("garbage")
         if removals:
-            yield "HDEL", self.keys.of("ledger"), *(f"v:{entry.name}" for entry, _, _ in removals)
+            yield "HDEL", self.keys.of("ledger"), *(f"v:{value.name}" for value, _, _ in removals)
         yield from self._unlink(unlinked)
         for key, members in listed.items():
             yield "ZREM", key, *members
@@ -143,11 +145,11 @@ class RedisCommands:
 
     def _add_tombstones(self, removals: Sequence[Removal]) -> Iterator[Command]:
         buried: defaultdict[str, list[float | str]] = defaultdict(list)
-        for entry, tombstone, at in removals:
+        for value, tombstone, at in removals:
             if tombstone is None:
                 continue
-            yield "SET", self.keys.of("card", entry.name), tombstone, "EX", _TOMBSTONE_SECONDS
-            for key, member in self._tombstone_entries(entry.namespace, entry.base):
+            yield "SET", self.keys.of("card", value.name), tombstone, "EX", _TOMBSTONE_SECONDS
+            for key, member in self._tombstone_entries(value.namespace, value.base):
                 buried[key] += (at, member)
         for key, scored in buried.items():
             yield "ZADD", key, *scored
@@ -182,10 +184,10 @@ class RedisCommands:
         yield from self.restart_expiry("traffic", "namespaces")
 
 
-def _sums_of(entry: Entry) -> dict[str, int]:
+def _sums_of(value: StoredValue) -> dict[str, int]:
     """The share of a value in the sums, by field of the ledger."""
-    owner = f":{entry.namespace}"
-    return {"bytes": entry.size, "values": 1, f"bytes{owner}": entry.size, f"values{owner}": 1}
+    owner = f":{value.namespace}"
+    return {"bytes": value.size, "values": 1, f"bytes{owner}": value.size, f"values{owner}": 1}
 
 
 def sum_fields(*namespaces: str | None) -> Iterator[str]:

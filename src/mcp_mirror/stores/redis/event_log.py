@@ -28,7 +28,7 @@ from mcp_mirror.stores.event_log import (
 )
 from mcp_mirror.stores.redis.commands import Command
 from mcp_mirror.stores.redis.connection import RedisConnection
-from mcp_mirror.stores.redis.records import Keys, encode_name
+from mcp_mirror.stores.redis.records import KeyNames, encode_name
 
 _FIELD: Final = b"e"
 """The field of a stream entry that contains it."""
@@ -42,7 +42,7 @@ _NUMBER_DIGITS: Final = 10
 class RedisEventLog:
     """An `EventLog` in Redis."""
 
-    def __init__(self, redis: RedisConnection, keys: Keys, clock: Callable[[], float]) -> None:
+    def __init__(self, redis: RedisConnection, keys: KeyNames, clock: Callable[[], float]) -> None:
         """Use the connection of a store.
 
         Args:

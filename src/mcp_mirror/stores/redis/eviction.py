@@ -21,7 +21,7 @@ from mcp_mirror.stores.quotas import (
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.commands import Command, RedisCommands, Removal, sum_fields
 from mcp_mirror.stores.redis.connection import Read
-from mcp_mirror.stores.redis.records import Entry, ValueRecord, read_entry, split_name
+from mcp_mirror.stores.redis.records import StoredValue, ValueRecord, read_stored_value, split_name
 
 _AT_ONCE: Final = 32
 """Values that one transaction removes at most, so that it stays short."""
@@ -54,23 +54,23 @@ class RedisEviction:
     policy: StorePolicy
     clock: Callable[[], float]
 
-    async def make_room(self, read: Read, entry: Entry) -> EvictionPlan:
+    async def make_room(self, read: Read, value: StoredValue) -> EvictionPlan:
         """Plan the removals for a new value.
 
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
         ledger = self.commands.keys.of("ledger")
-        record, *sums = await read("HMGET", ledger, f"v:{entry.name}", *sum_fields(None, entry.namespace))
-        before, (total, own) = read_entry(entry.name, record), read_usage(sums)
-        if before is not None and before.mark == entry.mark:
+        record, *sums = await read("HMGET", ledger, f"v:{value.name}", *sum_fields(None, value.namespace))
+        before, (total, own) = read_stored_value(value.name, record), read_usage(sums)
+        if before is not None and before.mark == value.mark:
             return EvictionPlan(is_stored=True)
         leaving = await self._find_expired(read, None, EXPIRED_PER_PUT)
-        usage = {entry.namespace: own}
-        if total.values >= self.policy.max_values or total.bytes + entry.size > self.policy.max_bytes:
+        usage = {value.namespace: own}
+        if total.values >= self.policy.max_values or total.bytes + value.size > self.policy.max_bytes:
             usage |= await self._read_all_usage(read)
-        policy = self.policy.for_namespace(unquote(entry.namespace))
-        eviction = Eviction(policy, entry.namespace, entry.size, usage, total)
+        policy = self.policy.for_namespace(unquote(value.namespace))
+        eviction = Eviction(policy, value.namespace, value.size, usage, total)
         for one in {*leaving, *([before] if before else ())}:
             eviction.remove(one.namespace, one.size)
         fits = await self._add_expired(read, eviction, leaving, before)
@@ -86,32 +86,34 @@ class RedisEviction:
         """Plan the removal of a batch of expired values, for which callers do not wait."""
         return await self._replace_by_tombstones(read, await self._find_expired(read, None, _PER_BATCH))
 
-    async def _find_expired(self, read: Read, namespace: str | None, most: int) -> dict[Entry, float]:
+    async def _find_expired(self, read: Read, namespace: str | None, most: int) -> dict[StoredValue, float]:
         return await self._find_least_recently_used(read, namespace, most, self.clock() - self.policy.lifetime)
 
     async def _add_expired(
-        self, read: Read, eviction: Eviction, leaving: dict[Entry, float], before: Entry | None
+        self, read: Read, eviction: Eviction, leaving: dict[StoredValue, float], before: StoredValue | None
     ) -> bool:
         """Add expired values to `leaving` until the new value fits. Returns whether it fits."""
         if eviction.choose_namespace() is None:
             return True
         owner = None if eviction.exceeds_total else eviction.namespace
-        for entry, used in (await self._find_expired(read, owner, _AT_ONCE + 1)).items():
+        for value, used in (await self._find_expired(read, owner, _AT_ONCE + 1)).items():
             if len(leaving) >= _AT_ONCE or eviction.choose_namespace() is None:
                 break
-            if entry != before and entry not in leaving:
-                leaving[entry] = used
-                eviction.remove(entry.namespace, entry.size)
+            if value != before and value not in leaving:
+                leaving[value] = used
+                eviction.remove(value.namespace, value.size)
         return eviction.choose_namespace() is None
 
-    async def _evict(self, read: Read, eviction: Eviction, leaving: dict[Entry, float], before: Entry | None) -> bool:
+    async def _evict(
+        self, read: Read, eviction: Eviction, leaving: dict[StoredValue, float], before: StoredValue | None
+    ) -> bool:
         """Add values to evict to `leaving`. Returns whether the new value fits then.
 
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
         eviction.check()
-        candidates: dict[str, Iterator[tuple[Entry, float]]] = {}
+        candidates: dict[str, Iterator[tuple[StoredValue, float]]] = {}
         while len(leaving) < _AT_ONCE:
             if (crowded := eviction.choose_namespace()) is None:
                 return True
@@ -120,8 +122,8 @@ class RedisEviction:
                 candidates[crowded] = iter([item for item in oldest.items() if item[0] not in {*leaving, before}])
             if (candidate := next(candidates[crowded], None)) is None:
                 return False
-            entry, leaving[entry] = candidate
-            eviction.remove(crowded, entry.size)
+            value, leaving[value] = candidate
+            eviction.remove(crowded, value.size)
         return eviction.choose_namespace() is None
 
     async def _read_all_usage(self, read: Read) -> dict[str, SpaceUsage]:
@@ -132,7 +134,7 @@ class RedisEviction:
 
     async def _find_least_recently_used(
         self, read: Read, namespace: str | None, most: int, until: float | None = None
-    ) -> dict[Entry, float]:
+    ) -> dict[StoredValue, float]:
         """The least recently used values, oldest first, with the times of their last use.
 
         Args:
@@ -149,10 +151,10 @@ class RedisEviction:
             return {}
         names = [one.decode() if namespace is None else f"{namespace}:{one.decode()}" for one in found[::2]]
         records = await read("HMGET", keys.of("ledger"), *(f"v:{name}" for name in names))
-        entries = map(read_entry, names, records)
-        return {one: float(used) for one, used in zip(entries, found[1::2], strict=True) if one}
+        values = map(read_stored_value, names, records)
+        return {one: float(used) for one, used in zip(values, found[1::2], strict=True) if one}
 
-    async def _replace_by_tombstones(self, read: Read, leaving: Mapping[Entry, float]) -> list[Command]:
+    async def _replace_by_tombstones(self, read: Read, leaving: Mapping[StoredValue, float]) -> list[Command]:
         """Replace values by tombstones, and remove the oldest tombstones over their limits."""
         if not leaving:
             return []
@@ -160,18 +162,18 @@ class RedisEviction:
         records = await read("MGET", *(keys.of("card", one.name) for one in leaving))
         commands = await self._trim_tombstones(read, [one.namespace for one in leaving])
         removals: list[Removal] = []
-        for (entry, used), record in zip(leaving.items(), records, strict=True):
-            names = split_name(entry.name)
+        for (value, used), record in zip(leaving.items(), records, strict=True):
+            names = split_name(value.name)
             value_record = self.codec.decode_or_report(*names, record) if record else None
             if value_record is None or value_record.tombstone:
-                removals.append(Removal(entry))
+                removals.append(Removal(value))
                 continue
             expired = used + self.policy.lifetime
             reason: Reason = "expired" if expired <= now else "evicted"
             tombstone = make_tombstone(value_record.descriptor, reason, min(expired, now))
             envelope = self.codec.encryptor.new_envelope(*names)
             encoded = self.codec.encode(ValueRecord(tombstone.descriptor, tombstone.reason, tombstone.at), envelope)
-            removals.append(Removal(entry, encoded, tombstone.at))
+            removals.append(Removal(value, encoded, tombstone.at))
         return [*commands, *self.commands.remove(removals)]
 
     async def _trim_tombstones(self, read: Read, new: Sequence[str]) -> list[Command]:

@@ -2,16 +2,18 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote
 
+from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.quotas import SpaceUsage
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.commands import RedisCommands, sum_fields, traffic_fields
 from mcp_mirror.stores.redis.connection import RedisConnection
 from mcp_mirror.stores.redis.eviction import read_usage
-from mcp_mirror.stores.redis.records import Entry, ValueRecord, encode_name, read_entry
+from mcp_mirror.stores.redis.records import StoredValue, ValueRecord, encode_name, read_stored_value
 from mcp_mirror.types import Descriptor, StoreStats, Traffic
 
 _PAGE: Final = 256
@@ -21,7 +23,7 @@ _FEW: Final = 1000
 
 
 class RedisListings:
-    """Lists the values of namespaces."""
+    """The part of `RedisStore` that lists the values of namespaces."""
 
     def __init__(
         self,
@@ -34,8 +36,10 @@ class RedisListings:
         self._lifetime = commands.lifetime
         self._keys = commands.keys
 
-    async def list(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first; see `Store.list`."""
+    async def list(
+        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
+    ) -> tuple[Descriptor, ...]:
+        """A page of the stored values, newest first."""
         owner, listed, at = encode_name(namespace), list[Descriptor](), 0
         base = encode_name(after or "")
         made = self._keys.of("made", owner, *([encode_name(label)] if label else []))
@@ -99,7 +103,7 @@ class RedisListings:
         """The bases of the newest values, newest first."""
         owner = encode_name(namespace)
         if await self._find_few_unexpired(owner) is not None:
-            return tuple(known.base for known in await self.list(namespace, None, "", limit))
+            return tuple(known.base for known in await self.list(namespace, limit=limit))
         [bases] = await self._redis.run([("ZRANGE", self._keys.of("made", owner), 0, limit - 1, "REV")])
         return await self._select_unexpired(owner, bases)
 
@@ -138,34 +142,38 @@ class RedisListings:
         )
         if few is None:
             [kept] = read_usage(sums)
-            for entry in await self._read_entries(owner, expired):
-                kept = kept.without_value(entry.size)
+            for value in await self._read_values(owner, expired):
+                kept = kept.without_value(value.size)
         else:
-            entries = await self._read_entries(owner, few)
-            kept = SpaceUsage(len(entries), sum(entry.size for entry in entries))
+            values = await self._read_values(owner, few)
+            kept = SpaceUsage(len(values), sum(value.size for value in values))
         return StoreStats(kept.values, kept.bytes, Traffic(*(int(number or 0) for number in counted)))
 
-    async def labels(self, namespace: str) -> frozenset[str]:
-        """The tool labels of a namespace's values."""
+    async def labels(self, namespace: str | None = None) -> frozenset[str]:
+        """The tool labels of a namespace's values; those of all values and tombstones, or none during an outage."""
+        if namespace is None:
+            with suppress(StoreError):
+                return await self._read_labels()
+            return frozenset()
         owner = encode_name(namespace)
-        labels = sorted(await self.all_labels() - {""})
+        labels = sorted(await self._read_labels() - {""})
         exist = await self._redis.run(
             [("EXISTS", self._keys.of("made", owner, encode_name(label))) for label in labels]
         )
         return frozenset(label for label, does_exist in zip(labels, exist, strict=True) if does_exist)
 
-    async def all_labels(self) -> frozenset[str]:
+    async def _read_labels(self) -> frozenset[str]:
         """The tool labels of all values and tombstones."""
         [labels] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
         return frozenset(label.decode() for label in labels)
 
-    async def _read_entries(self, owner: str, bases: Sequence[bytes]) -> Sequence[Entry]:
-        """The entries of values, given their encoded bases."""
+    async def _read_values(self, owner: str, bases: Sequence[bytes]) -> Sequence[StoredValue]:
+        """The values with these encoded bases."""
         if not bases:
             return ()
         names = [f"{owner}:{base.decode()}" for base in bases]
         [records] = await self._redis.run([("HMGET", self._keys.of("ledger"), *(f"v:{name}" for name in names))])
-        return [entry for entry in map(read_entry, names, records) if entry]
+        return [value for value in map(read_stored_value, names, records) if value]
 
     def _is_expired(self, used: float) -> bool:
         return used + self._lifetime <= self._clock()

@@ -2,7 +2,7 @@
 
     <prefix>1:card:<value>          the record of a value, later of its tombstone
     <prefix>1:blob:<value>:<mark>:<n>   the bytes of a value in chunks; each put has its own mark
-    <prefix>1:ledger                hash: the entry of each value, and the sums in total and by namespace
+    <prefix>1:ledger                hash: the place and size of each value, and the sums in total and by namespace
     <prefix>1:order                 sorted set: all values by the time of their last use
     <prefix>1:order:<namespace>     the same for one namespace
     <prefix>1:made:<namespace>      sorted set: the values of a namespace by creation time, for pages of lists
@@ -35,14 +35,14 @@ CHUNK: Final = 4 << 20
 """Bytes of a value per blob key, so that each command takes a fraction of a second."""
 _FORMAT: Final = "1"
 
-Kind = Literal[
+KeyKind = Literal[
     "card", "blob", "ledger", "order", "made", "names", "graves", "labels", "traffic", "namespaces", "turn",
     "bucket", "objects", "uploads", "garbage", "searched", "calls", "sums", "days", "callers",
 ]  # fmt: skip
 
 
-class Entry(NamedTuple):
-    """The location of a value's bytes. All names are percent-encoded."""
+class StoredValue(NamedTuple):
+    """A value in Redis, by the place and size of its bytes. All names are percent-encoded."""
 
     name: str
     """`<namespace>:<base>`."""
@@ -74,19 +74,19 @@ class Entry(NamedTuple):
 
     @property
     def record(self) -> str:
-        """The text of the entry in the ledger."""
+        """The text that the ledger has of the value."""
         return f"{self.mark} {self.size} {self.chunk}"
 
 
-def read_entry(name: str, record: bytes | None) -> Entry | None:
-    """Parse an entry of the ledger."""
+def read_stored_value(name: str, record: bytes | None) -> StoredValue | None:
+    """Parse what the ledger has of a value."""
     if record is None:
         return None
     mark, size, chunk = record.decode().split()
-    return Entry(name, mark, int(size), int(chunk))
+    return StoredValue(name, mark, int(size), int(chunk))
 
 
-class Piece(NamedTuple):
+class ChunkRange(NamedTuple):
     """A byte range of one chunk."""
 
     number: int
@@ -94,26 +94,26 @@ class Piece(NamedTuple):
     length: int
 
 
-def find_pieces(entry: Entry, span: Span, *, is_sealed: bool) -> list[Piece]:
-    """The pieces of a value that contain a range of it.
+def find_chunk_ranges(value: StoredValue, span: Span, *, is_sealed: bool) -> list[ChunkRange]:
+    """The ranges of chunks that contain a range of a value.
 
     Args:
-        entry: The value.
+        value: The value.
         span: The range, within the value.
-        is_sealed: The value is encrypted; pieces then consist of complete encrypted chunks.
+        is_sealed: The value is encrypted; ranges then consist of complete encrypted chunks.
     """
     if is_sealed:
         first, last = chunks_of(span)
-        span = Span(first * SEALED, min(last * SEALED, entry.size) - first * SEALED)
-    pieces: list[Piece] = []
-    for number in range(span.start // entry.chunk, -(-span.stop // entry.chunk)) if span.length else ():
-        at = number * entry.chunk
+        span = Span(first * SEALED, min(last * SEALED, value.size) - first * SEALED)
+    ranges: list[ChunkRange] = []
+    for number in range(span.start // value.chunk, -(-span.stop // value.chunk)) if span.length else ():
+        at = number * value.chunk
         start = max(span.start - at, 0)
-        part = Span(start, min(span.stop - at, entry.chunk) - start)
+        part = Span(start, min(span.stop - at, value.chunk) - start)
         if is_sealed:
-            part = sealed_span(min(entry.chunk, entry.size - at), part)
-        pieces.append(Piece(number, part.start, part.length))
-    return pieces
+            part = sealed_span(min(value.chunk, value.size - at), part)
+        ranges.append(ChunkRange(number, part.start, part.length))
+    return ranges
 
 
 class ValueRecord(msgspec.Struct, array_like=True):
@@ -142,22 +142,22 @@ def unpack_record(_base: str, encoded: bytes) -> ValueRecord:
     return _decoder.decode(encoded)
 
 
-class Keys(NamedTuple):
+class KeyNames(NamedTuple):
     """The names of the keys."""
 
     prefix: str
 
-    def of(self, kind: Kind, *names: str) -> str:
+    def of(self, kind: KeyKind, *names: str) -> str:
         """A key. The names that complete it must be encoded."""
         return ":".join((f"{self.prefix}{_FORMAT}", kind, *names))
 
-    def blob(self, entry: Entry, number: int) -> str:
+    def blob(self, value: StoredValue, number: int) -> str:
         """The key of one chunk of a value."""
-        return self.of("blob", entry.name, entry.mark, str(number))
+        return self.of("blob", value.name, value.mark, str(number))
 
-    def blobs(self, entry: Entry) -> list[str]:
+    def blobs(self, value: StoredValue) -> list[str]:
         """The keys of all chunks of a value."""
-        return [self.blob(entry, number) for number in range(entry.chunks)]
+        return [self.blob(value, number) for number in range(value.chunks)]
 
     def listings(self, namespace: str, base: str) -> list[str]:
         """The keys that list a value: in alphabetical order, then by creation time for all tools and for its tool."""

@@ -44,19 +44,19 @@ from mcp_mirror.stores.redis.listings import RedisListings
 from mcp_mirror.stores.redis.objects import ObjectRegistry
 from mcp_mirror.stores.redis.records import (
     CHUNK,
-    Entry,
-    Keys,
-    Piece,
+    ChunkRange,
+    KeyNames,
+    StoredValue,
     ValueRecord,
     build_name,
     encode_name,
-    find_pieces,
+    find_chunk_ranges,
     pack_record,
-    read_entry,
+    read_stored_value,
     unpack_record,
 )
 from mcp_mirror.system.files import map_file, write_all
-from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreTotals, Traffic
 
 if TYPE_CHECKING:
     from mcp_mirror.stores.s3 import S3Blobs
@@ -85,7 +85,7 @@ _DAMAGED: Final = (
 )
 
 
-class RedisStore:
+class RedisStore(RedisListings):
     """A `Store` in Redis."""
 
     def __init__(
@@ -108,18 +108,16 @@ class RedisStore:
         """
         if policy.url is None:
             raise StoreError("`store.kind: redis` needs `store.url`, such as redis://127.0.0.1:6379/0.")
-        self._policy, self._clock, self._folder = policy, clock, folder
-        self._keys = Keys(policy.prefix)
-        self._commands = RedisCommands(self._keys, policy.lifetime)
-        self._redis = RedisConnection(policy.url, self._commands)
+        self._policy, self._folder = policy, folder
         self._encryptor = Encryptor(policy.encryption)
+        commands = RedisCommands(KeyNames(policy.prefix), policy.lifetime)
+        codec = RecordCodec(pack_record, unpack_record, self._encryptor)
+        super().__init__(RedisConnection(policy.url, commands), commands, codec, clock)
         self.events: Final[EventLog] = EncryptedEventLog(RedisEventLog(self._redis, self._keys, clock), self._encryptor)
-        self._codec = RecordCodec(pack_record, unpack_record, self._encryptor)
         self._evicted = 0
-        self._eviction = RedisEviction(self._commands, self._codec, policy, clock)
-        self._listings = RedisListings(self._redis, self._commands, self._codec, clock)
+        self._eviction = RedisEviction(commands, codec, policy, clock)
         self._objects = objects
-        self._registry = objects and ObjectRegistry(self._redis, self._commands, objects, clock)
+        self._registry = objects and ObjectRegistry(self._redis, commands, objects, clock)
         self._sweeper = ExpirySweeper(self._remove_expired)
 
     async def __aenter__(self) -> Self:
@@ -143,39 +141,39 @@ class RedisStore:
             mark = await self._registry.begin_upload()
             try:
                 await self._objects.write(mark, _stream_blob(blob, size, envelope))
-                await self._enter(Entry(name, mark, size, 0), descriptor.created, record, None)
+                await self._enter(StoredValue(name, mark, size, 0), descriptor.created, record, None)
             except BaseException:
                 with suppress(StoreError), anyio.CancelScope(shield=True):  # the upload is given up later otherwise
                     await self._registry.give_up(mark)
                 raise
             return
-        entry = Entry(name, secrets.token_hex(8), size)
+        value = StoredValue(name, secrets.token_hex(8), size)
         if size <= CHUNK:
-            await self._enter(entry, descriptor.created, record, await _seal_chunk(envelope, b"".join(blob), entry, 0))
+            await self._enter(value, descriptor.created, record, await _seal_chunk(envelope, b"".join(blob), value, 0))
             return
         try:
             for number, chunk in enumerate(cut(blob, CHUNK)):
-                stored = await _seal_chunk(envelope, chunk, entry, number)
-                await self._redis.run([("SET", self._keys.blob(entry, number), stored, "EX", _STAGED)])
-            await self._enter(entry, descriptor.created, record, None)
+                stored = await _seal_chunk(envelope, chunk, value, number)
+                await self._redis.run([("SET", self._keys.blob(value, number), stored, "EX", _STAGED)])
+            await self._enter(value, descriptor.created, record, None)
         except BaseException:
             with suppress(StoreError), anyio.CancelScope(shield=True):  # the chunks expire otherwise
                 if self._redis.is_up:
-                    await self._redis.run([("UNLINK", *self._keys.blobs(entry))])
+                    await self._redis.run([("UNLINK", *self._keys.blobs(value))])
             raise
 
-    async def _enter(self, entry: Entry, created: float, record: bytes, blob: Buffer | None) -> None:
+    async def _enter(self, value: StoredValue, created: float, record: bytes, blob: Buffer | None) -> None:
         """Make room and the value visible in one transaction, after other transactions if many values must go."""
         room = EvictionPlan()
 
         async def plan(read: Read) -> Iterable[Command] | None:
             nonlocal room
-            room = await self._eviction.make_room(read, entry)
+            room = await self._eviction.make_room(read, value)
             if room.is_stored:
                 return None
-            if blob is None and not await self._has_arrived(read, entry):
+            if blob is None and not await self._has_arrived(read, value):
                 raise StoreError("The value took too long to reach the store. Call the tool again.")
-            entering = self._commands.enter(entry, record, blob, created, self._clock()) if room.fits else ()
+            entering = self._commands.enter(value, record, blob, created, self._clock()) if room.fits else ()
             return *room.commands, *entering
 
         while True:
@@ -186,11 +184,11 @@ class RedisStore:
             if not room.commands:
                 raise StoreError(_DAMAGED)
 
-    async def _has_arrived(self, read: Read, entry: Entry) -> bool:
+    async def _has_arrived(self, read: Read, value: StoredValue) -> bool:
         """Whether the bytes of a large value are in the store, and no gateway has given them up."""
-        if entry.is_object:
-            return await read("ZSCORE", self._keys.of("uploads"), entry.mark) is not None
-        return bool(await read("EXISTS", *self._keys.blobs(entry)) == entry.chunks)
+        if value.is_object:
+            return await read("ZSCORE", self._keys.of("uploads"), value.mark) is not None
+        return bool(await read("EXISTS", *self._keys.blobs(value)) == value.chunks)
 
     async def _remove_expired(self) -> int:
         """Remove a batch of expired values unless another gateway writes, and of objects without a value.
@@ -208,18 +206,18 @@ class RedisStore:
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""
         name = build_name(namespace, base)
-        entry, used, [record] = await self._look_up(name, ("GET", self._keys.of("card", name)))
+        value, used, [record] = await self._look_up(name, ("GET", self._keys.of("card", name)))
         if not record:
             return None
         value_record = self._codec.decode(namespace, base, record)
         if value_record.tombstone:
             return value_record.tombstone
         known, now = value_record.descriptor, self._clock()
-        if entry is None or used is None:
+        if value is None or used is None:
             return make_tombstone(known, "expired", known.expires)
         if self._is_expired(used):
             return make_tombstone(known, "expired", used + self._policy.lifetime)
-        is_complete, _ = await self._use(entry, now)
+        is_complete, _ = await self._use(value, now)
         return (
             replace(known, expires=now + self._policy.lifetime)
             if is_complete
@@ -229,31 +227,31 @@ class RedisStore:
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
         """The bytes of a value or of a range of it; a large range is a map of a file without a name."""
         name = build_name(namespace, base)
-        entry, used, [head] = await self._look_up(name, ("GETRANGE", self._keys.of("card", name), 0, HEAD - 1))
-        if entry is None or used is None or self._is_expired(used) or not head:
+        value, used, [head] = await self._look_up(name, ("GETRANGE", self._keys.of("card", name), 0, HEAD - 1))
+        if value is None or used is None or self._is_expired(used) or not head:
             return None
         envelope = self._encryptor.find_envelope(namespace, base, head)
-        wanted = clamp_span(entry.size, span)
-        if entry.is_object:
-            return await self._read_object(entry, wanted, envelope)
-        if envelope and not entry.size:
+        wanted = clamp_span(value.size, span)
+        if value.is_object:
+            return await self._read_object(value, wanted, envelope)
+        if envelope and not value.size:
             await self._check_empty(namespace, base)
-        return await self._read_chunks(entry, wanted, envelope)
+        return await self._read_chunks(value, wanted, envelope)
 
-    async def _read_chunks(self, entry: Entry, wanted: Span, envelope: Envelope | None) -> Buffer | None:
+    async def _read_chunks(self, value: StoredValue, wanted: Span, envelope: Envelope | None) -> Buffer | None:
         """A range of a value in Redis; None if the value was removed since it was found."""
-        pieces = find_pieces(entry, wanted, is_sealed=envelope is not None)
-        is_complete, parts = await self._use(entry, self._clock(), *pieces[:1])
+        ranges = find_chunk_ranges(value, wanted, is_sealed=envelope is not None)
+        is_complete, parts = await self._use(value, self._clock(), *ranges[:1])
         if not is_complete:
             return None
         try:
             if envelope:
-                reader = envelope.range_reader(entry.size, wanted)
-                await self._copy(entry, pieces, parts, reader.add)
+                reader = envelope.range_reader(value.size, wanted)
+                await self._copy(value, ranges, parts, reader.add)
                 return reader.take()
             if wanted.length > _SPOOLED:
-                return await self._spool(partial(self._copy, entry, pieces, parts))
-            return b"".join([*parts, *[await self._fetch(entry, piece) for piece in pieces[1:]]])
+                return await self._spool(partial(self._copy, value, ranges, parts))
+            return b"".join([*parts, *[await self._fetch(value, one) for one in ranges[1:]]])
         except _RemovedError:
             return None
 
@@ -265,39 +263,39 @@ class RedisStore:
             raise StoreError(CHANGED)
 
     async def _copy(
-        self, entry: Entry, pieces: Sequence[Piece], parts: Sequence[bytes], sink: Callable[[Buffer], None]
+        self, value: StoredValue, ranges: Sequence[ChunkRange], parts: Sequence[bytes], sink: Callable[[Buffer], None]
     ) -> None:
-        """Pass all pieces to `sink` in a thread. `parts` has the first piece, which is already read.
+        """Pass ranges of chunks to `sink` in a thread. `parts` has the first one, which is already read.
 
         Raises:
             _RemovedError: The value was removed.
         """
-        for number, piece in enumerate(pieces):
-            part = parts[0] if number == 0 else await self._fetch(entry, piece)
+        for number, one in enumerate(ranges):
+            part = parts[0] if number == 0 else await self._fetch(value, one)
             await anyio.to_thread.run_sync(sink, part)
 
-    async def _read_object(self, entry: Entry, wanted: Span, envelope: Envelope | None) -> Buffer | None:
+    async def _read_object(self, value: StoredValue, wanted: Span, envelope: Envelope | None) -> Buffer | None:
         """A range of an object; None if the value was removed since it was found."""
         if self._objects is None:
             raise StoreError(_NO_BLOBS)
-        await self._use(entry, self._clock())
-        stored = sealed_span(entry.size, wanted) if envelope else wanted
+        await self._use(value, self._clock())
+        stored = sealed_span(value.size, wanted) if envelope else wanted
         try:
             if envelope:
-                reader = envelope.range_reader(entry.size, wanted)
-                await self._copy_object(self._objects, entry.mark, stored, reader.add)
+                reader = envelope.range_reader(value.size, wanted)
+                await self._copy_object(self._objects, value.mark, stored, reader.add)
                 return reader.take()
             if wanted.length > _SPOOLED:
-                return await self._spool(partial(self._copy_object, self._objects, entry.mark, stored))
-            return await self._objects.read(entry.mark, stored)
+                return await self._spool(partial(self._copy_object, self._objects, value.mark, stored))
+            return await self._objects.read(value.mark, stored)
         except ObjectMissingError:
-            present, _, _ = await self._look_up(entry.name)
-            if present is not None and present.mark == entry.mark:
+            present, _, _ = await self._look_up(value.name)
+            if present is not None and present.mark == value.mark:
                 raise StoreError(_LOST) from None
             return None
 
     async def _copy_object(self, objects: "S3Blobs", mark: str, span: Span, sink: Callable[[Buffer], None]) -> None:
-        """Pass a range of an object to `sink` in a thread, by pieces of complete encrypted chunks."""
+        """Pass a range of an object to `sink` in a thread, in parts of complete encrypted chunks."""
         for start in range(span.start, span.stop, _OBJECT_PIECE):
             part = await objects.read(mark, Span(start, min(_OBJECT_PIECE, span.stop - start)))
             await anyio.to_thread.run_sync(sink, part)
@@ -319,22 +317,22 @@ class RedisStore:
             with suppress(OSError):  # some systems keep a mapped file; it is removed with its folder
                 path.unlink()
 
-    async def _fetch(self, entry: Entry, piece: Piece) -> bytes:
-        [part] = await self._redis.run([self._commands.fetch(entry, piece)])
-        if len(part) != piece.length:
+    async def _fetch(self, value: StoredValue, wanted: ChunkRange) -> bytes:
+        [part] = await self._redis.run([self._commands.fetch(value, wanted)])
+        if len(part) != wanted.length:
             raise _RemovedError
         return bytes(part)
 
-    async def _use(self, entry: Entry, now: float, *pieces: Piece) -> tuple[bool, Sequence[bytes]]:
-        """Extend a value's expiry and read pieces of it. Returns whether all its chunks exist, and the pieces."""
-        fetches = [self._commands.fetch(entry, piece) for piece in pieces]
+    async def _use(self, value: StoredValue, now: float, *ranges: ChunkRange) -> tuple[bool, Sequence[bytes]]:
+        """Extend a value's expiry and read parts of it. Returns whether all its chunks exist, and the parts."""
+        fetches = [self._commands.fetch(value, one) for one in ranges]
         try:
-            replies = await self._redis.run([*self._commands.use(entry, now), *fetches])
+            replies = await self._redis.run([*self._commands.use(value, now), *fetches])
         except WriteRefusedError:  # stored values stay readable
-            replies = await self._redis.run([*(("EXISTS", key) for key in self._keys.blobs(entry)), *fetches])
+            replies = await self._redis.run([*(("EXISTS", key) for key in self._keys.blobs(value)), *fetches])
         parts = replies[len(replies) - len(fetches) :]
-        is_read = all(len(part) == piece.length for part, piece in zip(parts, pieces, strict=True))
-        return is_read and all(replies[: entry.chunks]), parts
+        is_read = all(len(part) == one.length for part, one in zip(parts, ranges, strict=True))
+        return is_read and all(replies[: value.chunks]), parts
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:  # noqa: ARG002  # as every store
         """None: values are not in files."""
@@ -345,38 +343,20 @@ class RedisStore:
         name = build_name(namespace, base)
 
         async def plan(read: Read) -> Iterable[Command] | None:
-            entry = read_entry(name, await read("HGET", self._keys.of("ledger"), f"v:{name}"))
+            value = read_stored_value(name, await read("HGET", self._keys.of("ledger"), f"v:{name}"))
             used = await read("ZSCORE", self._keys.of("order"), name)
-            if entry is None or used is None or self._is_expired(float(used)):
+            if value is None or used is None or self._is_expired(float(used)):
                 return None
-            return self._commands.remove([Removal(entry)])
+            return self._commands.remove([Removal(value)])
 
         try:
             return await self._redis.transact(plan)
         except WriteRefusedError:  # the transaction needs memory: free some first
-            entry, _, _ = await self._look_up(name)
-            if entry is None:
+            value, _, _ = await self._look_up(name)
+            if value is None:
                 return False
-            await self._redis.run([("DEL", self._keys.of("card", name), *self._keys.blobs(entry))])
+            await self._redis.run([("DEL", self._keys.of("card", name), *self._keys.blobs(value))])
             return await self._redis.transact(plan)
-
-    async def list(
-        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
-    ) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first."""
-        return await self._listings.list(namespace, after, label, limit)
-
-    async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases next to a text in alphabetical order."""
-        return await self._listings.bases_near(namespace, text, limit)
-
-    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of the newest values, newest first."""
-        return await self._listings.newest(namespace, limit)
-
-    async def stats(self, namespace: str) -> StoreStats:
-        """The number and bytes of the stored values, and the counted tokens."""
-        return await self._listings.stats(namespace)
 
     async def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
@@ -393,25 +373,14 @@ class RedisStore:
         [names] = await self._redis.run([("SMEMBERS", self._keys.of("namespaces"))])
         return frozenset(unquote(name.decode()) for name in names)
 
-    async def labels(self, namespace: str | None = None) -> frozenset[str]:
-        """The tool labels of a namespace's values; those of all values and tombstones, or none during an outage."""
-        if namespace is not None:
-            return await self._listings.labels(namespace)
-        with suppress(StoreError):
-            return await self._listings.all_labels()
-        return frozenset()
-
-    async def _look_up(self, name: str, *more: Command) -> tuple[Entry | None, float | None, Sequence[Any]]:
-        """The entry of a value, the time of its last use, and the replies to further commands."""
+    async def _look_up(self, name: str, *more: Command) -> tuple[StoredValue | None, float | None, Sequence[Any]]:
+        """A value, the time of its last use, and the replies to further commands."""
         record, used, *replies = await self._redis.run(
             [("HGET", self._keys.of("ledger"), f"v:{name}"), ("ZSCORE", self._keys.of("order"), name), *more]
         )
         if used is None:
             return None, None, replies
-        return read_entry(name, record), float(used), replies
-
-    def _is_expired(self, used: float) -> bool:
-        return used + self._policy.lifetime <= self._clock()
+        return read_stored_value(name, record), float(used), replies
 
 
 class _RemovedError(Exception):
@@ -432,9 +401,9 @@ def _seal_piece(envelope: Envelope, piece: Buffer, size: int, first: int) -> byt
     return b"".join(envelope.seal((piece,), size, first))
 
 
-async def _seal_chunk(envelope: Envelope | None, chunk: Buffer, entry: Entry, number: int) -> Buffer:
+async def _seal_chunk(envelope: Envelope | None, chunk: Buffer, value: StoredValue, number: int) -> Buffer:
     """The stored form of a chunk."""
     if envelope is None:
         return chunk
-    first = number * (entry.chunk // SEALED)
-    return await anyio.to_thread.run_sync(_seal_piece, envelope, chunk, entry.size, first)
+    first = number * (value.chunk // SEALED)
+    return await anyio.to_thread.run_sync(_seal_piece, envelope, chunk, value.size, first)
