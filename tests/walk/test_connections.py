@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +14,10 @@ from mcp import Client
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.walk.conftest import Configured, Listening, OpenLines, Serve
+
+
+SCRIPTED = Path(__file__).parents[1] / "helpers" / "scripted_upstream.py"
 
 
 def handshakes(log: Path) -> int:
@@ -52,6 +55,22 @@ async def test_a_2025_upstream_has_dedicated_connections_by_its_scope(
             assert (await client.call_tool("hear_mirrored", {})).is_error is not True
         assert handshakes(log) == expected
         assert (await status(clients[0]))[0].get("connections", 1) == expected
+
+
+async def test_a_2026_server_that_refuses_a_sessions_handshake_is_not_reported_as_down(
+    configured: Configured, serve: Serve, tmp_path: Path
+) -> None:
+    new = {"command": sys.executable, "args": ["-S", "-E", str(SCRIPTED), "stdio", "2026-07-28", str(tmp_path / "log")]}
+    async with serve(configured({"new": new})) as served:
+        async with Client(served.url) as client:  # its own handshake tells the gateway which server this is
+            await client.call_tool("echo_mirrored", {})
+        async with Client(served.url, mode="legacy") as client:
+            assert (await client.call_tool("echo_mirrored", {})).is_error is not True
+            shown = (await status(client))[0]
+            assert (shown["state"], shown.get("connections", 1)) == ("ready", 1)
+        received = map(json.loads, (tmp_path / "log").read_text().splitlines())
+        assert "initialize" in [message["method"] for message, *_ in received]
+    assert b"is down" not in b"".join(served.stderr)
 
 
 async def test_a_session_that_ends_closes_its_connections(configured: Configured, serve: Serve, raw: Any) -> None:

@@ -96,6 +96,7 @@ class ReconnectingConnection:
         modes: Modes = ("auto", "legacy"),
         *,
         is_cached: bool = False,
+        may_be_refused: bool = False,
     ) -> None:
         """Create a connection that is not connected yet.
 
@@ -104,6 +105,7 @@ class ReconnectingConnection:
             owner: The session or principal that the connection belongs to.
             modes: The ways to connect, in the order in which to try them.
             is_cached: Its listings go into the listing cache.
+            may_be_refused: A refused handshake is no failure of the server.
         """
         self.settings = settings
         self.owner: ConnectionOwner = replace(owner, on_change=self._note_change)
@@ -120,6 +122,7 @@ class ReconnectingConnection:
         self.keep_open_count: int = 0
         """Users that need the connection open without a request, such as subscriptions."""
         self._is_cached = is_cached
+        self._may_be_refused = may_be_refused
         self._announce = owner.on_change
         self._session: UpstreamSession | None = None
         self._state_changed = anyio.Event()
@@ -366,6 +369,9 @@ class ReconnectingConnection:
         """Note that an attempt failed or the connection ended; return the seconds that the connection was usable."""
         was_ready = self.status.state == "ready"
         self._failed_attempts += not was_ready
+        if self._may_be_refused and isinstance(error, RefusedError):
+            self._settle(Status("down", str(error)))
+            return 0.0
         counts = self.settings.counts
         counts.lost += was_ready
         counts.failed += not was_ready

@@ -370,7 +370,11 @@ class ServerUpstream:
             policy.slots.free(slot)
             return dedicated
         modes: Modes = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
-        connection = ReconnectingConnection(self._settings, self._build_owner(channel, key), modes)
+        # A server of protocol version 2026-07-28 may refuse the handshake, see `connection_for`.
+        is_new = self.listing is not None and self.listing.is_stateless
+        connection = ReconnectingConnection(
+            self._settings, self._build_owner(channel, key), modes, may_be_refused=is_new
+        )
         dedicated = DedicatedConnection(key, connection, slot, policy, self.release)
         try:
             self._tasks.start_soon(dedicated.run)
