@@ -105,7 +105,7 @@ class ReconnectingConnection:
             owner: The session or principal that the connection belongs to.
             modes: The ways to connect, in the order in which to try them.
             is_cached: Its listings go into the listing cache.
-            may_be_refused: A refused handshake is no failure of the server.
+            may_be_refused: A refused handshake does not count as a failure of the server.
         """
         self.settings = settings
         self.owner: ConnectionOwner = replace(owner, on_change=self._note_change)
