@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.media import find_media, has_content, read_media
+from mcp_mirror.core.media import find_media, has_content, locate_content, read_media
 from mcp_mirror.core.preview import describe_media
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1280, 720) + b"\x08\x02\x00\x00\x00"
@@ -112,3 +112,18 @@ def test_a_picture_is_described_by_type_pixels_and_size() -> None:
 def test_a_type_behind_a_large_picture_is_found() -> None:
     raw = b'{"data":"' + b"A" * 100_000 + b'","mimeType":"image/png","type":"image"}'
     assert read_media(raw) is not None
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (b'{"type":"image","data":"QQ=="}', (("data",), b'"QQ=="')),
+        (b'{"type":"resource","resource":{"uri":"a","blob":"QQ=="}}', (("resource", "blob"), b'"QQ=="')),
+        (b'{"type":"resource","data":5,"resource":{"text":"a"}}', (("resource", "text"), b'"a"')),
+        (b'{"type":"resource","resource":{"text":5}}', None),
+        (b'{"type":"resource_link","uri":"a"}', None),
+    ],
+)
+def test_the_content_of_a_block_is_its_base64_or_its_text(block: bytes, expected: object) -> None:
+    found = locate_content(block)
+    assert (found and (found[0], block[found[1].start : found[1].stop])) == expected

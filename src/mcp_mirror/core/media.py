@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from mcp_mirror.payload.json_rpc import open_object
-from mcp_mirror.types import Buffer
+from mcp_mirror.payload.json_spans import kind_at, locate
+from mcp_mirror.types import Buffer, Location, Span
 
 _SHOWN_TYPES: Final = (b'"image"', b'"audio"')
 _MEDIA_TYPES: Final = (*_SHOWN_TYPES, b'"resource"')
@@ -59,6 +60,21 @@ def has_content(block: Buffer) -> bool:
         return True
     resource = open_object(members.get("resource", b"null")) or {}
     return bytes(members.get("type", b"")) == b'"resource"' and bytes(resource.get("text", b"")[:1]) == b'"'
+
+
+def locate_content(block: Buffer) -> tuple[Location, Span] | None:
+    """The location and the span of the base64 or the text in a content block, a JSON string; None without any.
+
+    A text is the member `text`; all others are base64.
+    """
+    for location in _CONTENTS:
+        span = locate(block, location)
+        if isinstance(span, Span) and kind_at(block, span.start) == "text":
+            return location, span
+    return None
+
+
+_CONTENTS: Final = (("data",), ("blob",), ("resource", "blob"), ("resource", "text"))
 
 
 def _open_block(block: Buffer) -> Mapping[str, Buffer]:

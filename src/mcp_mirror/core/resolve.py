@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.media import locate_content
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import (
     LITERAL_PREFIX,
@@ -28,10 +29,8 @@ from mcp_mirror.paths import (
     unwrap_result,
 )
 from mcp_mirror.payload.json_spans import (
-    Miss,
     items_at,
     kind_at,
-    locate,
     members_with_offsets,
     skip_space,
     strings_at,
@@ -358,9 +357,8 @@ def _convert_to_text(value: Resolved) -> Segments:
 
 def _convert_binary_to_text(value: Resolved) -> Segments | None:
     """The base64 of an image, a recording or a resource; for a text resource its text."""
-    found = (locate(value.blob, tokens) for tokens in _CONTENTS)
-    span = next((span for span in found if not isinstance(span, Miss)), None)
-    return (memoryview(value.blob)[span.start : span.stop],) if span else None
+    found = locate_content(value.blob)
+    return (memoryview(value.blob)[found[1].start : found[1].stop],) if found else None
 
 
 def _parse_if(matches: Callable[[bytes], bool]) -> Converter:
@@ -376,9 +374,6 @@ def _parse_if(matches: Callable[[bytes], bool]) -> Converter:
 
     return form
 
-
-_CONTENTS: Final = (("data",), ("blob",), ("resource", "blob"), ("resource", "text"))
-"""Locations of the payload of a content block."""
 
 _ORDER: Final = ("object", "array", "integer", "number", "boolean", "null", "string")
 """Target types by preference: structured forms first, text last."""

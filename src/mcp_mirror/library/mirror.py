@@ -23,6 +23,7 @@ import msgspec
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams, read_given
+from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.tool_inspection import Definition, Format, format_definition
 from mcp_mirror.errors import MirrorError, unwrap_error_group
@@ -34,14 +35,13 @@ from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.sandbox import PACKAGE
-from mcp_mirror.memory.tools.lookup import CONTENTS, find_value
+from mcp_mirror.memory.tools.lookup import find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
 from mcp_mirror.memory.tools.table import QUERY, TOOLS
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.payload.floods import finish
-from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
 from mcp_mirror.security.flows import format_labels
@@ -513,9 +513,9 @@ def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> byte
 
 def _to_python(value: FoundValue) -> Any:
     """Return the parsed JSON of a value; for media, the bytes or text of its content."""
-    if value.kind == "binary":
-        for member, tokens in CONTENTS:
-            if not isinstance(span := locate(value.blob, tokens), Miss):
-                content = json.loads(bytes(value.blob[span.start : span.stop]))
-                return b64decode(content) if member == "blob" else content
-    return json.loads(bytes(value.blob))
+    found = locate_content(value.blob) if value.kind == "binary" else None
+    if found is None:
+        return json.loads(bytes(value.blob))
+    location, span = found
+    content = json.loads(bytes(value.blob[span.start : span.stop]))
+    return content if location[-1] == "text" else b64decode(content)

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
+from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.lookup import CONTENTS, encode_json_string, find_value
+from mcp_mirror.memory.tools.lookup import encode_json_string, find_value
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import SCHEME, URI_TEMPLATE, parse_uri
@@ -17,7 +18,7 @@ from mcp_mirror.payload.json_rpc import array_of, object_of
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
-from mcp_mirror.security.sanitize import as_json_string, strip_invisible
+from mcp_mirror.security.sanitize import strip_invisible
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer, Descriptor, Segments, media_type_of
 
@@ -27,8 +28,6 @@ PAGE: Final = 100
 MAX_BYTES: Final = 10_000_000
 """The largest value that can be read as a resource. Common clients drop messages over 10 MiB."""
 
-_PATH_BYTES: Final = 300
-"""Bytes of a path that an error quotes."""
 _NAME_BYTES: Final = 120
 """Bytes of a tool's name in a list."""
 
@@ -95,7 +94,7 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
     found_value = await find_value(memory, namespace, str(parse_uri(uri) or ""), "resources/read")
     if (size := len(found_value.blob)) > MAX_BYTES:
         raise ToolError(
-            f"{as_json_string(str(found_value.path), _PATH_BYTES)} is {found_value.kind} of {format_bytes(size)}; "
+            f"{found_value.quoted_path} is {found_value.kind} of {format_bytes(size)}; "
             f"a resource is limited to {format_bytes(MAX_BYTES)}, because clients drop larger messages. "
             "Read a part of the value: add a key or an index to the path."
         )
@@ -113,12 +112,12 @@ def _build_content(found_value: FoundValue, spool: Spool) -> dict[str, Buffer]:
         if text is not found_value.blob and len(text) > spool.policy.spool_bytes:
             text = spool.map_copy(text)  # a client may read the response slowly, or never
         return {"mimeType": msgspec.json.encode(media_type_of(found_value.kind)), "text": text}
-    for member, tokens in CONTENTS:
-        if not isinstance(span := locate(found_value.blob, tokens), Miss):
-            media = locate(found_value.blob, (*tokens[:-1], "mimeType"))
-            blob = memoryview(found_value.blob)
-            media_type: dict[str, Buffer] = (
-                {} if isinstance(media, Miss) else {"mimeType": blob[media.start : media.stop]}
-            )
-            return {**media_type, member: blob[span.start : span.stop]}
-    raise ToolError("This binary value has no data or text to show. Pass its path to a tool instead.")
+    blob = memoryview(found_value.blob)
+    if (found := locate_content(blob)) is None:
+        raise ToolError("This binary value has no data or text to show. Pass its path to a tool instead.")
+    location, span = found
+    media_type = locate(blob, (*location[:-1], "mimeType"))
+    content: dict[str, Buffer] = {"text" if location[-1] == "text" else "blob": blob[span.start : span.stop]}
+    return (
+        content if isinstance(media_type, Miss) else {"mimeType": blob[media_type.start : media_type.stop], **content}
+    )

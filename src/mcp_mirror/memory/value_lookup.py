@@ -80,6 +80,11 @@ class FoundValue:
     """The position in a file if the value is large and its store has files."""
 
     @property
+    def quoted_path(self) -> str:
+        """The path for an error message."""
+        return as_json_string(str(self.path), _PATH_BYTES)
+
+    @property
     def preview(self) -> bool:
         """Whether the model may see parts of the value that it did not request."""
         return self.descriptor.preview

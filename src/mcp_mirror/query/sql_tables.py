@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import guess_format, has_false_columns, measure_heading
-from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.query.select import find_embedded_json
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.system.files import write_all
@@ -70,8 +70,6 @@ _COLUMNS: Final = 2
 """Columns from which a text of one type is a CSV file."""
 _PARQUET: Final = b"PAR1"
 _PARQUET_BASE64: Final = b'"UEFSM'
-_CONTENTS: Final = (("resource", "blob"), ("resource", "text"), ("data",), ("blob",))
-"""The positions of base64 or text in a content block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,9 +369,8 @@ def _decode_base64(blob: Buffer) -> bytes:
 
 def _read_content(blob: Buffer) -> bytes:
     """The bytes of the file in a content block."""
-    for tokens in _CONTENTS:
-        span = locate(blob, tokens)
-        if not isinstance(span, Miss):
-            part = memoryview(blob)[span.start : span.stop]
-            return decode_string(part).encode() if tokens[-1] == "text" else _decode_base64(part)
-    return b""
+    if (found := locate_content(blob)) is None:
+        return b""
+    location, span = found
+    part = memoryview(blob)[span.start : span.stop]
+    return decode_string(part).encode() if location[-1] == "text" else _decode_base64(part)

@@ -14,7 +14,6 @@ from mcp_mirror.memory.tools.tool import Arguments, Content, Memory, ToolInput, 
 from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.query.select import explain_text, find_embedded_json, select
-from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.query_jobs import Query
 
@@ -69,7 +68,7 @@ async def query(call: ToolInput) -> Content:
     if len(found_value.blob) > max_bytes:
         size, limit = format_bytes(len(found_value.blob)), format_bytes(max_bytes)
         raise ToolError(
-            f"{as_json_string(str(found_value.path), 300)} has {size}; only values up to {limit} can be queried "
+            f"{found_value.quoted_path} has {size}; only values up to {limit} can be queried "
             "(`memory_tools.query_bytes`). Query a part of it (path/key), or use memory_grep or memory_read."
         )
     selection = Select(call.arguments.text("expression"), max_bytes)
@@ -98,7 +97,7 @@ async def edit(call: ToolInput) -> Content:
         raise ToolError("A binary value cannot be edited. Edit a part of it, such as its text (path/key).")
     if isinstance(change, Merge) and found_value.kind != "object":
         raise ToolError(
-            f"`merge` changes members of an object, and {as_json_string(str(found_value.path), 300)} is "
+            f"`merge` changes members of an object, and {found_value.quoted_path} is "
             f"{found_value.kind}: it would be replaced. Use `patch`, such as "
             '[{"op": "replace", "path": "/0/name", "value": "x"}], or `old_text` with `new_text`.'
         )

@@ -11,14 +11,15 @@ from typing import Final
 import anyio.to_thread
 import msgspec
 
+from mcp_mirror.core.media import locate_content
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.lookup import CONTENTS, find_argument
+from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.roots import Roots
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
-from mcp_mirror.payload.json_spans import Miss, locate, trim
-from mcp_mirror.query.texts import is_text, never, split_text
+from mcp_mirror.payload.json_spans import trim
+from mcp_mirror.query.texts import never, split_text
 from mcp_mirror.settings.labels import FILES
 from mcp_mirror.types import Buffer, Span
 
@@ -98,19 +99,12 @@ def encode_file(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes
     if found_value.kind == "text":
         span = trim(blob)
     if found_value.kind == "binary":
-        member, span = _find_data(found_value)
-        from_base64 = member == "blob"
+        if (found := locate_content(blob)) is None:
+            raise ToolError("This value has no data to write. Give the path of a part of it (path/key).")
+        location, span = found
+        from_base64 = location[-1] != "text"
     texts = (piece.data for piece in split_text(blob, span, never))
     return _decode_base64(texts) if from_base64 else texts
-
-
-def _find_data(found_value: FoundValue) -> tuple[str, Span]:
-    """The kind (`blob` or `text`) and the span of the data in a content block."""
-    for member, tokens in CONTENTS:
-        span = locate(found_value.blob, tokens)
-        if not isinstance(span, Miss) and is_text(found_value.blob, span):
-            return member, span
-    raise ToolError("This value has no data to write. Give the path of a part of it (path/key).")
 
 
 def _decode_base64(texts: Iterable[bytes]) -> Iterator[bytes]:

@@ -20,17 +20,8 @@ from mcp_mirror.types import Buffer, Descriptor, JsonToken
 
 PATH: Final = "memory_path"
 """The name of the argument with a memory path."""
-CONTENTS: Final = (
-    ("blob", ("data",)),
-    ("blob", ("blob",)),
-    ("blob", ("resource", "blob")),
-    ("text", ("resource", "text")),
-)
-"""The positions of base64 or text in a content block, each with the member of a resource that contains the same."""
 _MAX_MEDIA_BYTES: Final = 5 << 20
 """The largest image or recording that is returned: models accept no larger ones."""
-_PATH_BYTES: Final = 300
-"""Bytes of a path that an error quotes."""
 _KEY_BYTES: Final = 80
 """Bytes of a key that an error quotes."""
 _MAX_INDEXED_BYTES: Final = 1 << 20
@@ -46,12 +37,12 @@ async def retrieve(call: ToolInput) -> Content:
     """
     found_value = await find_argument(call)
     is_small = len(found_value.blob) <= _MAX_MEDIA_BYTES
-    if not (_is_media(found_value) and is_small):
+    if not (is_small and _is_media(found_value)):
         tokens, budget = count_tokens(found_value.blob, call.memory.estimate), call.memory.mirror.answer_budget
         if tokens > budget:
             size = format_bytes(await count_shown_bytes(call, found_value))
             raise ToolError(
-                f"{as_json_string(str(found_value.path), _PATH_BYTES)} is {found_value.kind} of {size}, "
+                f"{found_value.quoted_path} is {found_value.kind} of {size}, "
                 f"about {tokens:,} tokens; answers are limited to {budget:,} (`answer_budget`). {_advise(found_value)}"
             )
     if found_value.kind == "binary" and is_small:
