@@ -15,7 +15,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.files import FileRemoved, map_file
 from mcp_mirror.types import Buffer, FileSpan
-from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
+from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool
 from mcp_mirror.workers.query_jobs import Answer_co, InResultFile, Query, run_query, run_query_job
 from mcp_mirror.workers.transfer import TransferFiles
 
@@ -96,24 +96,26 @@ class QueryRunner:
     async def _run_in_worker(self, job: Callable[[], object], seconds: float, principal: str) -> Any:
         try:
             answer = await self._pool.run(principal, job, seconds + _GRACE, seconds + _GRACE)
-        except BusyPoolError:
-            raise ToolError(
-                f"Other queries of large values have run for {seconds:g} s (`memory_tools.timeout`). Try again in a "
-                "moment."
-            ) from None
-        except PreemptedError:
-            raise ToolError(
-                "The query was stopped because another principal was waiting. Query a smaller part of the value."
-            ) from None
-        except DeadlineError:
-            raise ToolError(
-                f"The query takes longer than {seconds:g} s (`memory_tools.timeout`). Query a part of the value."
-            ) from None
-        except WorkerDiedError:
-            raise ToolError(
-                "The worker process died during the query, perhaps at its memory limit. Query a smaller part of the "
-                "value."
-            ) from None
+        except PoolError as error:
+            raise ToolError(explain_failure(error, seconds, "Query a smaller part of the value.")) from None
         if isinstance(answer, MirrorError):
             raise answer
         return answer
+
+
+def explain_failure(error: PoolError, seconds: float, advice: str) -> str:
+    """Return the error of a query without a result: the cause, and what to try.
+
+    Args:
+        error: The cause.
+        seconds: The deadline of the query.
+        advice: A sentence that says how to query less.
+    """
+    limit = f"{seconds:g} s (`memory_tools.timeout`)"
+    if isinstance(error, BusyPoolError):
+        return f"Other queries have run for {limit}. Try again in a moment."
+    if isinstance(error, PreemptedError):
+        return f"The query was stopped because another principal was waiting. {advice}"
+    if isinstance(error, DeadlineError):
+        return f"The query takes longer than {limit}. {advice}"
+    return f"The worker process died during the query, perhaps at its memory limit. {advice}"

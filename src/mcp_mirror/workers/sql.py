@@ -17,10 +17,12 @@ from mcp_mirror.query.sql_tables import Table
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import FileRemoved, map_file
 from mcp_mirror.types import Buffer, FileSpan
-from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
+from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool
+from mcp_mirror.workers.queries import explain_failure
 from mcp_mirror.workers.transfer import TransferFiles
 
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
+_ADVICE: Final = "Use parts of the values, filter before you join, or group."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +90,13 @@ class SqlWorkers:
         self, call: SqlCall, tables: tuple[Table, ...], result_file: str
     ) -> SqlResult | SqlFailure | FileRemoved:
         job = partial(run_sql, call.sql, tables, call.max_bytes, result_file)
-        limit = f"{call.seconds:g} s (`memory_tools.timeout`)"
         try:
             return await self._pool.run(call.principal, job, call.seconds, call.seconds)
-        except BusyPoolError:
-            raise ToolError(f"Other SQL queries have run for {limit}. Try again in a moment.") from None
-        except PreemptedError:
-            raise ToolError(
-                "The query was stopped because another principal was waiting. Use parts of the values, or try again."
-            ) from None
-        except DeadlineError:
-            message = f"The query takes longer than {limit}. Use parts of the values, filter before you join, or group."
-            return SqlFailure(message, "Timeout", is_limit=True)
-        except WorkerDiedError:
-            message = (
-                "The worker process died during the query, perhaps at its memory limit. Use parts of the values, "
-                "filter before you join, or group."
-            )
-            return SqlFailure(message, "WorkerDied", is_limit=True)
+        except PoolError as error:
+            message = explain_failure(error, call.seconds, _ADVICE)
+            if isinstance(error, BusyPoolError | PreemptedError):
+                raise ToolError(message) from None
+            return SqlFailure(message, "Timeout" if isinstance(error, DeadlineError) else "WorkerDied", is_limit=True)
 
 
 async def _place_values(tables: Sequence[TableValue], files: TransferFiles) -> tuple[Table, ...]:
