@@ -24,7 +24,7 @@ from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, complete_name
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.types import Buffer, Segments
-from mcp_mirror.upstreams.upstream import Upstream
+from mcp_mirror.upstreams.registry import Upstream
 
 _VALUE_LOST: Final = (
     "mcp-mirror: the path above ended with this command, because each `call` runs a gateway of its own. With "

@@ -23,7 +23,7 @@ from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.upstream import Upstream
+from mcp_mirror.upstreams.registry import Upstream
 
 
 def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:

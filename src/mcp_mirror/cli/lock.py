@@ -15,7 +15,7 @@ from mcp_mirror.cli.run import load, mute_upstream_warnings, print_note, run_unt
 from mcp_mirror.config.lock_file import read_file, write_file
 from mcp_mirror.security.pins import NO_LOCK, DefinitionChange, Finding, Lock, Pinned, compare_locks, pin_upstream
 from mcp_mirror.settings.policies import LockPolicy
-from mcp_mirror.upstreams.upstream import Upstream
+from mcp_mirror.upstreams.registry import Upstream
 
 _STYLES: Final = {"  -": "red", "  +": "green"}
 """By the beginning of a line, its colour."""

@@ -21,8 +21,7 @@ from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
-from mcp_mirror.upstreams.registry import UpstreamRegistry
-from mcp_mirror.upstreams.upstream import Upstream
+from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
 
 STATUS_URI: Final = "mcp-mirror://upstreams"
 """The resource that reports the state of each upstream."""

@@ -30,9 +30,8 @@ from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 from mcp_mirror.upstreams.listing import PagedList
-from mcp_mirror.upstreams.registry import UpstreamRegistry
+from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest
-from mcp_mirror.upstreams.upstream import Upstream
 from mcp_mirror.workers.frames import FrameScanner
 
 _RESOURCE_KINDS: Final[tuple[Kind, ...]] = ("resources", "templates")

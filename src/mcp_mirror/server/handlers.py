@@ -44,7 +44,7 @@ from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.system.event_loop import read_stalls
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.elicitation import InputRound
-from mcp_mirror.upstreams.upstream import Upstream
+from mcp_mirror.upstreams.registry import Upstream
 
 _logger = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.stores.base import Store
-from mcp_mirror.upstreams.registry import UpstreamRegistry
-from mcp_mirror.upstreams.upstream import Upstream
+from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
 
 LIVENESS_PATH: Final = "/healthz"
 READINESS_PATH: Final = "/readyz"

@@ -30,8 +30,8 @@ from mcp_mirror.server.request_context import UNSUPPORTED_EXTENSIONS, Context, r
 from mcp_mirror.server.stdio import open_stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
-from mcp_mirror.upstreams.registry import explain_missing
-from mcp_mirror.upstreams.upstream import ClientIdentity, Upstream
+from mcp_mirror.upstreams.registry import Upstream, explain_missing
+from mcp_mirror.upstreams.upstream import ClientIdentity
 
 if TYPE_CHECKING:
     from mcp_mirror.server.auth.gate import Gate

@@ -20,8 +20,7 @@ from mcp_mirror.stores.base import Store
 from mcp_mirror.system.event_loop import MeasuredLoop
 from mcp_mirror.types import StoreTotals
 from mcp_mirror.upstreams.connection import ReconnectingConnection
-from mcp_mirror.upstreams.registry import UpstreamRegistry
-from mcp_mirror.upstreams.upstream import Upstream
+from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
 
 _STATES: Final = ("starting", "ready", "down")
 _STORE_TIMEOUT: Final = 2.0

@@ -94,7 +94,7 @@ def _is_redefinition(function: Callable[..., Any], earlier: Callable[..., Any]) 
 
 
 class LocalUpstream:
-    """Calls local functions; see `Upstream`."""
+    """Calls local functions; it has the same members as `ServerUpstream`."""
 
     def __init__(self, functions: LocalFunctions, listeners: ChangeListeners) -> None:
         """Create an upstream that is not started; it announces added functions to `listeners`."""
@@ -108,12 +108,12 @@ class LocalUpstream:
 
     @property
     def listed(self) -> anyio.Event:
-        """See `Upstream.listed`."""
+        """See `ServerUpstream.listed`."""
         return self.settled
 
     @property
     def policy(self) -> UpstreamPolicy:
-        """See `Upstream.policy`."""
+        """The name and the settings of the upstream."""
         return self._functions.policy
 
     @property
@@ -132,7 +132,7 @@ class LocalUpstream:
         return False
 
     def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
-        """See `Upstream.refusal`; functions do not return JSON-RPC errors."""
+        """See `ServerUpstream.refusal`; functions do not return JSON-RPC errors."""
         del is_content_hidden
         return RefusedError(f"{what}: {message} (error {code}).", code, message)
 

@@ -14,7 +14,10 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
-from mcp_mirror.upstreams.upstream import ClientIdentity, ServerUpstream, Upstream, UpstreamDependencies
+from mcp_mirror.upstreams.upstream import ClientIdentity, ServerUpstream, UpstreamDependencies
+
+Upstream = ServerUpstream | LocalUpstream
+"""A source of tools: one of the user's MCP servers, or functions of the program that embeds the gateway."""
 
 _MAX_NAMED: Final = 20
 """Upstreams that a sentence names."""
@@ -151,24 +154,24 @@ class UpstreamRegistry:
             seconds: How long to wait at most, counted from the start of the upstreams.
             caller: Wait only for the upstreams that this caller sees.
         """
-        with anyio.CancelScope(deadline=self._started + seconds):
-            for upstream in self if caller is None else self.visible_to(caller):
-                await upstream.settled.wait()
+        await self._wait([one.settled for one in (self if caller is None else self.visible_to(caller))], seconds)
 
     async def settle_listings(self, seconds: float, caller: Caller) -> None:
         """Wait until each upstream of a caller has a listing, of this run or an earlier one; see `settle`."""
-        unlisted = [upstream.listed for upstream in self.visible_to(caller) if not upstream.listed.is_set()]
-        if unlisted:
-            with anyio.CancelScope(deadline=self._started + seconds):
-                for listed in unlisted:
-                    await listed.wait()
+        await self._wait([upstream.listed for upstream in self.visible_to(caller)], seconds)
 
     async def settle_one(self, name: str, seconds: float) -> None:
         """Wait until the first attempt of one upstream has ended; see `settle`."""
         settled = self[name].settled
         if not settled.is_set():
+            await self._wait([settled], seconds)
+
+    async def _wait(self, events: Sequence[anyio.Event], seconds: float) -> None:
+        pending = [event for event in events if not event.is_set()]
+        if pending:
             with anyio.CancelScope(deadline=self._started + seconds):
-                await settled.wait()
+                for event in pending:
+                    await event.wait()
 
     def _create(self, policy: UpstreamPolicy) -> Upstream:
         return ServerUpstream(policy, self._dependencies, self._client)

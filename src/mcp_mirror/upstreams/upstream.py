@@ -1,4 +1,4 @@
-"""An upstream: the interface of everything that provides tools, and its implementation for the user's MCP servers.
+"""One of the user's MCP servers.
 
 A `ServerUpstream` picks the connection for each caller. Connections are shared if the protocol version and the
 configured `scope` allow it; else each session, or each principal, gets a dedicated connection.
@@ -7,7 +7,7 @@ configured `scope` allow it; else each session, or each principal, gets a dedica
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import anyio
 import mcp_types as types
@@ -88,88 +88,6 @@ class UpstreamDependencies:
     """Keeps listings between runs; None: listings are not kept."""
 
 
-class Upstream(Protocol):
-    """A source of tools: one of the user's MCP servers, or functions of the program that embeds the gateway."""
-
-    @property
-    def policy(self) -> UpstreamPolicy:
-        """The name and the settings of the upstream."""
-
-    @property
-    def status(self) -> Status:
-        """The state of the upstream."""
-
-    @property
-    def listing(self) -> Listing | None:
-        """The last listing."""
-
-    @property
-    def settled(self) -> anyio.Event:
-        """Set when the first attempt to connect has ended, successful or not."""
-
-    @property
-    def listed(self) -> anyio.Event:
-        """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
-
-    @property
-    def inflight_count(self) -> int:
-        """The number of requests that wait for their responses."""
-
-    @property
-    def connections(self) -> tuple[ReconnectingConnection, ...]:
-        """All connections to the upstream."""
-
-    def listing_for(self, owner: str | None) -> Listing | None:
-        """Return the last listing for an owner of dedicated connections; see `Caller.connection_key`."""
-
-    def offers(self, capability: str, detail: str = "") -> bool:
-        """Whether the upstream has a capability, and within it a detail."""
-
-    def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
-        """Return the exception for a JSON-RPC error of the upstream that arrived in a spool file."""
-
-    def release(self, key: ConnectionKey) -> None:
-        """Close the dedicated connection of an owner, if it has one."""
-
-    async def connect(self) -> None:
-        """Reconnect now if the upstream is down, and wait for the attempt."""
-
-    async def settle_for(self, channel: ClientChannel) -> None:
-        """Wait until the first attempt of the connection that a caller's requests use has ended."""
-
-    async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
-        """Return the connection for a caller's requests; create a dedicated one if needed.
-
-        Raises:
-            UpstreamError: The caller's token lacks a required scope, or a limit on connections is reached.
-        """
-
-    def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
-        """Return the connection for a caller's lists: its dedicated one if it exists, else the shared one.
-
-        Raises:
-            UpstreamError: The caller's token lacks a required scope.
-        """
-
-    async def run(self) -> None:
-        """Keep the upstream connected; until cancelled."""
-
-    async def request(
-        self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
-    ) -> RawResponse | InputRequired:
-        """Send a caller's request.
-
-        Args:
-            request: The request.
-            channel: The channel to the caller.
-            answered: The caller's answers, if it repeats the request to bring them.
-
-        Raises:
-            ToolError: The arguments do not fit.
-            UpstreamError: The upstream is down, the request exceeds a limit, or it failed.
-        """
-
-
 class ServerUpstream:
     """One of the user's MCP servers."""
 
@@ -216,52 +134,52 @@ class ServerUpstream:
 
     @property
     def status(self) -> Status:
-        """See `Upstream.status`."""
+        """The state of the upstream."""
         return self._shared.status
 
     @property
     def listing(self) -> Listing | None:
-        """See `Upstream.listing`."""
+        """The last listing."""
         return self._shared.listing
 
     def listing_for(self, owner: str | None) -> Listing | None:
-        """See `Upstream.listing_for`."""
+        """Return the last listing for an owner of dedicated connections; see `Caller.connection_key`."""
         dedicated = self._dedicated.get(owner) if owner else None
         return dedicated.connection.listing if dedicated and dedicated.connection.listing else self.listing
 
     @property
     def settled(self) -> anyio.Event:
-        """See `Upstream.settled`."""
+        """Set when the first attempt to connect has ended, successful or not."""
         return self._shared.settled
 
     @property
     def listed(self) -> anyio.Event:
-        """See `Upstream.listed`."""
+        """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
         return self._shared.listed
 
     @property
     def inflight_count(self) -> int:
-        """See `Upstream.inflight_count`."""
+        """The number of requests that wait for their responses."""
         return sum(connection.inflight_count for connection in self.connections)
 
     @property
     def connections(self) -> tuple[ReconnectingConnection, ...]:
-        """See `Upstream.connections`."""
+        """All connections to the upstream."""
         return (self._shared, *(dedicated.connection for dedicated in self._dedicated.values()))
 
     def offers(self, capability: str, detail: str = "") -> bool:
-        """See `Upstream.offers`."""
+        """Whether the upstream has a capability, and within it a detail."""
         offered = self.listing.capabilities.get(capability) if self.listing else None
         return offered is not None and (not detail or bool(offered.get(detail)))
 
     def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
-        """See `Upstream.refusal`."""
+        """Return the exception for a JSON-RPC error of the upstream that arrived in a spool file."""
         return build_refusal(
             self._settings, what, types.ErrorData(code=code, message=message), is_content_hidden=is_content_hidden
         )
 
     async def run(self) -> None:
-        """See `Upstream.run`."""
+        """Keep the upstream connected; until cancelled."""
         async with self._tasks as tasks:
             tasks.start_soon(self._shared.restore_listing)
             tasks.start_soon(self._shared.run)
@@ -277,7 +195,16 @@ class ServerUpstream:
     async def request(
         self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
     ) -> RawResponse | InputRequired:
-        """See `Upstream.request`."""
+        """Send a caller's request.
+
+        Args:
+            request: The request.
+            channel: The channel to the caller.
+            answered: The caller's answers, if it repeats the request to bring them.
+
+        Raises:
+            UpstreamError: The upstream is down, the request exceeds a limit, or it failed.
+        """
         if self._request_limit is not None:
             self._check_size(request.size, self._request_limit)
         if answered is not None and "held" in answered.state:
@@ -311,11 +238,15 @@ class ServerUpstream:
         )
 
     async def settle_for(self, channel: ClientChannel) -> None:
-        """See `Upstream.settle_for`."""
+        """Wait until the first attempt of the connection that a caller's requests use has ended."""
         await self.connection_for(channel)
 
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
-        """See `Upstream.connection_for`."""
+        """Return the connection for a caller's requests; create a dedicated one if needed.
+
+        Raises:
+            UpstreamError: The caller's token lacks a required scope, or a limit on connections is reached.
+        """
         self._check_scopes(channel)
         key = self._connection_key(channel)
         if key is None:
@@ -331,18 +262,22 @@ class ServerUpstream:
         return self._shared
 
     def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
-        """See `Upstream.listing_connection`."""
+        """Return the connection for a caller's lists: its dedicated one if it exists, else the shared one.
+
+        Raises:
+            UpstreamError: The caller's token lacks a required scope.
+        """
         self._check_scopes(channel)
         dedicated = self._dedicated.get(self._connection_key(channel) or "")
         return dedicated.connection if dedicated and dedicated.connection.listing else self._shared
 
     async def connect(self) -> None:
-        """See `Upstream.connect`."""
+        """Reconnect now if the upstream is down, and wait for the attempt."""
         with suppress(UpstreamError):
             await self._shared.get_session()
 
     def release(self, key: ConnectionKey) -> None:
-        """See `Upstream.release`."""
+        """Close the dedicated connection of an owner, if it has one."""
         if dedicated := self._dedicated.pop(key, None):
             dedicated.close()
             self._listeners.on_change("tools", key, self.policy.name)
