@@ -100,45 +100,31 @@ def test_a_pasted_result_that_says_more_than_a_path_is_a_literal(pasted: object)
     assert pointer_of(json.dumps(pasted)) is None
 
 
-@pytest.mark.parametrize(
-    "pasted",
-    [
-        f"[{PRINTED}, {PRINTED}]",
-        f"meta=None content=[{PRINTED}] structured_content={{'id': 1}} is_error=False",
-        f"print({PRINTED}) # {BASE}",
-        rf"TextContent(type='text', text='\N{{x}}{BASE}')",
-        f"TextContent(type='text', text='{BASE}",
-    ],
-)
-def test_a_printed_result_that_says_more_than_a_path_is_a_literal(pasted: str) -> None:
-    assert pointer_of(pasted) is None
-
-
-def test_a_text_block_that_is_no_json_is_a_literal() -> None:
-    assert pointer_of(rf'{{"type": "text", "text": "\x{BASE}"}}') is None
-
-
 def test_a_notice_without_its_path_is_a_pointer_to_nothing() -> None:
     found = pointer_of("This path stands for the result.\nUse it as the argument of the next tool.")
     assert isinstance(found, Pointer)
     assert found.path is None
 
 
+PRINTED_WITH_MORE = (
+    f"[{PRINTED}, {PRINTED}]",
+    f"meta=None content=[{PRINTED}] structured_content={{'id': 1}} is_error=False",
+    f"print({PRINTED}) # {BASE}",
+    rf"TextContent(type='text', text='\N{{x}}{BASE}')",
+    f"TextContent(type='text', text='{BASE}",
+    rf'{{"type": "text", "text": "\x{BASE}"}}',
+)
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        f"see {BASE}",
-        f"{BASE} {OTHER}",
-        f"{BASE}\n{OTHER} is it",
-        "make_grid",
-        ID,
-        f"a/{BASE}",
-        f"{BASE}, please",
-        "",
-        "x",
+        *(f"see {BASE}", f"{BASE} {OTHER}", f"{BASE}\n{OTHER} is it", f"a/{BASE}", f"{BASE}, please"),
+        *("make_grid", ID, "", "x"),
+        *PRINTED_WITH_MORE,
     ],
 )
-def test_a_string_that_contains_more_than_a_path_is_a_literal(text: str) -> None:
+def test_a_string_that_says_more_or_less_than_a_path_is_a_literal(text: str) -> None:
     assert pointer_of(text) is None
 
 
