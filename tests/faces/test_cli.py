@@ -16,6 +16,8 @@ from mcp_mirror.cli.main import COMMANDS, app, load_command
 BOUND = 60
 HEAVY = {"mcp_mirror.app", "mcp_mirror.config", "mcp", "pydantic", "anyio", "yaml"}
 """Packages that help does not need."""
+GATEWAY_MODULES = {"mcp", "mcp_mirror.app"}
+"""Modules whose import takes a second."""
 BESIDE = ("mcp_mirror.evals", "mcp_mirror.demo", "mcp_mirror.prune", "mcp_mirror.dashboard", "mcp_mirror.library")
 """Packages that a gateway does not need."""
 
@@ -69,43 +71,53 @@ def test_serve_imports_only_the_gateway(tmp_path: Path) -> None:
     assert not [name for name in loaded if name.startswith(BESIDE)]
 
 
-@pytest.mark.parametrize(
-    "words", [["check"], ["call", "x", "--arg", "a=b"], ["lock", "-v"], ["serve", "--workers", "2"]]
-)
-def test_a_missing_configuration_is_reported_before_the_import(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+REFUSING = """
+import io
+from mcp_mirror.cli.main import app
+sys.stderr = io.StringIO()
+for words in json.loads(sys.argv[1]):
+    try:
+        app(words)
+    except SystemExit as end:
+        assert end.code == 2, words
+    reason = sys.stderr.getvalue()
+    assert reason.startswith(sys.argv[2]), (words, reason)
+    sys.stderr.seek(0)
+    sys.stderr.truncate()
+"""
+"""Runs commands, which must all end with code 2 and a reason."""
+GATEWAYS = ("serve", "check", "call", "lock")
+
+
+def modules_after_refusals(commands: list[list[str]], reason: str) -> set[str]:
+    return modules_after(REFUSING, json.dumps(commands), reason)
+
+
+def test_a_missing_configuration_is_reported_before_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("MCP_MIRROR_CONFIG", raising=False)
-    program = (
-        "from mcp_mirror.cli.main import app\ntry: app(sys.argv[1:])\nexcept SystemExit as end: assert end.code == 2"
-    )
-    assert not {"mcp", "mcp_mirror.app"} & modules_after(program, *words)
+    commands = [["check"], ["call", "x", "--arg", "a=b"], ["lock", "-v"], ["serve", "--workers", "2"]]
+    assert not GATEWAY_MODULES & modules_after_refusals(commands, "mcp-mirror: No configuration file: looked for ")
     (tmp_path / "some.yaml").write_text("upstreams: [")
     ran = CliRunner().invoke(app, ["check", "-vcsome.yaml"])
     assert ran.stderr.startswith("mcp-mirror: some.yaml:1: ")
 
 
-@pytest.mark.parametrize("command", ["serve", "check", "call", "lock"])
-@pytest.mark.parametrize(
-    "option", [["--config", "gone.yaml"], ["--config=gone.yaml"], ["-c", "gone.yaml"], ["-vcgone.yaml"], []]
-)
+@pytest.mark.parametrize("is_option", [False, True])
 def test_a_missing_file_is_reported_before_the_import(
-    command: str, option: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_option: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MCP_MIRROR_CONFIG", "gone.yaml")
-    if option:
-        monkeypatch.setenv("MCP_MIRROR_CONFIG", __file__)
-    words = [command, *option, *(["tool"] if command == "call" else [])]
-    program = (
-        "import io\nfrom mcp_mirror.cli.main import app\nsys.stderr = io.StringIO()\n"
-        "try: app(sys.argv[1:])\nexcept SystemExit as end: assert end.code == 2\n"
-        "reason = sys.stderr.getvalue()\n"
-        "assert reason.startswith('mcp-mirror: gone.yaml: the configuration cannot be read: No such file'), reason"
-    )
-    assert not {"mcp", "mcp_mirror.app"} & modules_after(program, *words)
+    monkeypatch.setenv("MCP_MIRROR_CONFIG", __file__ if is_option else "gone.yaml")
+    spelled = [["--config", "gone.yaml"], ["--config=gone.yaml"], ["-c", "gone.yaml"], ["-vcgone.yaml"]]
+    commands = [
+        [command, *option, *(["tool"] if command == "call" else [])]
+        for command in GATEWAYS
+        for option in (spelled if is_option else [[]])
+    ]
+    reason = "mcp-mirror: gone.yaml: the configuration cannot be read: No such file"
+    assert not GATEWAY_MODULES & modules_after_refusals(commands, reason)
 
 
 def test_a_mistyped_command_is_corrected() -> None:
