@@ -15,15 +15,10 @@ from urllib.parse import quote
 
 import anyio
 import httpx2
-from http_sessions import HEADERS, open_session
+from http_sessions import HEADERS, META, open_session
 from tests.auth.conftest import TOKENS
 
 MODERN: Final = "2026-07-28"
-ENVELOPE: Final = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "0"},
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
 _BOUND: Final = 60.0
 _AGAIN: Final = 3
 """Times that a request is sent: on a machine that is very busy the gateway may just then end what was idle."""
@@ -44,7 +39,7 @@ class Visitor:
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         stamped = HEADERS | self.session
         if modern:
-            meta = {**ENVELOPE, **params.get("_meta", {})}
+            meta = {**META, **params.get("_meta", {})}
             message["params"] = {**params, "_meta": meta}
             stamped = HEADERS | {"mcp-protocol-version": MODERN, "mcp-method": method}
             named = params.get("name") or params.get("uri")

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from gateway_processes import forked_python, forked_upstream
-from http_sessions import HEADERS, session_of
+from http_sessions import HEADERS, META, session_of
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.issuing import AUDIENCE, SigningKey, jwks
-from tests.auth.strangers import ENVELOPE, MODERN, Visitor, visiting
+from tests.auth.strangers import MODERN, Visitor, visiting
 from tests.walk.conftest import BOUND
 
 from mcp_mirror.callers import Caller, ClientChannel, NullChannel
@@ -255,7 +255,7 @@ async def test_path_errors_do_not_reveal_hidden_tools(scoped: Path) -> None:
 
 async def listen(visitor: Visitor, wanted: Mapping[str, Any], seen: asyncio.Queue[str]) -> None:
     """Put the messages of a stream into a queue."""
-    params = {"notifications": wanted, "_meta": ENVELOPE}
+    params = {"notifications": wanted, "_meta": META}
     body = json.dumps({"jsonrpc": "2.0", "id": "w", "method": "subscriptions/listen", "params": params})
     headers = HEADERS | {"mcp-protocol-version": MODERN, "mcp-method": "subscriptions/listen"}
     async with visitor.http.stream("POST", visitor.url, content=body, headers=headers) as stream:

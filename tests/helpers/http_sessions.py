@@ -1,4 +1,4 @@
-"""Scripted clients over Streamable HTTP, protocol version 2025-11-25."""
+"""Scripted clients: HTTP sessions of protocol version 2025-11-25, and what requests of 2026-07-28 contain."""
 
 import json
 from collections.abc import Mapping
@@ -11,6 +11,12 @@ HELLO: Final = json.dumps({
     "jsonrpc": "2.0", "id": 1, "method": "initialize",
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}},
 })  # fmt: skip
+META: Final[dict[str, Any]] = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+"""`_meta` of a request of the version 2026-07-28, over HTTP and over stdio."""
 _BOUND: Final = 60.0
 
 

@@ -10,21 +10,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
+from http_sessions import HEADERS as JSON_HEADERS
+from http_sessions import META
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
-META = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
-HEADERS = {
-    "content-type": "application/json",
-    "accept": "application/json, text/event-stream",
-    "mcp-protocol-version": MODERN,
-}
+HEADERS = {**JSON_HEADERS, "mcp-protocol-version": MODERN}
 
 
 class HttpClient:

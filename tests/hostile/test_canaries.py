@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from http_sessions import META
 from mcp_types.methods import SERVER_NOTIFICATIONS, SERVER_REQUESTS, SERVER_RESULTS
 from samples import sample
 from tests.hostile.servers.canary import URI, mark
@@ -72,9 +73,7 @@ class Client:
         self.next_id += 1
         meta: dict[str, Any] = {"progressToken": f"token-{self.next_id}"}
         if self.version == NEW:
-            meta |= {
-                "io.modelcontextprotocol/protocolVersion": NEW,
-                "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
+            meta |= META | {
                 "io.modelcontextprotocol/clientCapabilities": CAPABILITIES,
                 "io.modelcontextprotocol/logLevel": "debug",
             }

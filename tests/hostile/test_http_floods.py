@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 from gateway_processes import COMMAND, start_executable
+from http_sessions import META
 from samples import sample
 from tests.auth.conftest import HASHES, TOKENS
-from tests.hostile.bystander import HEADERS, META, HttpClient
+from tests.hostile.bystander import HEADERS, HttpClient
 from tests.hostile.raw_connections import HeldConnection, Holder, holding
 from tests.load import slowness
 from tests.walk.conftest import BOUND, serve_gateway, until

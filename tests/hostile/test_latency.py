@@ -11,25 +11,15 @@ from urllib.parse import urlsplit
 
 import anyio.to_thread
 import httpx2
+from http_sessions import HEADERS as JSON_HEADERS
+from http_sessions import META
 
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Listening, Serve
 
-VERSION = "2026-07-28"
-CLIENT = {"name": "hand", "version": "0"}
-META = {
-    "io.modelcontextprotocol/protocolVersion": VERSION,
-    "io.modelcontextprotocol/clientInfo": CLIENT,
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
-HEADERS = {
-    "content-type": "application/json",
-    "accept": "application/json, text/event-stream",
-    "mcp-protocol-version": VERSION,
-    "mcp-method": "tools/list",
-}
+HEADERS = {**JSON_HEADERS, "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}
 CALLS = 200
 DELAYED_ACK = 0.040
 """Seconds for which Linux delays an acknowledgement; Nagle's algorithm waits for it between two writes."""

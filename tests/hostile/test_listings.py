@@ -11,10 +11,11 @@ from typing import Any
 
 import httpx2
 import pytest
+from http_sessions import META
 from mcp import Client
 from samples import sample
 from tests.hostile import lister
-from tests.hostile.bystander import HEADERS, META
+from tests.hostile.bystander import HEADERS
 from tests.hostile.conftest import Budget, Configured, connect_http, full_size, pinging
 from tests.hostile.schemas import tool
 from tests.walk.conftest import BOUND, Serve, Served, until

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from http_sessions import META
 from tests.hostile.sessions import NOT_FOUND, Session, children, resident_bytes, threads
 from tests.walk.conftest import BOUND, until
 
@@ -192,11 +193,8 @@ async def test_clients_with_different_names_share_one_limit(configured: Configur
     config = configured({"one": raw()}, limits={"connections_per_principal": 3})
     async with serve(config) as served, httpx2.AsyncClient() as http:
         for number in range(8):
-            meta = {
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
-                "io.modelcontextprotocol/clientCapabilities": {"experimental": {str(number): {}}},
-            }
+            capabilities: dict[str, Any] = {"experimental": {str(number): {}}}
+            meta = META | {"io.modelcontextprotocol/clientCapabilities": capabilities}
             headers = {
                 "accept": "application/json, text/event-stream",
                 "mcp-protocol-version": "2026-07-28",

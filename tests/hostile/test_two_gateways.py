@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 import pytest
 from gateway_processes import COMMAND
+from http_sessions import META
 from redis_process import free_port
 from tests.shells.conftest import audit
 from tests.walk.conftest import Configured, configured, raw
@@ -123,12 +124,7 @@ class Run:
 
     async def call(self, http: httpx2.AsyncClient, owner: str, tool: str, **arguments: Any) -> str | None:
         """The text of an answer of one of the gateways; None where none came."""
-        meta = {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": {"name": "soak", "version": "0"},
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }
-        params = {"name": tool, "arguments": arguments, "_meta": meta}
+        params = {"name": tool, "arguments": arguments, "_meta": META}
         message = {"jsonrpc": "2.0", "id": next(self.ids), "method": "tools/call", "params": params}
         headers = {
             "accept": "application/json, text/event-stream",

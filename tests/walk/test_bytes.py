@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from http_sessions import HEADERS, META
 from notices import path_in
 
 if TYPE_CHECKING:
@@ -25,13 +26,6 @@ ODD = (
 )
 SMALL = f'{{"content":[{{"type":"text","text":"a\\u0041","vendor":{{"x":1.0}}}},{{"odd":{ODD}}}],"vendor":{ODD},"isError":false}}'  # noqa: E501
 DICT = f'{{"content":[],"structuredContent":{{"whole":{ODD},"n":1.0}}}}'
-
-HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-ENVELOPE = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
 
 
 @pytest.fixture(params=[{}, {"limits": {"spool_bytes": 1024}}], ids=["in memory", "in files"])
@@ -63,7 +57,7 @@ async def test_a_small_result_passes_unchanged_on_stdio(
 async def test_null_arguments_are_those_of_a_call_without_arguments(
     configured: Configured, open_lines: OpenLines, raw: Any, version: str
 ) -> None:
-    meta = {"_meta": ENVELOPE} if version in ENVELOPE.values() else {}
+    meta = {"_meta": META} if version in META.values() else {}
     async with open_lines(configured({"raw": raw()})) as client:
         if not meta:
             await client.greet()
@@ -77,7 +71,7 @@ async def test_a_small_result_passes_unchanged_over_http(
     sections: dict[str, Any], configured: Configured, serve: Serve, raw: Any
 ) -> None:
     async with serve(configured(upstreams(raw, "large"), **sections)) as served, httpx2.AsyncClient() as client:
-        params = {"name": "say_mirrored", "arguments": {"result": SMALL}, "_meta": ENVELOPE}
+        params = {"name": "say_mirrored", "arguments": {"result": SMALL}, "_meta": META}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         stamped = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "say_mirrored"}
         answer = await client.post(served.url, content=body, headers=HEADERS | stamped)
@@ -153,7 +147,7 @@ async def test_long_integers_do_not_disturb_the_check_of_headers(
     async with listening("annotated.py") as port:
         config = configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}}, mirror={"expose_originals": True})
         stamped = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "route"}
-        params = f'{{"name":"route","arguments":{{"region":"a","rest":{INTEGER}}},"_meta":{json.dumps(ENVELOPE)}}}'
+        params = f'{{"name":"route","arguments":{{"region":"a","rest":{INTEGER}}},"_meta":{json.dumps(META)}}}'
         body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
         async with serve(config) as served, httpx2.AsyncClient() as client:
             answers = [

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx2
 import pytest
-from http_sessions import HEADERS, open_session
+from http_sessions import HEADERS, META, open_session
 from samples import sample
 from tests.walk.conftest import BOUND, SERVERS, Configured, Lines, Serve
 
@@ -20,9 +20,7 @@ OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"
 CAPABILITIES: Final[dict[str, Any]] = {"elicitation": {"form": {}}}
 ANSWER: Final = {"action": "accept", "content": {"name": "Ada"}}
-ENVELOPE: Final = {
-    "io.modelcontextprotocol/protocolVersion": NEW,
-    "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
+ENVELOPE: Final = META | {
     "io.modelcontextprotocol/clientCapabilities": CAPABILITIES,
     "io.modelcontextprotocol/logLevel": "debug",
 }

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx2
 import pytest
+from http_sessions import HEADERS, META
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -25,14 +26,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 SOON = 8.0
 """Seconds that the end takes at most once nothing is waited for; the drain is 10 by default."""
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
 LISTEN = {"notifications": {"toolsListChanged": True}, "_meta": META}
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}}
-HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
 
 Parts: TypeAlias = "tuple[GatewayProcess, Callable[[], Any], Callable[[], Any]]"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from http_sessions import HEADERS, META
 from mcp import Client
 from notices import path_in
 from tests.walk.conftest import BOUND, until
@@ -93,18 +94,16 @@ async def test_a_caller_that_drops_the_line_leaves_nothing_behind(
     configured: Configured, serve: Serve, raw: Any, tmp_path: Path
 ) -> None:
     async with serve(configured({"raw": raw(timeout=5)})) as served, Client(served.url) as client:
-        headers = {"accept": "application/json, text/event-stream", "content-type": "application/json",
-                   "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call",
-                   "mcp-name": "hang_mirrored"}  # fmt: skip
-        meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientCapabilities": {}}  # fmt: skip
+        named = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "hang_mirrored"}
         for index in range(3):
             started = tmp_path / f"started{index}"
             arguments = {"started": str(started), "until": str(tmp_path / "never")}
-            params = {"name": "hang_mirrored", "arguments": arguments, "_meta": meta}
+            params = {"name": "hang_mirrored", "arguments": arguments, "_meta": META}
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
             async with httpx2.AsyncClient() as caller:
-                call = asyncio.create_task(caller.post(served.url, content=body, headers=headers, timeout=BOUND))
+                call = asyncio.create_task(
+                    caller.post(served.url, content=body, headers=HEADERS | named, timeout=BOUND)
+                )
                 await until(started.exists)
                 call.cancel()
                 with pytest.raises(asyncio.CancelledError):

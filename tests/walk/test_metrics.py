@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from http_sessions import META
 from mcp import Client
 from notices import path_in
 from prometheus_client.parser import text_string_to_metric_families
@@ -159,13 +160,8 @@ async def test_metrics_and_probes_answer_during_a_graceful_shutdown(
 ) -> None:
     port, started, end = free_port(), tmp_path / "started", tmp_path / "end"
     config = configured({"raw": raw()}, server={"metrics": f"127.0.0.1:{port}", "drain": 60})
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
     arguments = {"started": str(started), "until": str(end)}
-    params = {"name": "hang_mirrored", "arguments": arguments, "_meta": meta}
+    params = {"name": "hang_mirrored", "arguments": arguments, "_meta": META}
     headers = {
         "accept": "application/json, text/event-stream",
         "mcp-protocol-version": "2026-07-28",

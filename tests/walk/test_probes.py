@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from http_sessions import META
 from mcp import Client
 from redis_process import free_port
 from samples import sample
@@ -143,12 +144,7 @@ async def test_probes_are_answered_at_the_limits_of_requests(
         await await_readiness(http, served, READY)
         params = {"name": "hang_mirrored", "arguments": {"started": str(started), "until": str(end)}}
         headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "hang_mirrored"}
-        meta = {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {**params, "_meta": meta}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {**params, "_meta": META}}
         accept = {"accept": "application/json, text/event-stream"}
         call = asyncio.create_task(http.post(served.url, json=body, headers={**accept, **headers}))
         await until(started.exists)

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from http_sessions import HEADERS
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 RETRIEVE = "retrieve_final_answer_from_memory"
 LONG = "\n".join(f"line {number}: caf\u00e9" for number in range(400))
 TOKENS = {"anna": "a" * 40, "bert": "b" * 40}
-HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
 
 def text_of(result: Any) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from gateway_processes import forked_upstream
+from http_sessions import HEADERS, META
 from mcp import Client
 from mcp_types import ElicitResult
 from notices import path_in
@@ -28,13 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}}
-HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 EVERYTHING = [str(Path(__file__).parents[1] / "conformance" / "everything.py"), "stdio", "--era", "2025-11-25"]
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
 
 
 def workers_of(served: Served) -> set[int]:
