@@ -20,9 +20,9 @@ import numpy as np
 from counts import TOKENIZERS
 from mcp_mirror.tokens.costs import (
     UNIT,
+    CostTable,
     Margin,
     Rule,
-    Table,
     classify_piece,
     count_joints,
     lanes,
@@ -81,13 +81,13 @@ class Ground:
 
     def table(
         self, units: Any, rules: Mapping[str, tuple[Rule, ...]], margins: Sequence[Margin] = (), joints: Any = None
-    ) -> Table:
+    ) -> CostTable:
         """A table of these costs."""
         rows = map(with_sum, units.astype(int).tolist())
         each = () if joints is None else tuple(tuple(float(f"{x:.4g}") for x in row) for row in joints)
         costs = dict(zip(self.entries, rows, strict=True))
         lexicons = build_lexicon(costs), build_lexicon(self.parts)
-        return Table(TOKENIZERS, tuple(margins), rules, self.unknown, *lexicons, each)
+        return CostTable(TOKENIZERS, tuple(margins), rules, self.unknown, *lexicons, each)
 
 
 def measure_ground() -> Ground:
@@ -140,7 +140,7 @@ def unknown_costs(known: set[str]) -> dict[str, int]:
     return {name: with_sum(np.ceil(mean * UNIT).astype(int).tolist()) for name, mean in means.items()}
 
 
-def fit_rules(ground: Ground, table: Table, factor: Mapping[str, Sequence[float]]) -> dict[str, tuple[Rule, ...]]:
+def fit_rules(ground: Ground, table: CostTable, factor: Mapping[str, Sequence[float]]) -> dict[str, tuple[Rule, ...]]:
     """Rules by class; `factor` is by class what a measured cost is to be times."""
     rules = {}
     for name in CLASSES:
@@ -197,7 +197,7 @@ class Features:
     top: list[str]
 
 
-def features_of(ground: Ground, table: Table, texts: Sequence[Text]) -> Features:
+def features_of(ground: Ground, table: CostTable, texts: Sequence[Text]) -> Features:
     """Read each text with a table, as if the pieces that are not sure were not in it."""
     counts = [Counter(split(one.text)) for one in texts]
     at = {entry: index for index, entry in enumerate(ground.entries) if entry in ground.sure}
@@ -288,7 +288,7 @@ def _margin(estimate: Any, found: Features, at: int, true: Any, judged: Any) -> 
     return chosen, doubts * factor
 
 
-def fit(texts: Sequence[Text], true: Sequence[Sequence[int]]) -> Table:
+def fit(texts: Sequence[Text], true: Sequence[Sequence[int]]) -> CostTable:
     """The table for the package, from calibration texts and their counts by each tokenizer."""
     ground = measure_ground()
     units = np.round(ground.tokens * UNIT)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.core.merged_lists import (
     KINDS,
-    Kind,
+    ItemKind,
     MergedList,
     ResourceOrigin,
     assign_name,
@@ -20,7 +20,7 @@ from mcp_mirror.core.merged_lists import (
 )
 from mcp_mirror.payload.json_rpc import join
 
-ALL_KINDS: Sequence[Kind] = ("resources", "templates", "prompts")
+ALL_KINDS: Sequence[ItemKind] = ("resources", "templates", "prompts")
 UPSTREAMS = ["a", "b", "a_b", "x y", "x-y", "7"]
 """Two of them are one in a URI's scheme."""
 NAMES = st.recursive(
@@ -34,18 +34,18 @@ NAMES = st.recursive(
 LISTED = st.dictionaries(st.sampled_from(UPSTREAMS), st.lists(NAMES, max_size=5), max_size=4)
 
 
-def item(kind: Kind, name: str, *, spaced: bool = False) -> bytes:
+def item(kind: ItemKind, name: str, *, spaced: bool = False) -> bytes:
     """A listed thing, some of it in bytes that no writer of JSON would choose."""
     space = b" " if spaced else b""
     key = KINDS[kind].key.encode()
     return b'{"title":1.10,%b"%b":%b%b,"_meta":{"\\u0061":1e400}}' % (space, key, space, json.dumps(name).encode())
 
 
-def merged(kind: Kind, listed: Mapping[str, Sequence[str]]) -> MergedList:
+def merged(kind: ItemKind, listed: Mapping[str, Sequence[str]]) -> MergedList:
     return merge_lists(kind, ((upstream, [item(kind, name) for name in names]) for upstream, names in listed.items()))
 
 
-def name_of(kind: Kind, raw: bytes) -> str:
+def name_of(kind: ItemKind, raw: bytes) -> str:
     return str(json.loads(raw)[KINDS[kind].key])
 
 
@@ -54,7 +54,9 @@ def name_of(kind: Kind, raw: bytes) -> str:
 @example("prompts", {"a": ["x"], "b": ["b_x", "x"]})
 @example("resources", {"a": ["x"], "x y": ["x"], "x-y": ["x"]})
 @example("resources", {"a": ["x", "x"]})
-def test_every_thing_of_every_upstream_is_found_again_under_one_name(kind: Kind, listed: dict[str, list[str]]) -> None:
+def test_every_thing_of_every_upstream_is_found_again_under_one_name(
+    kind: ItemKind, listed: dict[str, list[str]]
+) -> None:
     one = merged(kind, listed)
     names = [name_of(kind, join(raw)) for raw in one.items]
     assert names == list(one.origins)
@@ -65,7 +67,7 @@ def test_every_thing_of_every_upstream_is_found_again_under_one_name(kind: Kind,
 
 
 @given(st.sampled_from(ALL_KINDS), LISTED)
-def test_an_item_is_passed_on_to_the_byte_unless_it_is_renamed(kind: Kind, listed: dict[str, list[str]]) -> None:
+def test_an_item_is_passed_on_to_the_byte_unless_it_is_renamed(kind: ItemKind, listed: dict[str, list[str]]) -> None:
     one = merged(kind, listed)
     for raw, (name, origin) in zip(one.items, one.origins.items(), strict=True):
         given_raw = item(kind, origin.key)
@@ -77,14 +79,14 @@ def test_an_item_is_passed_on_to_the_byte_unless_it_is_renamed(kind: Kind, liste
 
 
 @given(st.sampled_from(ALL_KINDS), LISTED)
-def test_the_names_of_the_first_upstream_are_kept(kind: Kind, listed: dict[str, list[str]]) -> None:
+def test_the_names_of_the_first_upstream_are_kept(kind: ItemKind, listed: dict[str, list[str]]) -> None:
     origins = merged(kind, listed).origins
     for upstream in list(listed)[:1]:
         assert all(origins[name] == ResourceOrigin(upstream, name) for name in listed[upstream])
 
 
 @given(st.sampled_from(ALL_KINDS), LISTED)
-def test_from_where_it_is_a_thing_is_led_back_to_its_name(kind: Kind, listed: dict[str, list[str]]) -> None:
+def test_from_where_it_is_a_thing_is_led_back_to_its_name(kind: ItemKind, listed: dict[str, list[str]]) -> None:
     origins = merged(kind, listed).origins
     assert all(assign_name(kind, origin, origins) == name for name, origin in origins.items())
     assert assign_name(kind, ResourceOrigin("new", "not listed"), origins) == "not listed"
@@ -100,7 +102,7 @@ def test_from_where_it_is_a_thing_is_led_back_to_its_name(kind: Kind, listed: di
         ("resources", "_", "u-+x"),
     ],
 )
-def test_a_name_that_is_taken_gets_its_upstreams_before_it(kind: Kind, upstream: str, name: str) -> None:
+def test_a_name_that_is_taken_gets_its_upstreams_before_it(kind: ItemKind, upstream: str, name: str) -> None:
     origins = merged(kind, {"a": ["x"], upstream: ["x"]}).origins
     assert origins == {"x": ResourceOrigin("a", "x"), name: ResourceOrigin(upstream, "x")}
     assert prefix_name(kind, upstream, "x") == name

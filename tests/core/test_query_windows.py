@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.query.indexes import index_text
-from mcp_mirror.query.texts import Piece, count_characters, decode_string, find_text, split_text
+from mcp_mirror.query.texts import TextPiece, count_characters, decode_string, find_text, split_text
 from mcp_mirror.query.windows import Budget, Unit, Window
 from mcp_mirror.tokens import estimate_tokens
 
@@ -179,7 +179,7 @@ def test_pieces_of_any_size_contain_the_same_text(size: int, dump: Callable[[Any
     all_pieces = list(split_text(raw, trim(raw), never, size))
     assert b"".join(piece.data for piece in all_pieces) == raw
     assert all(piece.data.decode() is not None for piece in all_pieces)
-    assert all_pieces[0] == Piece(0, all_pieces[0].data, len(all_pieces[0].data))
+    assert all_pieces[0] == TextPiece(0, all_pieces[0].data, len(all_pieces[0].data))
     assert [piece.start for piece in all_pieces[1:]] == [piece.stop for piece in all_pieces[:-1]]
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from mcp_mirror.query.sql import SqlFailure, SqlResult, lock_database, open_database, run_sql
-from mcp_mirror.query.sql_tables import Table, load_table
+from mcp_mirror.query.sql_tables import TableSource, load_table
 from mcp_mirror.types import FileSpan, Span
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def encode(value: object) -> bytes:
 
 
 def query(sql: str, max_bytes: int = 1 << 20, result_file: str = "", **values: Any) -> SqlResult | SqlFailure:
-    tables = tuple(Table(name, encode(value)) for name, value in values.items())
+    tables = tuple(TableSource(name, encode(value)) for name, value in values.items())
     answer = run_sql(sql, tables, max_bytes, result_file)
     assert isinstance(answer, SqlResult | SqlFailure)
     return answer
@@ -318,11 +318,11 @@ def test_parquet_is_a_table(tmp_path: Path) -> None:
     expected = [{"id": 1, "name": "a", "price": 1.1}]
     assert rows("FROM t", t=data) == expected
     block = {"type": "resource", "resource": {"uri": "file:///t", "mimeType": "application/octet-stream", "blob": data}}
-    answer = run_sql("FROM t", (Table("t", encode(block), is_media=True),), 1000, "")
+    answer = run_sql("FROM t", (TableSource("t", encode(block), is_media=True),), 1000, "")
     assert isinstance(answer, SqlResult)
     assert json.loads(answer.rows or b"") == expected
     text = {"type": "resource", "resource": {"uri": "file:///t", "mimeType": "text/csv", "text": "a,b\n1,x"}}
-    answer = run_sql("FROM t", (Table("t", encode(text), is_media=True),), 1000, "")
+    answer = run_sql("FROM t", (TableSource("t", encode(text), is_media=True),), 1000, "")
     assert isinstance(answer, SqlResult)
     assert json.loads(answer.rows or b"") == [{"a": 1, "b": "x"}]
 
@@ -332,7 +332,7 @@ def test_a_value_is_read_from_its_file_or_a_part_of_it(tmp_path: Path) -> None:
     blob = encode(OBJECTS)
     path.write_bytes(blob + b"  ")
     for span in (Span(0, len(blob)), Span(0, len(blob) + 2)):
-        answer = run_sql("FROM t", (Table("t", FileSpan(str(path), span)),), 1000, "")
+        answer = run_sql("FROM t", (TableSource("t", FileSpan(str(path), span)),), 1000, "")
         assert isinstance(answer, SqlResult)
         assert json.loads(answer.rows or b"") == OBJECTS
 
@@ -590,7 +590,7 @@ def test_a_query_reads_nothing_but_its_tables(statement: str, tmp_path: Path) ->
 def test_the_locked_database_refuses_it_without_the_check_of_the_query(statement: str, tmp_path: Path) -> None:
     variable_of_python = [1]
     with open_database() as database:
-        load_table(database, Table("o", encode(OBJECTS)), encode(OBJECTS))
+        load_table(database, TableSource("o", encode(OBJECTS)), encode(OBJECTS))
         lock_database(database)
         with pytest.raises(duckdb.Error) as error:
             database.execute(prepared(statement, tmp_path)).fetchall()

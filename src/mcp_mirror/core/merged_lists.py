@@ -14,7 +14,7 @@ import msgspec
 from mcp_mirror.payload.json_rpc import decode_as, object_of, open_object
 from mcp_mirror.types import Buffer, Segments
 
-Kind = Literal["resources", "templates", "prompts"]
+ItemKind = Literal["resources", "templates", "prompts"]
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
@@ -27,7 +27,7 @@ class ListKind(NamedTuple):
     key: str
 
 
-KINDS: Final[Mapping[Kind, ListKind]] = {
+KINDS: Final[Mapping[ItemKind, ListKind]] = {
     "resources": ListKind("resources/list", "resources", "uri"),
     "templates": ListKind("resources/templates/list", "resourceTemplates", "uriTemplate"),
     "prompts": ListKind("prompts/list", "prompts", "name"),
@@ -59,7 +59,7 @@ def _is_free(_name: str) -> bool:
 
 
 def merge_lists(
-    kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserved: IsReserved = _is_free
+    kind: ItemKind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserved: IsReserved = _is_free
 ) -> MergedList:
     """Merge the lists of several upstreams.
 
@@ -87,7 +87,7 @@ def merge_lists(
 
 
 def assign_name(
-    kind: Kind, origin: ResourceOrigin, origins: Mapping[str, ResourceOrigin], is_reserved: IsReserved = _is_free
+    kind: ItemKind, origin: ResourceOrigin, origins: Mapping[str, ResourceOrigin], is_reserved: IsReserved = _is_free
 ) -> str:
     """The name of an item for clients: its own name, with prefixes if another item has that name."""
     name = origin.key
@@ -96,7 +96,7 @@ def assign_name(
     return name
 
 
-def prefix_name(kind: Kind, upstream: str, key: str) -> str:
+def prefix_name(kind: ItemKind, upstream: str, key: str) -> str:
     """An item's name with its upstream's name as a prefix."""
     return f"{upstream}_{key}" if kind == "prompts" else f"{build_scheme(upstream)}+{key}"
 

@@ -91,7 +91,7 @@ def write_data(value: Any, form: Form, encode: Encode) -> EncodedData:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _ColumnTable:
     """A table, column by column."""
 
     names: tuple[str, ...]
@@ -101,12 +101,14 @@ class _Table:
     """Returns the Python values of these rows, by column."""
 
 
-def _read_table(value: Any, form: Form) -> _Table | None:
+def _read_table(value: Any, form: Form) -> _ColumnTable | None:
     if form == "pandas table":
         return _read_pandas_table(value)
     if form == "polars table":
         names, dtypes = tuple(value.schema), tuple(map(str, value.schema.values()))
-        return _Table(names, dtypes, len(value), lambda rows: [one[rows].to_list() for one in value.get_columns()])
+        return _ColumnTable(
+            names, dtypes, len(value), lambda rows: [one[rows].to_list() for one in value.get_columns()]
+        )
     if form == "arrow table":
         return _read_arrow_table(value)
     if form == "array" and hasattr(value, "to_frame") and hasattr(value, "index") and _list_index_columns(value.index):
@@ -116,7 +118,7 @@ def _read_table(value: Any, form: Form) -> _Table | None:
     return None
 
 
-def _write_table(table: _Table, kind: str, encode: Encode) -> EncodedData:
+def _write_table(table: _ColumnTable, kind: str, encode: Encode) -> EncodedData:
     repeated = [name for name, times in Counter(table.names).items() if times > 1]
     if repeated:
         raise MirrorError(f"Two columns of the table have the name {repeated[0]!r}. Rename one of them.")
@@ -128,7 +130,7 @@ def _write_table(table: _Table, kind: str, encode: Encode) -> EncodedData:
     return EncodedData(b"[%b]" % b",".join(parts), schema)
 
 
-def _read_pandas_table(frame: Any) -> _Table:
+def _read_pandas_table(frame: Any) -> _ColumnTable:
     labels = _list_index_columns(frame.index)
     width = range(len(frame.columns))
     names = [name for name, _ in labels] + [_format_column_name(name) for name in frame.columns]
@@ -139,7 +141,7 @@ def _read_pandas_table(frame: Any) -> _Table:
         levels = [level[rows] for _, level in labels]
         return [_read_array(column) for column in (*levels, *(frame.iloc[rows, at] for at in width))]
 
-    return _Table(tuple(names), tuple(dtypes), len(frame), columns)
+    return _ColumnTable(tuple(names), tuple(dtypes), len(frame), columns)
 
 
 def _list_index_columns(index: Any) -> list[tuple[str, Any]]:
@@ -158,14 +160,14 @@ def _format_column_name(label: object) -> str:
     return ".".join(map(str, label)) if isinstance(label, tuple) else str(label)
 
 
-def _read_arrow_table(table: Any) -> _Table:
+def _read_arrow_table(table: Any) -> _ColumnTable:
     names, dtypes = tuple(table.column_names), tuple(str(field.type) for field in table.schema)
 
     def columns(rows: slice) -> list[list[Any]]:
         part = table.slice(rows.start, rows.stop - rows.start)
         return [_read_arrow_column(part.column(at)) for at in range(len(names))]
 
-    return _Table(names, dtypes, table.num_rows, columns)
+    return _ColumnTable(names, dtypes, table.num_rows, columns)
 
 
 def _read_arrow_column(column: Any) -> list[Any]:
@@ -176,11 +178,11 @@ def _read_arrow_column(column: Any) -> list[Any]:
     return list(column.to_pylist())
 
 
-def _record_table(array: Any) -> _Table:
+def _record_table(array: Any) -> _ColumnTable:
     """A numpy array of records as a table."""
     names, dtype = tuple(array.dtype.names), array.dtype
     dtypes = tuple(str(dtype[name]) for name in names)
-    return _Table(names, dtypes, len(array), lambda rows: [_read_array(array[name][rows]) for name in names])
+    return _ColumnTable(names, dtypes, len(array), lambda rows: [_read_array(array[name][rows]) for name in names])
 
 
 def _read_array(array: Any) -> Any:

@@ -17,7 +17,15 @@ from mcp.shared.uri_template import UriTemplate
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.catalog import join_cache_hints
-from mcp_mirror.core.merged_lists import KINDS, IsReserved, Kind, ResourceOrigin, assign_name, build_scheme, merge_lists
+from mcp_mirror.core.merged_lists import (
+    KINDS,
+    IsReserved,
+    ItemKind,
+    ResourceOrigin,
+    assign_name,
+    build_scheme,
+    merge_lists,
+)
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
@@ -34,9 +42,9 @@ from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
 
-_RESOURCE_KINDS: Final[tuple[Kind, ...]] = ("resources", "templates")
+_RESOURCE_KINDS: Final[tuple[ItemKind, ...]] = ("resources", "templates")
 """The lists that can name the upstream of a resource, in the order in which they are fetched."""
-_CAPABILITY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resources", "prompts": "prompts"}
+_CAPABILITY: Final[Mapping[ItemKind, str]] = {"resources": "resources", "templates": "resources", "prompts": "prompts"}
 _OWN_PARAMS: Final = frozenset({"_meta", "requestState", "inputResponses"})
 """Parameters that the gateway rebuilds for the upstream."""
 _NOT_FOUND: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, -32002, 0})
@@ -101,9 +109,9 @@ class Relay:
     """Maximum nesting depth of a result."""
     is_reserved: IsReserved = lambda _uri: False
     """Returns whether a URI or a URI template is the gateway's own."""
-    _origins: dict[tuple[Kind, View], Mapping[str, ResourceOrigin]] = field(default_factory=dict)
+    _origins: dict[tuple[ItemKind, View], Mapping[str, ResourceOrigin]] = field(default_factory=dict)
     """The last merged lists, the newest last, as names and origins."""
-    _last_pages: dict[tuple[Kind, str, str], PagedList] = field(default_factory=dict)
+    _last_pages: dict[tuple[ItemKind, str, str], PagedList] = field(default_factory=dict)
     """The last list by kind, upstream and namespace: an upstream may list other items to other principals."""
 
     def offers(self, capability: str, caller: Caller, detail: str = "") -> bool:
@@ -121,7 +129,7 @@ class Relay:
         unknown = any(upstream.listing is None for upstream in self.upstreams.visible_to(caller))
         return unknown or self.offers(capability, caller, detail)
 
-    async def list_all(self, kind: Kind, channel: ClientChannel) -> ClientList:
+    async def list_all(self, kind: ItemKind, channel: ClientChannel) -> ClientList:
         """Return the merged list of all upstreams that the caller may see; of an upstream that fails, its last list.
 
         Raises:
@@ -162,7 +170,7 @@ class Relay:
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
         return ClientList(((text,),) if text else (), 0 if failures else ttl_ms, scope)
 
-    def _keep_pages(self, pages: dict[tuple[Kind, str, str], PagedList]) -> None:
+    def _keep_pages(self, pages: dict[tuple[ItemKind, str, str], PagedList]) -> None:
         """Keep lists for the time in which their upstreams are down."""
         kept = {key: page for key, page in self._last_pages.items() if key not in pages} | pages
         size = sum(page.size for page in kept.values())
@@ -170,7 +178,7 @@ class Relay:
             size -= kept.pop(next(iter(kept))).size
         self._last_pages = kept
 
-    def _keep_origins(self, key: tuple[Kind, View], origins: Mapping[str, ResourceOrigin]) -> None:
+    def _keep_origins(self, key: tuple[ItemKind, View], origins: Mapping[str, ResourceOrigin]) -> None:
         """Keep a merged list, which names the upstreams of later requests."""
         self._origins.pop(key, None)
         size = sum(map(len, self._origins.values())) + len(origins)
@@ -246,7 +254,7 @@ class Relay:
     def _get_view(self, caller: Caller) -> View:
         return caller.namespace, tuple(upstream.policy.name for upstream in self.upstreams.visible_to(caller))
 
-    def _get_last_list(self, kind: Kind, caller: Caller) -> Mapping[str, ResourceOrigin]:
+    def _get_last_list(self, kind: ItemKind, caller: Caller) -> Mapping[str, ResourceOrigin]:
         """The last list of a caller; empty before the first."""
         return self._origins.get((kind, self._get_view(caller)), {})
 
@@ -336,7 +344,7 @@ class Relay:
 
 
 def _merge(
-    kind: Kind, listed: Sequence[tuple[str, Sequence[Buffer]]], is_reserved: IsReserved
+    kind: ItemKind, listed: Sequence[tuple[str, Sequence[Buffer]]], is_reserved: IsReserved
 ) -> tuple[bytes, Mapping[str, ResourceOrigin]]:
     """The items of a merged list as one text, joined by commas, and their origins."""
     merged = merge_lists(kind, listed, is_reserved)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from mcp_mirror.prune.stubs import Blocks, Form, Json, JsonText, Text
+from mcp_mirror.prune.stubs import Blocks, Json, JsonText, PartForm, Text
 from mcp_mirror.types import Location
 
 ChatFormat = Literal["openai", "openai-responses", "anthropic", "vercel"]
@@ -18,9 +18,9 @@ ChatFormat = Literal["openai", "openai-responses", "anthropic", "vercel"]
 
 Message = dict[str, Any]
 
-Kind = Literal["result", "input", "assistant", "user"]
+PartKind = Literal["result", "input", "assistant", "user"]
 
-LABELS: Final[Mapping[Kind, str]] = {
+LABELS: Final[Mapping[PartKind, str]] = {
     "result": "tool result",
     "input": "tool input",
     "assistant": "assistant text",
@@ -32,12 +32,12 @@ LABELS: Final[Mapping[Kind, str]] = {
 class FormatRule:
     """A prunable part of a format."""
 
-    kind: Kind
+    kind: PartKind
     message: tuple[str, str]
     """A member of the message and its value, which select the messages of this rule."""
     value: Location
     """The location of the part in the message, or in an item of its list."""
-    forms: Mapping[type, Form]
+    forms: Mapping[type, PartForm]
     """The supported types of the part."""
     items: str | None = None
     """The key of the message's list that contains the item."""
@@ -51,12 +51,12 @@ class FormatRule:
 class Slot:
     """A prunable or pruned part of a message."""
 
-    kind: Kind
+    kind: PartKind
     at: int
     """The index of its message."""
     where: Location
     """The location in the message."""
-    form: Form
+    form: PartForm
     value: Any
     call: str | None
     """The id of the call that the part belongs to."""
@@ -77,10 +77,10 @@ class Slot:
         )
 
 
-_TEXT: Final[Mapping[type, Form]] = {str: Text()}
-_ARGUMENTS: Final[Mapping[type, Form]] = {str: JsonText()}
-_INPUT: Final[Mapping[type, Form]] = {dict: Json()}
-_JSON: Final[Mapping[type, Form]] = {dict: Json(), list: Json(), str: Json()}
+_TEXT: Final[Mapping[type, PartForm]] = {str: Text()}
+_ARGUMENTS: Final[Mapping[type, PartForm]] = {str: JsonText()}
+_INPUT: Final[Mapping[type, PartForm]] = {dict: Json()}
+_JSON: Final[Mapping[type, PartForm]] = {dict: Json(), list: Json(), str: Json()}
 _CHAT_BLOCKS: Final = Blocks("text", frozenset())
 _RESPONSES_BLOCKS: Final = Blocks("input_text", frozenset(("input_image", "input_file")))
 _ANTHROPIC_BLOCKS: Final = Blocks("text", frozenset(("image", "document", "search_result")))
@@ -100,7 +100,7 @@ def _build_output_rule(item: str, owner: str) -> FormatRule:
     return FormatRule("result", ("type", item), ("output",), {str: Text(), list: _RESPONSES_BLOCKS}, owner=owner)
 
 
-def _build_vercel_result_rule(output: str, value: Location, forms: Mapping[type, Form]) -> FormatRule:
+def _build_vercel_result_rule(output: str, value: Location, forms: Mapping[type, PartForm]) -> FormatRule:
     item: dict[Location, str] = {("type",): "tool-result"} | ({("output", "type"): output} if output else {})
     return FormatRule("result", ("role", "tool"), value, forms, "content", item, "toolCallId")
 

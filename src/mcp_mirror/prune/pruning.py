@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
-from mcp_mirror.prune.formats import LABELS, ChatFormat, Kind, Message, Slot, check_messages, find_slots, is_from_model
+from mcp_mirror.prune.formats import (
+    LABELS,
+    ChatFormat,
+    Message,
+    PartKind,
+    Slot,
+    check_messages,
+    find_slots,
+    is_from_model,
+)
 from mcp_mirror.prune.ledger import Estimate, TokenLedger, compute_path, replace_values
 from mcp_mirror.prune.stubs import Stub
 from mcp_mirror.settings.policies import TokenProvider
@@ -36,7 +45,7 @@ def order_slots(
 
 
 def _group_by_phase(slots: Sequence[Slot], latest: frozenset[int]) -> Mapping[Phase, Sequence[Slot]]:
-    kinds: dict[Kind, list[Slot]] = {"result": [], "input": [], "assistant": [], "user": []}
+    kinds: dict[PartKind, list[Slot]] = {"result": [], "input": [], "assistant": [], "user": []}
     for slot in slots:
         kinds[slot.kind].append(slot)
     from_model = [slot.at for slot in kinds["assistant"]]

@@ -62,7 +62,7 @@ class Stub:
         return {"pruned": self.words} if self.path is None else {"memory_path": self.path, "pruned": self.words}
 
 
-class Form(Protocol):
+class PartForm(Protocol):
     """The type of a prunable part."""
 
     @property

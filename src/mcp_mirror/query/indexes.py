@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from mcp_mirror.payload.json_spans import count_items, item
 from mcp_mirror.payload.scans import ArrayScan, scan_array
-from mcp_mirror.query.texts import IsOver, Piece, check_time, count_characters, is_text, never, split_text
+from mcp_mirror.query.texts import IsOver, TextPiece, check_time, count_characters, is_text, never, split_text
 from mcp_mirror.types import Buffer, FileSpan, Span
 
 _NEAR: Final = 1 << 21
@@ -131,7 +131,7 @@ class TextIndex:
 
     def pieces_from_character(
         self, blob: Buffer, span: Span, offset: int, is_over: IsOver
-    ) -> tuple[int, Iterator[Piece]]:
+    ) -> tuple[int, Iterator[TextPiece]]:
         """The characters before a piece, and the pieces from there on. The character at `offset` is in the first ones.
 
         Raises:
@@ -143,7 +143,7 @@ class TextIndex:
 
     def pieces_from_line(
         self, blob: Buffer, span: Span, offset: int, is_over: IsOver
-    ) -> tuple[int, int, Iterator[Piece]]:
+    ) -> tuple[int, int, Iterator[TextPiece]]:
         """The line breaks and characters before a piece, and the pieces from there on, for the line at `offset`.
 
         Raises:
@@ -173,7 +173,7 @@ class TextIndex:
         self._characters.append(characters)
         self._breaks.append(breaks)
 
-    def _split(self, blob: Buffer, span: Span, at: int, is_over: IsOver) -> Iterator[Piece]:
+    def _split(self, blob: Buffer, span: Span, at: int, is_over: IsOver) -> Iterator[TextPiece]:
         return split_text(blob, span, is_over, begin=span.start + self._starts[at])
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mcp_mirror.query.sql_tables import Table, load_table
+from mcp_mirror.query.sql_tables import TableSource, load_table
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import FileRemoved, map_span, write_all
 from mcp_mirror.types import Buffer
@@ -100,7 +100,7 @@ def import_database() -> None:
 
 
 def run_sql(
-    sql: str, tables: Sequence[Table], max_bytes: int, result_file: str
+    sql: str, tables: Sequence[TableSource], max_bytes: int, result_file: str
 ) -> SqlResult | SqlFailure | FileRemoved:
     """Load the tables, run the query and return its rows.
 
@@ -218,7 +218,7 @@ def _quote(name: str) -> str:
     return f'"{sanitize(name[:80])}"'
 
 
-def _load(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> None:
+def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> None:
     """Make a table of a value.
 
     Raises:

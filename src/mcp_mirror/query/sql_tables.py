@@ -73,7 +73,7 @@ _PARQUET_BASE64: Final = b'"UEFSM'
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableSource:
     """A value that becomes a table."""
 
     name: str
@@ -83,7 +83,7 @@ class Table:
     """The value is a content block."""
 
 
-def load_table(database: "DuckDBPyConnection", table: Table, blob: Buffer) -> None:
+def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> None:
     """Make a table of a value.
 
     Raises:

@@ -39,7 +39,7 @@ _UNIT: Final = re.compile(
 """The encoding of one character in a JSON string."""
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A part of a value's text."""
 
     start: int
@@ -57,7 +57,7 @@ def is_text(blob: Buffer, span: Span) -> bool:
 
 def split_text(
     blob: Buffer, span: Span, is_over: IsOver, size: int = PIECE, begin: int | None = None
-) -> Iterator[Piece]:
+) -> Iterator[TextPiece]:
     """The text of the value at `span` in pieces of about `size` bytes.
 
     Args:
@@ -77,7 +77,7 @@ def split_text(
     for start, stop in parts:
         check_time(is_over)
         raw = bytes(blob[start:stop])
-        yield Piece(start, unescape_json(raw) if is_string else raw, stop)
+        yield TextPiece(start, unescape_json(raw) if is_string else raw, stop)
 
 
 def check_time(is_over: IsOver) -> None:

@@ -19,7 +19,7 @@ from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_header
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import join_cache_hints
-from mcp_mirror.core.merged_lists import KINDS, Kind
+from mcp_mirror.core.merged_lists import KINDS, ItemKind
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, ToolResult, build_error_reply
 from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.context_budgets import read_conversation
@@ -256,7 +256,7 @@ class Handlers:
             self.gateway.state.config.mirror.startup_wait, self.sessions.caller_of(context)
         )
 
-    async def _list(self, kind: Kind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
+    async def _list(self, kind: ItemKind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
         listed = await self.relay.list_all(kind, self._build_channel(context))
         member = KINDS[kind].member
         stub = {member: [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}

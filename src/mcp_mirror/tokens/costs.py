@@ -208,7 +208,7 @@ class Margin:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CostTable:
     """The results of `make calibrate` for its tokenizers in their order."""
 
     tokenizers: tuple[str, ...]
@@ -299,7 +299,7 @@ def lanes(packed: int, count: int) -> list[int]:
     return [lane(packed, at) for at in range(count)]
 
 
-def encode_table(table: Table) -> bytes:
+def encode_table(table: CostTable) -> bytes:
     """Encode the table for the package: uncompressed, so that it can be memory-mapped and read in place.
 
     The format is a line of JSON, the pieces and the parts (`pack_lexicon`), then the rows of costs in lanes.
@@ -323,14 +323,14 @@ def encode_table(table: Table) -> bytes:
     return json.dumps(header).encode() + b"\n" + b"".join(lexicons) + numbers
 
 
-def decode_table(data: Data) -> Table:
+def decode_table(data: Data) -> CostTable:
     """Decode a table without reading the costs yet."""
     start = data.find(b"\n") + 1
     header = json.loads(data[:start])
     parts = start + header["bytes"][0]
     rows = _Rows(data, parts + header["bytes"][1], _compute_row_size(len(header["tokenizers"])))
     rules = {name: tuple(Rule(tuple(row[:4]), *row[4:]) for row in rules) for name, rules in header["rules"].items()}
-    return Table(
+    return CostTable(
         tokenizers=tuple(header["tokenizers"]),
         margins=tuple(Margin(*margin) for margin in header["margins"]),
         rules=rules,
@@ -378,7 +378,7 @@ def split_rare(piece: str) -> list[RarePart]:
 
 
 class Guess(NamedTuple):
-    """The cost of a part of a piece without a measured cost, in lanes: units and their variance (`Table.guess`)."""
+    """The cost of a part of a piece without a measured cost, in lanes: units and their variance (`CostTable.guess`)."""
 
     units: int
     variance: int
@@ -387,7 +387,7 @@ class Guess(NamedTuple):
 
 
 @cache
-def table() -> Table:
+def table() -> CostTable:
     """The table of the package, memory-mapped at first use."""
     with as_file(files(__package__) / "costs.bin") as path, path.open("rb") as file:
         return decode_table(mmap(file.fileno(), 0, access=ACCESS_READ))

@@ -13,7 +13,7 @@ from typing import Final
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import SqlFailure, SqlResult, import_database, run_sql
-from mcp_mirror.query.sql_tables import Table
+from mcp_mirror.query.sql_tables import TableSource
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import FileRemoved, map_file
 from mcp_mirror.types import Buffer, FileSpan
@@ -87,7 +87,7 @@ class SqlWorkers:
         await self._pool.aclose()
 
     async def _run(
-        self, call: SqlCall, tables: tuple[Table, ...], result_file: str
+        self, call: SqlCall, tables: tuple[TableSource, ...], result_file: str
     ) -> SqlResult | SqlFailure | FileRemoved:
         job = partial(run_sql, call.sql, tables, call.max_bytes, result_file)
         try:
@@ -99,6 +99,6 @@ class SqlWorkers:
             return SqlFailure(message, "Timeout" if isinstance(error, DeadlineError) else "WorkerDied", is_limit=True)
 
 
-async def _place_values(tables: Sequence[TableValue], files: TransferFiles) -> tuple[Table, ...]:
+async def _place_values(tables: Sequence[TableValue], files: TransferFiles) -> tuple[TableSource, ...]:
     """Return the tables as the worker process gets them."""
-    return tuple([Table(one.name, await files.place(one.blob, one.file), one.is_media) for one in tables])
+    return tuple([TableSource(one.name, await files.place(one.blob, one.file), one.is_media) for one in tables])
