@@ -33,6 +33,14 @@ def test_a_file_that_is_not_there_is_missed_where_it_is_wanted(tmp_path: Path) -
             read_pins(LockPolicy(mode, path))  # type: ignore[arg-type]  # literals
 
 
+def test_a_link_to_a_lock_file_and_its_permissions_stay(tmp_path: Path) -> None:
+    (file := tmp_path / "kept.json").touch(0o600)
+    (link := tmp_path / "lock.json").symlink_to(file)
+    write_file(link, LOCK)
+    assert (link.is_symlink(), read_file(file)) == (True, LOCK)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 def test_an_unusable_lock_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "mirror.lock.json"
     for content in (b"{", b"\xff", b"[]"):

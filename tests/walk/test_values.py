@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import shlex
 import sys
 import time
@@ -87,6 +88,25 @@ async def test_export_replaces_a_file_only_with_force(
     ended = await run("values", "export", paths["json"], str(tmp_path / "no" / "x"), "--config", config)
     assert ended.code == 2
     assert "cannot be written: No such file or directory" in ended.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and pipes")
+async def test_export_keeps_links_and_permissions_and_replaces_no_device(
+    stored: tuple[str, dict[str, str]], run: Run, tmp_path: Path
+) -> None:
+    config, paths = stored
+    (file := tmp_path / "file").touch(0o640)
+    (link := tmp_path / "link").symlink_to(file)
+    ended = await run("values", "export", paths["json"], str(link), "--config", config)
+    assert (ended.code, file.read_text()) == (2, "")
+    ended = await run("values", "export", paths["json"], str(link), "--force", "--config", config)
+    assert (ended.code, link.is_symlink(), file.read_text()) == (0, True, JSON)
+    assert file.stat().st_mode & 0o777 == 0o640
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for path in (pipe, tmp_path):
+        ended = await run("values", "export", paths["json"], str(path), "--force", "--config", config)
+        assert (ended.code, "is not a regular file. Name another file." in ended.err) == (2, True)
+    assert pipe.is_fifo()
 
 
 async def test_show_prints_provenance_and_the_beginning(stored: tuple[str, dict[str, str]], run: Run) -> None:

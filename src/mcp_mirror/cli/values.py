@@ -333,15 +333,19 @@ def _preview_value(found: FoundValue) -> str:
 
 
 def _write(path: Path, pieces: Iterable[Buffer], *, force: bool) -> int:
-    """Write a file atomically and return its size.
+    """Write a file atomically, follow links, and return the size of the file.
 
     Raises:
         MirrorError: The file exists already, or cannot be written.
     """
-    if os.path.exists(path) and not force:  # noqa: PTH110  # `exists` raises in a folder of another user
-        raise MirrorError(f"{path} exists already. Name another file, or replace it with --force.")
+    target = os.path.realpath(path)
+    if os.path.exists(target):  # noqa: PTH110  # `exists` raises in a folder of another user
+        if not force:
+            raise MirrorError(f"{path} exists already. Name another file, or replace it with --force.")
+        if not os.path.isfile(target):  # noqa: PTH113  # as above
+            raise MirrorError(f"{path} is not a regular file. Name another file.")
     try:
-        return atomic_write(path, pieces)
+        return atomic_write(target, pieces, keep_mode=True)
     except OSError as error:
         raise MirrorError(
             f"{path} cannot be written: {error.strerror}. Check the folder and its permissions."

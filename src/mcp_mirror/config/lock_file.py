@@ -1,5 +1,6 @@
 """Reads the lock file at each start and reload; `mcp-mirror lock` writes it."""
 
+import os
 from pathlib import Path
 
 from mcp_mirror.errors import ConfigError
@@ -50,13 +51,13 @@ def read_file(path: Path) -> Lock | None:
 
 
 def write_file(path: Path, lock: Lock) -> None:
-    """Write a lock file; after an error the old file remains.
+    """Write a lock file, through a link if it is one; after an error the old file remains.
 
     Raises:
         ConfigError: The file cannot be written.
     """
     try:
-        atomic_write(path, (write_lock(lock).encode(),), 0o644)
+        atomic_write(os.path.realpath(path), (write_lock(lock).encode(),), 0o644, keep_mode=True)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigError(
