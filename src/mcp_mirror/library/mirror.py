@@ -3,14 +3,12 @@
 Calls pass through the same gateway as those of clients. Only `app` opens and closes resources.
 """
 
-import asyncio
 import json
 import logging
 import os
-from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import fields, replace
 from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
@@ -18,25 +16,24 @@ from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 import anyio
 import anyio.to_thread
-import msgspec
 
-from mcp_mirror.app import Application, open_application
+from mcp_mirror.app import Application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams, read_given
-from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.tool_inspection import Definition, Format, format_definition
-from mcp_mirror.errors import MirrorError, unwrap_error_group
+from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply, ScriptReply, read_reply
-from mcp_mirror.functions.results import encode_media, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.tool_search import CALL, FIND
+from mcp_mirror.library.application_task import ApplicationTask
+from mcp_mirror.library.values import build_value, encode_arguments, to_python
 from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import find_value
-from mcp_mirror.memory.tools.save import NewValue, save_value
+from mcp_mirror.memory.tools.save import save_value
 from mcp_mirror.memory.tools.table import QUERY, TOOLS
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
@@ -56,7 +53,8 @@ OWN_TOOLS: Final[frozenset[str]] = frozenset({*TOOLS, RUN, FIND, CALL})
 """The names of the mirror's own tools, which it can list beside the twins."""
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
-T = TypeVar("T")
+GivenConversation = str | Mapping[str, Any] | None
+"""A conversation: its id, or a mapping of `id`, `tokens` and `reset`; None: none."""
 
 _PUT: Final = "memory_put"
 """The tool in the paths of values that the program stores."""
@@ -68,15 +66,6 @@ _PRUNED: Final = Provenance("mcp-mirror", "prune", "")
 """The origin of texts that were pruned from a conversation."""
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    application: Application
-    loop: asyncio.AbstractEventLoop
-    """The event loop of the application."""
-    process: int
-    """The process that opened it."""
 
 
 class Mirror:
@@ -100,14 +89,11 @@ class Mirror:
         Raises:
             ConfigError: The configuration cannot be used.
         """
-        self._stages = tuple(stages)
         self._config = config = read_given(upstreams, store, os.environ)
         for warning in config.warnings:
             _logger.warning("%s", warning)
         self._functions = LocalFunctions()
-        self._running: _Running | None = None
-        self._was_open = False
-        self._task: asyncio.Task[None] | None = None
+        self._task = ApplicationTask(config, self._functions, tuple(stages))
         self._context: AbstractAsyncContextManager[Application] | None = None
 
     @overload
@@ -137,7 +123,7 @@ class Mirror:
         return add if function is None else add(function)
 
     async def __aenter__(self) -> Self:
-        context = self._open(awaits_client=False)
+        context = self._task.open(awaits_client=False)
         await context.__aenter__()
         self._context = context
         return self
@@ -154,7 +140,7 @@ class Mirror:
         arguments: Mapping[str, Any] | str | bytes | None = None,
         *,
         namespace: str = LOCAL,
-        conversation: str | Mapping[str, Any] | None = None,
+        conversation: GivenConversation = None,
     ) -> Reply:
         """Call a tool.
 
@@ -172,8 +158,9 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open.
         """
-        meta = {CONVERSATION: conversation}
-        return await self._run(lambda application: _call(application, name, arguments, namespace, meta), namespace)
+        return await self._task.run(
+            lambda application: _call(application, name, arguments, namespace, conversation), namespace
+        )
 
     async def run(
         self,
@@ -181,7 +168,7 @@ class Mirror:
         inputs: Mapping[str, Any] | None = None,
         *,
         namespace: str = LOCAL,
-        conversation: str | Mapping[str, Any] | None = None,
+        conversation: GivenConversation = None,
     ) -> ScriptReply:
         """Run a script over values in a sandbox; needs the extra `code`.
 
@@ -201,8 +188,9 @@ class Mirror:
         if find_spec(PACKAGE) is None:
             raise MirrorError("Scripts need an extra: pip install '.[code]' in the checkout.")
         arguments = {"code": code, "inputs": inputs or {}}
-        meta = {CONVERSATION: conversation}
-        return await self._run(lambda application: _run_script(application, RUN, arguments, namespace, meta), namespace)
+        return await self._task.run(
+            lambda application: _run_script(application, RUN, arguments, namespace, conversation), namespace
+        )
 
     async def sql(
         self,
@@ -210,7 +198,7 @@ class Mirror:
         inputs: Mapping[str, Any] | None = None,
         *,
         namespace: str = LOCAL,
-        conversation: str | Mapping[str, Any] | None = None,
+        conversation: GivenConversation = None,
     ) -> ScriptReply:
         """Run one SELECT over values; needs the extra `sql`.
 
@@ -229,9 +217,8 @@ class Mirror:
         if find_spec(SQL_PACKAGE) is None:
             raise MirrorError("SQL needs an extra: pip install '.[sql]' in the checkout.")
         arguments = {"sql": query, "inputs": inputs or {}}
-        meta = {CONVERSATION: conversation}
-        return await self._run(
-            lambda application: _run_script(application, QUERY, arguments, namespace, meta), namespace
+        return await self._task.run(
+            lambda application: _run_script(application, QUERY, arguments, namespace, conversation), namespace
         )
 
     async def read(self, path: str, *, namespace: str = LOCAL) -> Any:
@@ -250,7 +237,7 @@ class Mirror:
         def find(application: Application) -> Coroutine[Any, Any, FoundValue]:
             return find_value(application.gateway.memory, namespace, path, _READ, to=None)
 
-        return _to_python(await self._run(find, namespace))
+        return to_python(await self._task.run(find, namespace))
 
     async def put(self, value: object, *, namespace: str = LOCAL) -> str:
         """Store a value of the program and return its memory path.
@@ -266,11 +253,11 @@ class Mirror:
         """
 
         async def put_value(application: Application) -> str:
-            new_value = await anyio.to_thread.run_sync(_build_value, value)
+            new_value = await anyio.to_thread.run_sync(build_value, value)
             tool_input = ToolInput(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}"))
             return (await save_value(tool_input, new_value)).path
 
-        return await self._run(put_value, namespace)
+        return await self._task.run(put_value, namespace)
 
     async def prune(
         self,
@@ -300,7 +287,7 @@ class Mirror:
             TypeError: A message is not a dict.
             ValueError: The format or the provider of tokens is unknown.
         """
-        self._application  # noqa: B018  # raises before the work if the mirror is not open
+        self._task.application  # noqa: B018  # raises before the work if the mirror is not open
         configured = self._config.mirror.provider
         estimate = estimate or (configured if configured != "default" else None)
         texts: dict[str, bytes] = {}
@@ -312,7 +299,7 @@ class Mirror:
             labels = format_labels(memory.flows.labels_of_place(MODEL))
             await memory.writer.store_values(namespace, _PRUNED, texts, memory.estimate, labels)
 
-        await self._run(store_texts, namespace)
+        await self._task.run(store_texts, namespace)
         return pruned
 
     async def restore(self, messages: list[Any], provider: ChatFormat, *, namespace: str = LOCAL) -> list[Any]:
@@ -337,7 +324,7 @@ class Mirror:
             for path in pruned_paths(messages, provider):
                 texts[path] = await application.gateway.writer.store.read(namespace, path)
 
-        await self._run(read_texts, namespace)
+        await self._task.run(read_texts, namespace)
         return await anyio.to_thread.run_sync(restore_messages, messages, texts.get, provider)
 
     def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # the usual word for it
@@ -349,13 +336,13 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open, or the format is unknown.
         """
-        listing = finish(self._application.gateway.listing_for(Caller(LOCAL)))
+        listing = finish(self._task.application.gateway.listing_for(Caller(LOCAL)))
         return [format_definition(advert, format) for advert in listing.adverts]
 
     @property
     def instructions(self) -> str:
         """The part of a system prompt that explains memory paths and the upstreams."""
-        return self._application.server.instructions(Caller(LOCAL))
+        return self._task.application.server.instructions(Caller(LOCAL))
 
     async def serve_http(
         self, host: str = "127.0.0.1", port: int = 0, announce: Callable[[str], None] = _logger.info
@@ -370,7 +357,7 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open, or the address is in use.
         """
-        await self._run(lambda application: application.serve_http(host, port, announce, anyio.Event()))
+        await self._task.run(lambda application: application.serve_http(host, port, announce, anyio.Event()))
 
     async def serve_stdio(self) -> None:
         """Open the mirror, serve one MCP client on standard input and output until it disconnects, and close.
@@ -378,93 +365,8 @@ class Mirror:
         Raises:
             MirrorError: The mirror is already open.
         """
-        async with self._open(awaits_client=True) as application:
+        async with self._task.open(awaits_client=True) as application:
             await application.server.serve_stdio(anyio.Event())
-
-    @asynccontextmanager
-    async def _open(self, *, awaits_client: bool) -> AsyncIterator[Application]:
-        """Run the application in a task of its own, because different tasks may enter and exit the mirror.
-
-        Raises:
-            MirrorError: The mirror is already open, or cannot be opened.
-        """
-        if self._task is not None:
-            raise MirrorError("This Mirror is open already: use that one, or make another.")
-        ready, closing = _require_event_loop().create_future(), asyncio.Event()
-        task = self._task = asyncio.create_task(self._run_application(ready, closing, awaits_client=awaits_client))
-        try:
-            await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
-            if ready.done():
-                yield self._application
-        finally:
-            closing.set()
-            if not ready.done():
-                task.cancel()
-            try:
-                await task
-            except BaseExceptionGroup as group:
-                raise unwrap_error_group(group) from None
-            finally:
-                self._task = None
-
-    async def _run_application(
-        self, ready: asyncio.Future[None], closing: asyncio.Event, *, awaits_client: bool
-    ) -> None:
-        opening = open_application(
-            self._config, awaits_client=awaits_client, functions=self._functions, stages=self._stages
-        )
-        async with opening as application:
-            try:
-                self._running = _Running(application, asyncio.get_running_loop(), os.getpid())
-                if not awaits_client:
-                    await application.upstreams.settle(self._config.mirror.startup_wait)
-                ready.set_result(None)
-                await closing.wait()
-            finally:
-                self._was_open, self._running = True, None
-
-    @property
-    def _application(self) -> Application:
-        return self._require_running().application
-
-    def _require_running(self) -> _Running:
-        if self._running is None:
-            state = "is closed" if self._was_open else "is not open yet"
-            raise MirrorError(f"This Mirror {state}: use it within `async with mirror:`.")
-        if self._running.process != os.getpid():
-            raise MirrorError("This Mirror was opened in another process. Open one in this process.")
-        return self._running
-
-    async def _run(self, work: Callable[[Application], Coroutine[Any, Any, T]], namespace: str = LOCAL) -> T:
-        """Run work for a namespace in the event loop of the application; the caller may run in another loop.
-
-        Raises:
-            MirrorError: The mirror is not open, or a store cannot write the namespace.
-        """
-        running = self._require_running()
-        try:
-            namespace.encode()
-        except UnicodeEncodeError:
-            raise MirrorError(
-                f"The namespace {namespace!r} is not valid Unicode: it contains half of a surrogate pair. Use another."
-            ) from None
-        if _require_event_loop() is running.loop:
-            return await work(running.application)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(running.application), running.loop))
-
-
-def _require_event_loop() -> asyncio.AbstractEventLoop:
-    """The running event loop of asyncio; raises MirrorError under trio and without a loop."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise MirrorError("A Mirror needs asyncio. Under trio, use a SyncMirror in a thread.") from None
-
-
-def _build_value(value: object) -> NewValue:
-    media = encode_media(value)
-    raw = write_json(value) if media is None else media
-    return NewValue((raw,), is_content=media is not None, size=len(raw))
 
 
 async def _call(
@@ -472,50 +374,26 @@ async def _call(
     name: str,
     arguments: Mapping[str, Any] | str | bytes | None,
     namespace: str,
-    meta: Mapping[str, Any],
+    conversation: GivenConversation,
     trace: CallTrace | None = None,
 ) -> Reply:
     trace = trace or CallTrace()
     try:
-        encoded, conversation = _encode_arguments(arguments), read_conversation(meta, None)
+        encoded, known = encode_arguments(arguments), read_conversation({CONVERSATION: conversation}, None)
         gateway = application.gateway
         channel = NullChannel(Caller(namespace))
-        call = replace(gateway.new_call(channel, name, encoded, conversation=conversation), trace=trace)
+        call = replace(gateway.new_call(channel, name, encoded, conversation=known), trace=trace)
         return read_reply(await gateway.call_tool(call), call.trace.path, call.trace.envelope)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
 
 
 async def _run_script(
-    application: Application, tool: str, arguments: Mapping[str, Any], namespace: str, meta: Mapping[str, Any]
+    application: Application, tool: str, arguments: Mapping[str, Any], namespace: str, conversation: GivenConversation
 ) -> ScriptReply:
     trace = CallTrace()
-    reply = await _call(application, tool, arguments, namespace, meta, trace)
+    reply = await _call(application, tool, arguments, namespace, conversation, trace)
     value = None if trace.returned is None else json.loads(bytes(trace.returned))
     return ScriptReply(
         **{one.name: getattr(reply, one.name) for one in fields(reply)}, value=value, printed=trace.printed
     )
-
-
-def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> bytes:
-    if isinstance(arguments, Mapping):
-        return write_json(arguments)
-    raw: Any = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments
-    if not isinstance(raw, bytes | bytearray | None):  # the error names its JSON type
-        raw = write_json(raw)
-    raw = raw or b""
-    try:
-        msgspec.json.decode(raw.strip() or b"{}", type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MirrorError(f"The arguments are not a JSON object: {error}. Correct them and call again.") from None
-    return raw.strip() or b"{}"
-
-
-def _to_python(value: FoundValue) -> Any:
-    """Return the parsed JSON of a value; for media, the bytes or text of its content."""
-    found = locate_content(value.blob) if value.kind == "binary" else None
-    if found is None:
-        return json.loads(bytes(value.blob))
-    location, span = found
-    content = json.loads(bytes(value.blob[span.start : span.stop]))
-    return content if location[-1] == "text" else b64decode(content)

@@ -24,7 +24,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply, ScriptReply
 from mcp_mirror.functions.signatures import ToolOptions
 from mcp_mirror.gateway.call import Stage
-from mcp_mirror.library.mirror import Mirror
+from mcp_mirror.library.mirror import GivenConversation, Mirror
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned
 from mcp_mirror.settings.policies import TokenProvider
 
@@ -99,7 +99,7 @@ class SyncMirror:
         arguments: Mapping[str, Any] | str | bytes | None = None,
         *,
         namespace: str = LOCAL,
-        conversation: str | Mapping[str, Any] | None = None,
+        conversation: GivenConversation = None,
     ) -> Reply:
         """Call a tool: see `Mirror.call`."""
         return self._run(partial(self._mirror.call, name, arguments, namespace=namespace, conversation=conversation))
@@ -110,7 +110,7 @@ class SyncMirror:
         inputs: Mapping[str, Any] | None = None,
         *,
         namespace: str = LOCAL,
-        conversation: str | Mapping[str, Any] | None = None,
+        conversation: GivenConversation = None,
     ) -> ScriptReply:
         """Run a script over values in a sandbox: see `Mirror.run`."""
         return self._run(partial(self._mirror.run, code, inputs, namespace=namespace, conversation=conversation))
@@ -121,7 +121,7 @@ class SyncMirror:
         inputs: Mapping[str, Any] | None = None,
         *,
         namespace: str = LOCAL,
-        conversation: str | Mapping[str, Any] | None = None,
+        conversation: GivenConversation = None,
     ) -> ScriptReply:
         """Run one SELECT over values: see `Mirror.sql`."""
         return self._run(partial(self._mirror.sql, query, inputs, namespace=namespace, conversation=conversation))
