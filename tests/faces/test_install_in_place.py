@@ -351,6 +351,36 @@ def test_codex_file_that_changed_since_is_restored_with_comments(write: Write) -
     assert file.read_text() == REMOTE_TOML + added
 
 
+@pytest.mark.parametrize(
+    ("path", "server", "memory"),
+    [
+        (
+            ".codex/config.toml",
+            '[mcp_servers.b]\ncommand = "y"\n',
+            '\n[mcp_servers.mcp-mirror]\ncommand = "mcp-mirror"\nargs = ["memory"]\n',
+        ),
+        (
+            ".continue/config.yaml",
+            "mcpServers:\n  - name: b\n    command: y\n",
+            "  - name: mcp-mirror\n    command: mcp-mirror\n    args: [memory]\n",
+        ),
+        (
+            ".config/goose/config.yaml",
+            "extensions:\n  b: {type: builtin}\n",
+            "  mcp-mirror: {cmd: mcp-mirror, args: [memory]}\n",
+        ),
+    ],
+    ids=["toml", "list", "mapping"],
+)
+def test_memory_tools_are_removed_without_a_wrapped_server_too(
+    path: str, server: str, memory: str, write: Write
+) -> None:
+    write(path + BACKUP_SUFFIX, server)
+    file = write(path, server + memory)
+    assert run("uninstall", str(file)).exit_code == 0
+    assert parse(file) == (yaml.safe_load(server) if file.suffix == ".yaml" else tomllib.loads(server))
+
+
 def test_comments_beside_the_memory_tools_stay(write: Write) -> None:
     text = '{"mcpServers": {\n  // before\n  "a": {"command": "x"},\n}}\n'
     file = write(".cursor/mcp.json", text)

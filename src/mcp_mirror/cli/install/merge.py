@@ -15,10 +15,12 @@ from mcp_mirror.cli.install.entries import find_subcommand, read_words
 from mcp_mirror.cli.install.files import describe_command, find_program, has_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import AddFirst, Document, Edit, Put, Restore, look_up
+from mcp_mirror.cli.install.in_place import plan_unwrapping
 from mcp_mirror.cli.install.plans import GatewayFile, Plan
 from mcp_mirror.cli.install.targets import Target, find_named
 from mcp_mirror.config import CONFIG_NAME, parse_config
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.security.sanitize import sanitize
 
 MERGED: Final = ("claude-desktop", "cursor", "vscode", "windsurf")
 """The clients whose servers can be merged by name."""
@@ -84,32 +86,33 @@ def plan_merging(target: Target, config: Path | None, environ: Mapping[str, str]
     if is_other or path in map(resolve_path, (target.file, backup)):
         raise ConfigError(f"{path} exists already. Move it away, or name another file with --config.")
     after = document.edit([Put((block,), {ENTRY: _build_entry(target, block, path, text)})])
-    names = tuple(servers)
+    names = tuple(map(sanitize, servers))
     return Plan(target, document.data, after.data, document.data, names, (), GatewayFile(path, text, warnings))
 
 
 def plan_unmerging(target: Target) -> Plan:
-    """Plan to restore the servers of a file from its backup.
+    """Plan to restore the servers of a file from its backup, or what a backup of wrapped servers allows.
 
     If nothing else in the file has changed, the restored file is the backup byte for byte. A server that was added
     later stays, and wins over one of the same name.
 
     Raises:
-        ConfigError: A file cannot be read, or the backup has no servers.
+        ConfigError: A file cannot be read.
     """
     document, backup = target.read(), parse_document(read_bytes(target.backup), target.file)
     _find_block(document, target)
     block = _find_block(backup, target)
-    back, servers = _read_servers(backup, block, target), dict(_read_servers(document, block, target))
-    if not back:
-        raise ConfigError(f"There is nothing to uninstall: {target.backup} contains no servers.")
+    back = look_up(backup.value, (block,))
+    if not isinstance(back, dict):  # `--merge` did not make this backup
+        return plan_unwrapping(target)
+    servers = dict(_read_servers(document, block, target))
     gateway = servers.pop(ENTRY) if find_subcommand(servers.get(ENTRY)) == "serve" else {}
     is_all = not document.value or document.data == backup.edit([Put((block,), {ENTRY: gateway})]).data
     restored = backup if is_all else _add_servers(document, backup, block, servers)
     words = read_words(gateway)
     path = Path(words[words.index("--config") + 1]) if "--config" in words[:-1] else _default_config(target)
     config = GatewayFile(path, _write_config_text(target, block, back))
-    return Plan(target, document.data, restored.data, restored.data, tuple(back), (), config)
+    return Plan(target, document.data, restored.data, restored.data, tuple(map(sanitize, back)), (), config)
 
 
 def _add_servers(document: Document, backup: Document, block: str, late: Mapping[str, Any]) -> Document:
