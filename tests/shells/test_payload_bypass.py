@@ -24,6 +24,7 @@ from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
     PausableTimeout,
     PendingRequest,
+    RequestSink,
     UnknownSessionError,
 )
 
@@ -123,9 +124,13 @@ def test_a_second_or_late_response_to_a_request_is_dropped(tmp_path: Path) -> No
 
 
 def test_a_request_that_is_sent_again_gets_a_new_id() -> None:
+    class Sink(RequestSink):
+        def drop_request(self, identity: int) -> None:
+            over.append(identity)
+
     bypass = PayloadBypass()
     over: list[int] = []
-    bypass.attach(drop_request=over.append)
+    bypass.connect(Sink())
     request = begun(bypass)
     first = response(request)
     bypass.begin(request)

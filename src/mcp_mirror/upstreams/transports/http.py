@@ -4,15 +4,15 @@ The SDK's clients speak the protocol. Between them and the network is an `httpx2
 the gateway's own requests, and takes their responses out of JSON bodies and server-sent events of any size.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import anyio
 import httpx2
 import mcp_types as types
+from anyio.abc import TaskGroup
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
@@ -53,10 +53,6 @@ class CookieFilter(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-Post = Callable[[PendingRequest], Awaitable[bool]]
-"""Sends a request and takes its response; False if the SDK's transport must do that."""
-
-
 class _HttpReader(MessageStream):
     """Reads messages of the SDK's transport; its errors for requests of the gateway go to the bypass."""
 
@@ -79,23 +75,37 @@ class _HttpReader(MessageStream):
 
 
 class _HttpWriter(RequestSink):
-    """Writes messages to the SDK's transport; most requests of the gateway need not enter it."""
+    """Writes messages to the SDK's transport."""
 
-    def __init__(self, inner: Any, post: Post | None = None) -> None:
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._post = post
 
     async def send(self, item: SessionMessage, /) -> None:
         await self._inner.send(item)
 
     async def send_request(self, request: PendingRequest) -> None:
-        if self._post is not None and await self._post(request):
-            return
         stub = types.JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method)
         await self._inner.send(SessionMessage(stub, ClientMessageMetadata(headers=dict(request.headers))))
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class _StreamableWriter(_HttpWriter):
+    """Sends most requests of the gateway past the SDK's transport."""
+
+    def __init__(self, inner: Any, transport: LiftingTransport, cookies: httpx2.Cookies, tasks: TaskGroup) -> None:
+        super().__init__(inner)
+        self._transport = transport
+        self._cookies = cookies
+        self._tasks = tasks
+
+    async def send_request(self, request: PendingRequest) -> None:
+        if not await self._transport.post(request, self._cookies, self._tasks):
+            await super().send_request(request)
+
+    def drop_request(self, identity: int) -> None:
+        self._transport.drop_request(identity, self._tasks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +133,8 @@ class HttpTransport:
             streamable_http_client(url, http_client=client, max_sse_event_size=None) as (read, write),
             anyio.create_task_group() as tasks,
         ):
-            bypass.attach(drop_request=lambda identity: transport.drop_request(identity, tasks))
             try:
-                yield (
-                    _HttpReader(read, bypass),
-                    _HttpWriter(write, partial(transport.post, cookies=client.cookies, tasks=tasks)),
-                )
+                yield _HttpReader(read, bypass), _StreamableWriter(write, transport, client.cookies, tasks)
                 tasks.cancel_scope.cancel()
             except anyio.get_cancelled_exc_class():
                 with anyio.move_on_after(DELETE_TIMEOUT, shield=True), suppress(httpx2.TransportError):

@@ -108,32 +108,14 @@ class PayloadBypass:
         """The server neither reads nor writes readable messages, so the transport does not wait for it to exit."""
         self.flood: Flood = Flood()
         """Counts the messages that the gateway did not request."""
-        self.is_blocked: Callable[[], bool] = lambda: False
-        """Whether a message over its limit blocks the only stream of the transport."""
         self._dispatch = dispatch
         self._limits = limits or WirePolicy()
-        self._drop_request: Callable[[int], None] = lambda _identity: None
         self._capabilities = capabilities
         self._sink = RequestSink()
         self._is_closed = False
         self._pending: dict[RequestId, PendingRequest] = {}
         """By id."""
         self._next_id = _FIRST_ID
-
-    def attach(
-        self,
-        *,
-        is_blocked: Callable[[], bool] | None = None,
-        drop_request: Callable[[int], None] | None = None,
-    ) -> None:
-        """Attach the transport that was opened.
-
-        Args:
-            is_blocked: Whether a message over its limit blocks its only stream.
-            drop_request: Called with the id of each request that has ended, answered or not.
-        """
-        self.is_blocked = is_blocked or self.is_blocked
-        self._drop_request = drop_request or self._drop_request
 
     def connect(self, sink: RequestSink) -> None:
         """Send requests to the transport that was opened."""
@@ -142,6 +124,11 @@ class PayloadBypass:
     def __len__(self) -> int:
         """The number of requests in flight."""
         return len(self._pending)
+
+    @property
+    def is_blocked(self) -> bool:
+        """See `RequestSink.is_blocked`."""
+        return self._sink.is_blocked
 
     def begin(self, request: PendingRequest) -> None:
         """Give a request a new id, and take messages for that id from now on."""
@@ -183,7 +170,7 @@ class PayloadBypass:
     def close(self, request: PendingRequest) -> None:
         """Remove a request, answered or not. Delete the spool file of a result that was not taken."""
         if self._pending.pop(request.id, None) is not None:
-            self._drop_request(request.id)
+            self._sink.drop_request(request.id)
         if isinstance(request.outcome, SpooledFrame):
             request.outcome.discard()
 

@@ -188,6 +188,11 @@ class PendingRequest:
 class RequestSink(MessageSink):
     """The stream to the server: messages of the SDK, and requests of the gateway."""
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a message over its limit blocks the only stream of the server."""
+        return False
+
     async def send_request(self, request: PendingRequest) -> None:
         """Send a request and set `is_sent`; the bypass gets its response later.
 
@@ -202,3 +207,6 @@ class RequestSink(MessageSink):
             anyio.BrokenResourceError: The connection has ended.
         """
         return False
+
+    def drop_request(self, identity: int) -> None:
+        """Stop to send a request that has ended, answered or not, and to read its response."""

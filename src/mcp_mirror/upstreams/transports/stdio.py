@@ -75,7 +75,6 @@ class StdioTransport:
         """
         process, our_output, our_input = await self._launch()
         source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
-        bypass.attach(is_blocked=lambda: source.is_dropping)
         source.take = bypass.take_result
         child, is_read = _Child(process, self.child_watchdog), anyio.Event()
         incoming = _StdioReader(self.name, source, bypass, self.output)
@@ -84,7 +83,7 @@ class StdioTransport:
                 tasks.start_soon(self._keep_output, process.stderr, is_read)
                 tasks.start_soon(child.reap)
                 await tasks.start(sink.run)
-                yield incoming, _StdioWriter(sink, bypass)
+                yield incoming, _StdioWriter(source, sink, bypass)
             finally:
                 with anyio.CancelScope(shield=True):
                     sink.close()
@@ -225,10 +224,15 @@ class _StdioReader(MessageStream):
 class _StdioWriter(RequestSink):
     """Writes messages to the child."""
 
-    def __init__(self, sink: LineSink, bypass: PayloadBypass) -> None:
+    def __init__(self, source: LineSource, sink: LineSink, bypass: PayloadBypass) -> None:
+        self._source = source
         self._sink = sink
         self._bypass = bypass
         sink.on_failure = bypass.ended.set
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._source.is_dropping
 
     async def send(self, item: SessionMessage, /) -> None:
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
