@@ -165,3 +165,29 @@ def test_the_watchdog_inherits_nothing_from_the_gateway() -> None:
             assert b"PATH=" + os.environ["PATH"].encode() not in (folder / "environ").read_bytes()
     os.close(secret)
     os.close(other)
+
+
+def test_a_program_does_not_start_early_without_free_handles() -> None:
+    program = """
+import os, resource
+from mcp_mirror.system import early_program as early
+early.start_early(["true"])  # imports what it needs
+early.end_early()
+started = 0
+for most in range(3, 40):
+    before = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, 40))
+    try:
+        early.start_early(["true"])
+        taken = early.take_early(["true"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    if taken:
+        started += 1
+        taken.kill()
+    assert len(os.listdir("/proc/self/fd")) == before, most
+print(started)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=BOUND)
+    assert done.returncode == 0, done.stderr
+    assert 0 < int(done.stdout) < 37

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mcp_mirror.system.resources import open_wide_pipe
+from mcp_mirror.system.resources import open_wide_pipes
 from mcp_mirror.system.watchdog_process import WatchdogProcess
 
 
@@ -51,8 +51,10 @@ def start_early(command: Sequence[str]) -> None:
     program = shutil.which(name)
     if program is None or sys.platform == "win32":
         return
-    their_input, our_output = open_wide_pipe()
-    our_input, their_output = open_wide_pipe()
+    try:
+        (their_input, our_output), (our_input, their_output) = open_wide_pipes()
+    except OSError:
+        return
     try:
         process = subprocess.Popen(  # noqa: S603  # the user's own command
             [program, *arguments],

@@ -90,8 +90,26 @@ class PatientListener(socket.socket):
             raise
 
 
-def open_wide_pipe() -> tuple[int, int]:
-    """Open a pipe with a capacity of 1 MiB where the system permits it. Returns its reading and its writing end."""
+def open_wide_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
+    """Open the pipes for the standard input and output of a child, with a capacity of 1 MiB if the system permits it.
+
+    Returns:
+        The child's standard input and the gateway's end of it; the gateway's end of the child's standard output, and
+        that output.
+
+    Raises:
+        OSError: No handles are free.
+    """
+    first = _open_wide_pipe()
+    try:
+        return first, _open_wide_pipe()
+    except OSError:
+        for descriptor in first:
+            os.close(descriptor)
+        raise
+
+
+def _open_wide_pipe() -> tuple[int, int]:
     reading, writing = os.pipe()
     if sys.platform == "linux":
         import fcntl  # noqa: PLC0415  # missing on Windows

@@ -28,7 +28,7 @@ from mcp_mirror.payload.spool import Frame, Spool, frame_id
 from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.early_program import take_early
-from mcp_mirror.system.resources import explain_shortage, open_wide_pipe, restore_handle_limit
+from mcp_mirror.system.resources import explain_shortage, open_wide_pipes, restore_handle_limit
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
@@ -103,7 +103,10 @@ class StdioTransport:
             if early.watchdog:
                 self.child_watchdog.adopt(early.watchdog, early.process.pid)
             return _EarlyProcess(early.process), early.input, early.output
-        (their_input, our_output), (our_input, their_output) = self._create_pipes()
+        try:
+            (their_input, our_output), (our_input, their_output) = open_wide_pipes()
+        except OSError as error:
+            raise self._shortage_error(explain_shortage(error) or str(error.strerror)) from None
         try:
             return await self._start(their_input, their_output), our_output, our_input
         except BaseException:
@@ -136,17 +139,6 @@ class StdioTransport:
             ) from None
         restore_handle_limit(process.pid)
         return process
-
-    def _create_pipes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Create the pipes for the child's standard input and standard output."""
-        first: tuple[int, int] | None = None
-        try:
-            first = open_wide_pipe()
-            return first, open_wide_pipe()
-        except OSError as error:
-            for descriptor in first or ():
-                os.close(descriptor)
-            raise self._shortage_error(explain_shortage(error) or str(error.strerror)) from None
 
     def _shortage_error(self, shortage: str) -> UpstreamError:
         return UpstreamError(f"Its command {self.endpoint.command!r} cannot start now: {shortage}.")
