@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ MARK: Final = "mcp-mirror/payload"
 """The `_meta` member by which a stub names the payload that was lifted out of it."""
 
 RequestId = int | str
+T = TypeVar("T")
 
 _MARK_BYTES: Final = MARK.encode()
 _SMALL: Final = 1 << 16
@@ -53,7 +54,7 @@ _CHECK_STEP: Final = 1 << 20
 """Bytes per step of the UTF-8 check."""
 _COUNT_STEP: Final = 1 << 16
 """Bytes per step of counting values."""
-_RESERVE: Final = 150
+RESERVE: Final = 150
 """Levels of nesting in reserve, so that a frame parsed here can also be parsed from a deeper stack."""
 
 _SHALLOW: Final = 400
@@ -141,7 +142,7 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
             return _DECODER.decode(frame)
         if max_depth < MAX_DEPTH or len(frame) <= _EXACT_BYTES:
             _check_depth(frame, max_depth)
-        return _decode(frame, _RESERVE)
+        return decode_deep(_DECODER, frame, RESERVE)
     except RecursionError:
         at = _find_excess_depth(frame, max_depth)
         raise WireError(
@@ -257,9 +258,9 @@ def _find_excess_depth(frame: Buffer, most: int) -> int:
     return next((match.start() for match in found), len(frame))
 
 
-def _decode(frame: Buffer, reserve: int) -> Message:
+def decode_deep(decoder: "msgspec.json.Decoder[T]", text: Buffer, reserve: int) -> T:
     """Decode from a deeper stack, since the parser counts nesting on the interpreter's stack."""
-    return _decode(frame, reserve - 1) if reserve else _DECODER.decode(frame)
+    return decode_deep(decoder, text, reserve - 1) if reserve else decoder.decode(text)
 
 
 def open_object(text: Buffer) -> dict[str, Buffer] | None:

@@ -11,16 +11,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_rpc import check_encoding, is_json, open_array, open_object
+from mcp_mirror.payload.json_rpc import RESERVE, check_encoding, decode_deep, is_json, open_array, open_object
 from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, skip_space, trim, value_stop
 from mcp_mirror.types import ArrayIndex, Buffer, Member, Span
-
-T = TypeVar("T")
 
 _PIECES: Final = (1 << 17, 1 << 19, 1 << 22)
 """Bytes of an array that are scanned at once: more for larger items."""
@@ -43,8 +41,6 @@ _MAX_GUESSES: Final = 12
 """Places in one piece that are tried as its end, each in the first half of the piece before."""
 _MAX_WALKED: Final = 256
 """Items whose end was not guessed, after which an array counts as irregular."""
-_RESERVE: Final = 150
-"""Levels of nesting in reserve, as for messages (see `json_rpc`)."""
 
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
 _STRING_END: Final = re.compile(rb'(?<!\\)"(?=[ \t\r\n]*+(?:[}\]]|,[ \t\r\n]*+"[^"\\]{1,40}+"[ \t\r\n]*+:))')
@@ -123,7 +119,7 @@ def scan_array(blob: Buffer, start: int, depth: int = 0, check: Callable[[], Non
         The scanned array; None if it is not valid JSON in UTF-8, is nested too deep, or has too irregular items.
     """
     try:
-        return _scan(blob, start, _RESERVE + depth, check)
+        return _scan(blob, start, RESERVE + depth, check)
     except (ValueError, IndexError, RecursionError, msgspec.MsgspecError):
         return None
 
@@ -206,14 +202,9 @@ def _count_items(inside: bytes, reserve: int) -> int:
     if not inside.isascii():
         inside.decode()
     if b'"' in inside or b"[" in inside or b"{" in inside:
-        return len(_decode(_ITEMS, b"[%b]" % inside, reserve))
+        return len(decode_deep(_ITEMS, b"[%b]" % inside, reserve))
     _RAW.decode(b"[%b]" % inside)
     return inside.count(b",") + 1
-
-
-def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes, reserve: int) -> T:
-    """Decode from a deeper stack, since the parser counts nesting on the interpreter's stack."""
-    return _decode(decoder, text, reserve - 1) if reserve else decoder.decode(text)
 
 
 def _scan_string(blob: Buffer, start: int) -> Span | None:

@@ -134,12 +134,7 @@ def open_log(path: str, flags: int) -> int:
         OSError: The file cannot be opened.
     """
     is_device = path.startswith(_DEVICES)
-    try:
-        opened = os.open(path, flags if is_device else flags | _NO_LINK, 0o600)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise UnsafePathError(f"{path} is a symbolic link. Name the file that it leads to.") from None
-        raise
+    opened = os.open(path, flags, 0o600) if is_device else _open_no_link(path, flags)
     try:
         found = os.fstat(opened)
         if _HAS_MODES and stat.S_ISREG(found.st_mode) and not is_device:
@@ -176,26 +171,26 @@ def open_secret(path: Path) -> int:
         UnsafePathError: The path is a link, belongs to another user, or is readable by others.
         OSError: The file cannot be opened.
     """
-    try:
-        opened = os.open(path, os.O_RDONLY | _NO_LINK | getattr(os, "O_BINARY", 0))
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise UnsafePathError(f"{path} is a symbolic link. Name the file that it leads to.") from None
-        raise
-    found = os.fstat(opened)
+    opened = _open_no_link(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
         if _HAS_MODES:
+            found = os.fstat(opened)
             _refuse_foreign(path, found)
-            _refuse_readable(path, found)
+            if found.st_mode & _OTHERS:
+                raise UnsafePathError(f"Other users can read the secrets in {path}. Run: chmod 600 {path}")  # noqa: TRY301  # it must be closed
     except BaseException:
         os.close(opened)
         raise
     return opened
 
 
-def _refuse_readable(path: Path, found: os.stat_result) -> None:
-    if found.st_mode & _OTHERS:
-        raise UnsafePathError(f"Other users can read the secrets in {path}. Run: chmod 600 {path}")
+def _open_no_link(path: Path | str, flags: int) -> int:
+    try:
+        return os.open(path, flags | _NO_LINK, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UnsafePathError(f"{path} is a symbolic link. Name the file that it leads to.") from None
+        raise
 
 
 def _refuse_foreign(path: Path, found: os.stat_result) -> None:

@@ -237,19 +237,15 @@ class _Listing:
 
         The result depends on the other tools of the listing and on the policy, so it is not remembered.
         """
-        text = bytes(item)
+        text, named = bytes(item), self.without_examination(item)
         containers = text.count(b"{") + text.count(b"[")
         self.containers += containers
         if containers > _TOOL_CONTAINERS:
-            count = f"its definition has {containers:,} objects and arrays; {_TOOL_CONTAINERS:,} is the limit"
-            return replace(self.without_examination(item), rejection=count)
+            reason = f"its definition has {containers:,} objects and arrays; {_TOOL_CONTAINERS:,} is the limit"
+            return replace(named, rejection=reason)
         if self.containers > _LISTING_CONTAINERS:
-            limit = f"{_LISTING_CONTAINERS:,}"
-            return replace(
-                self.without_examination(item),
-                rejection=f"the listing has more than {limit} objects and arrays before it",
-            )
-        named = self.without_examination(item)
+            reason = f"the listing has more than {_LISTING_CONTAINERS:,} objects and arrays before it"
+            return replace(named, rejection=reason)
         return None if named.name and self.policy.admits(named.name) else replace(named, rejection=None)
 
     def without_examination(self, item: Buffer) -> InspectedTool:
