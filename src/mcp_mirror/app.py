@@ -99,6 +99,8 @@ class Application:
         if after.own_tools.keys() != before.own_tools.keys() or _listing_of(config) != _listing_of(before.config):
             self.notifier.own_tools_changed()
         deferred = [name for name in _STARTUP_SECTIONS if getattr(self.config, name) != getattr(config, name)]
+        if self.is_local:  # clients on standard streams send no tokens
+            return tuple(deferred)
         if not self.server.apply_auth(config.auth):
             deferred.append("auth")
         elif self.config.auth.principals != config.auth.principals:

@@ -213,6 +213,16 @@ async def test_a_reload_applies_tokens_and_defers_quotas(configured: Configured,
     assert b"A change of auth.principals takes effect at the next start." in b"".join(served.stderr)
 
 
+async def test_a_reload_on_stdio_defers_no_authentication(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"one": raw()}, auth={"tokens": {"alice": "sha256:" + "0" * 64}})) as client:
+        await client.greet()
+        client.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"was reloaded." in line for line in client.stderr))
+    assert b"takes effect at the next start" not in b"".join(client.stderr)
+
+
 async def test_a_configuration_in_a_pipe_is_not_read_a_second_time(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
