@@ -289,8 +289,7 @@ def build_observer(signals: Signals) -> RequestObserver | None:
 def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:
     """Return the handlers of clients' requests; they notify clients in tasks of this group."""
     services, traffic = gateway.services, gateway.services.limits.traffic
-    max_depth = services.limits.max_depth
-    relay = Relay(services.upstreams, services.scanner, gateway.may_show, max_depth, gateway.owns_uri)
+    relay = Relay(gateway)
     return Handlers(
         gateway=gateway,
         relay=relay,

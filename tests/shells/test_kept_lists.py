@@ -2,13 +2,15 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.gateway import relay as relay_module
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.payload.json_rpc import array_of, join
 from mcp_mirror.upstreams.listing import PagedList
@@ -53,6 +55,13 @@ class Upstreams:
         return self.upstreams
 
 
+def relay_of(*upstreams: Upstream) -> Relay:
+    gateway = SimpleNamespace(
+        upstreams=Upstreams(*upstreams), may_show=lambda _upstream: True, owns_uri=lambda _uri: False
+    )
+    return Relay(cast("Gateway", gateway))
+
+
 async def list_uris(relay: Relay, namespace: str) -> list[str]:
     listed = await relay.list_all("resources", NullChannel(Caller(namespace)))
     return [item["uri"] for item in json.loads(join(array_of(listed.items)))]
@@ -68,7 +77,7 @@ async def test_the_lists_of_the_latest_callers_are_kept(
     for name, limit in limits.items():
         monkeypatch.setattr(relay_module, name, limit)
     failing = Upstream(Policy("failing"), size)
-    relay = Relay(cast("Any", Upstreams(failing, Upstream(Policy("other"), 10))), cast("Any", None))
+    relay = relay_of(failing, Upstream(Policy("other"), 10))
     for number in range(100):
         assert await list_uris(relay, f"caller {number}") == ["x://failing", "x://other"]
     failing.is_down = True
@@ -87,7 +96,7 @@ async def test_a_uri_goes_to_the_upstream_that_lists_it_to_the_caller(monkeypatc
         Upstream(Policy(f"of {parity}"), readers=frozenset(f"caller {number}" for number in range(parity, 20, 2)))
         for parity in (0, 1)
     ]
-    relay = Relay(cast("Any", Upstreams(*of_callers)), cast("Any", None))
+    relay = relay_of(*of_callers)
     for _ in range(2):
         for number in range(20):
             assert await find_upstream(relay, f"caller {number}") == f"of {number % 2}"
@@ -97,10 +106,7 @@ async def test_a_uri_goes_to_the_upstream_that_lists_it_to_the_caller(monkeypatc
 
 async def test_a_merged_list_over_the_limit_is_kept_for_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "_MAX_KEPT_NAMES", 0)
-    relay = Relay(
-        cast("Any", Upstreams(Upstream(Policy("a"), readers=frozenset()), Upstream(Policy("shared")))),
-        cast("Any", None),
-    )
+    relay = relay_of(Upstream(Policy("a"), readers=frozenset()), Upstream(Policy("shared")))
     for namespace in ("me", "you", "me"):
         await list_uris(relay, namespace)
         assert await find_upstream(relay, namespace) == "shared"

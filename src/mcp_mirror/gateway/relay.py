@@ -5,7 +5,7 @@ use to upstreams.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -28,19 +28,19 @@ from mcp_mirror.core.merged_lists import (
 )
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
+from mcp_mirror.gateway.contents import Members
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import SpooledFrame, discard_after
-from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 from mcp_mirror.upstreams.listing import PagedList
-from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
+from mcp_mirror.upstreams.registry import Upstream
 from mcp_mirror.upstreams.session import UpstreamRequest
-from mcp_mirror.workers.frames import FrameScanner
 
 _RESOURCE_KINDS: Final[tuple[ItemKind, ...]] = ("resources", "templates")
 """The lists that can name the upstream of a resource, in the order in which they are fetched."""
@@ -60,8 +60,6 @@ _MATCH_SECONDS: Final = 1.0
 
 _logger = logging.getLogger(__name__)
 
-Members = Mapping[str, Buffer | Segments]
-"""A result, its members JSON text."""
 View = tuple[str, tuple[str, ...]]
 """What determines a caller's lists: its namespace, and the names of all upstreams that it may see, in order."""
 
@@ -100,15 +98,7 @@ class ClientList:
 class Relay:
     """Relays requests for resources, prompts and completions."""
 
-    upstreams: UpstreamRegistry
-    scanner: FrameScanner
-    """Reads large results."""
-    may_show: Callable[[str], bool] = lambda _upstream: True
-    """Returns whether the model may see an upstream's text; see `Gateway.may_show`."""
-    max_depth: int = MAX_DEPTH
-    """Maximum nesting depth of a result."""
-    is_reserved: IsReserved = lambda _uri: False
-    """Returns whether a URI or a URI template is the gateway's own."""
+    gateway: Gateway
     _origins: dict[tuple[ItemKind, View], Mapping[str, ResourceOrigin]] = field(default_factory=dict)
     """The last merged lists, the newest last, as names and origins."""
     _last_pages: dict[tuple[ItemKind, str, str], PagedList] = field(default_factory=dict)
@@ -122,11 +112,11 @@ class Relay:
             caller: The client.
             detail: A member of the capability, such as `subscribe`.
         """
-        return any(upstream.offers(capability, detail) for upstream in self.upstreams.visible_to(caller))
+        return any(upstream.offers(capability, detail) for upstream in self.gateway.upstreams.visible_to(caller))
 
     def may_offer(self, capability: str, caller: Caller, detail: str = "") -> bool:
         """Like `offers`, but also true while the capabilities of an upstream are unknown, such as during its start."""
-        unknown = any(upstream.listing is None for upstream in self.upstreams.visible_to(caller))
+        unknown = any(upstream.listing is None for upstream in self.gateway.upstreams.visible_to(caller))
         return unknown or self.offers(capability, caller, detail)
 
     async def list_all(self, kind: ItemKind, channel: ClientChannel) -> ClientList:
@@ -142,7 +132,7 @@ class Relay:
         async def list_one(upstream: Upstream) -> None:
             try:
                 connection = upstream.listing_connection(channel)
-                filtered = channel if self.may_show(upstream.policy.name) else filter_content(channel)
+                filtered = channel if self.gateway.may_show(upstream.policy.name) else filter_content(channel)
                 pages[upstream.policy.name] = await connection.list_all(*KINDS[kind][:2], filtered)
             except UpstreamError as error:
                 failures.append(error)
@@ -164,7 +154,7 @@ class Relay:
             _merge,
             kind,
             [(name, page.items) for name, page in listed if page],
-            self.is_reserved if kind != "prompts" else lambda _name: False,
+            self.gateway.owns_uri if kind != "prompts" else lambda _name: False,
         )
         self._keep_origins((kind, self._get_view(channel.caller)), origins)
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
@@ -228,7 +218,7 @@ class Relay:
             key, origin = "name", await self._find_prompt(str(ref.get("name")), request.channel)
         else:
             key, origin = "uri", await self.find_resource(str(ref.get("uri")), request.channel)
-        if not self.may_show(origin.upstream):
+        if not self.gateway.may_show(origin.upstream):
             return {"completion": b'{"values":[]}'}
         renamed = {**request.params, "ref": msgspec.json.encode({**ref, key: origin.key})}
         outbound = _build_upstream_request(
@@ -249,17 +239,17 @@ class Relay:
 
     def uri_for(self, origin: ResourceOrigin, caller: Caller) -> str:
         """Return the URI that a client uses for a resource."""
-        return assign_name("resources", origin, self._get_last_list("resources", caller), self.is_reserved)
+        return assign_name("resources", origin, self._get_last_list("resources", caller), self.gateway.owns_uri)
 
     def _get_view(self, caller: Caller) -> View:
-        return caller.namespace, tuple(upstream.policy.name for upstream in self.upstreams.visible_to(caller))
+        return caller.namespace, tuple(upstream.policy.name for upstream in self.gateway.upstreams.visible_to(caller))
 
     def _get_last_list(self, kind: ItemKind, caller: Caller) -> Mapping[str, ResourceOrigin]:
         """The last list of a caller; empty before the first."""
         return self._origins.get((kind, self._get_view(caller)), {})
 
     def _select_upstreams(self, capability: str, caller: Caller) -> Sequence[Upstream]:
-        return [upstream for upstream in self.upstreams.visible_to(caller) if upstream.offers(capability)]
+        return [upstream for upstream in self.gateway.upstreams.visible_to(caller) if upstream.offers(capability)]
 
     async def _find_prompt(self, name: str, channel: ClientChannel) -> ResourceOrigin:
         if name not in self._get_last_list("prompts", channel.caller):
@@ -311,10 +301,10 @@ class Relay:
         input_round: InputRound | None,
         arguments: Buffer = b"{}",
     ) -> Members:
-        is_shown = self.may_show(upstream)
+        is_shown, services = self.gateway.may_show(upstream), self.gateway.services
         try:
             filtered = channel if is_shown else filter_content(channel)
-            response = await self.upstreams[upstream].request(request, filtered, input_round)
+            response = await self.gateway.upstreams[upstream].request(request, filtered, input_round)
         except RefusedError:
             raise
         except UpstreamError as error:
@@ -331,13 +321,13 @@ class Relay:
             if not isinstance(response, SpooledFrame):
                 return response
             try:
-                members = await self.scanner.open(response, self.max_depth)
+                members = await services.scanner.open(response, services.limits.max_depth)
             except WireError as error:
                 raise UpstreamError(
                     f"Upstream {upstream!r} sent an invalid answer to {request.what}. {error}"
                 ) from None
             if isinstance(members, RejectedFrame):
-                raise self.upstreams[upstream].refusal(
+                raise self.gateway.upstreams[upstream].refusal(
                     request.what, members.code, members.message, is_content_hidden=not is_shown
                 )
             return members

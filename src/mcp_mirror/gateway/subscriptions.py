@@ -157,7 +157,7 @@ class Subscriptions:
 
     def _notify(self, subscription: _Subscription, uri: str, params: Mapping[str, Any]) -> None:
         upstream = subscription.origin.upstream
-        if not self._relay.may_show(upstream):
+        if not self._relay.gateway.may_show(upstream):
             uri, params = subscription.origin.key, {}
         for listener, channel in self._select_entitled(subscription):
             listener(self._relay.uri_for(ResourceOrigin(upstream, uri), _read_current_caller(channel)), params)
