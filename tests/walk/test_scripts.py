@@ -312,7 +312,7 @@ async def test_unusual_values_are_inputs(value: Any, code: str, expected: Any) -
 
 
 async def store_unusual(mirror: Mirror, value: Any) -> str:
-    memory = mirror._task.application.gateway.memory  # noqa: SLF001  # a value that clients cannot write
+    memory = mirror._running.application.gateway.memory  # noqa: SLF001  # a value that clients cannot write
     base, origin = f"memory_put-{uuid4()}", Provenance("mcp-mirror", "test", "")
     await memory.writer.store_values("local", origin, {base: json.dumps({"part": value}).encode()}, memory.estimate)
     return f"{base}/part"

@@ -3,9 +3,11 @@
 Calls pass through the same gateway as those of clients. Only `app` opens and closes resources.
 """
 
+import asyncio
 import json
 import logging
 import os
+from base64 import b64decode
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, replace
@@ -16,24 +18,26 @@ from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.app import Application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams, read_given
+from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.tool_inspection import Definition, Format, format_definition
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply, ScriptReply, read_reply
+from mcp_mirror.functions.results import encode_media, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.tool_search import CALL, FIND
-from mcp_mirror.library.application_task import ApplicationTask
-from mcp_mirror.library.values import build_value, encode_arguments, to_python
+from mcp_mirror.library.application_task import ApplicationTask, RunningApplication
 from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import find_value
-from mcp_mirror.memory.tools.save import save_value
+from mcp_mirror.memory.tools.save import NewValue, save_value
 from mcp_mirror.memory.tools.table import QUERY, TOOLS
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
@@ -53,6 +57,7 @@ OWN_TOOLS: Final[frozenset[str]] = frozenset({*TOOLS, RUN, FIND, CALL})
 """The names of the mirror's own tools, which it can list beside the twins."""
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
+T = TypeVar("T")
 GivenConversation = str | Mapping[str, Any] | None
 """A conversation: its id, or a mapping of `id`, `tokens` and `reset`; None: none."""
 
@@ -123,7 +128,7 @@ class Mirror:
         return add if function is None else add(function)
 
     async def __aenter__(self) -> Self:
-        context = self._task.open(awaits_client=False)
+        context = self._task.open(_require_event_loop(), awaits_client=False)
         await context.__aenter__()
         self._context = context
         return self
@@ -158,7 +163,7 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open.
         """
-        return await self._task.run(
+        return await self._run(
             lambda application: _call(application, name, arguments, namespace, conversation), namespace
         )
 
@@ -188,7 +193,7 @@ class Mirror:
         if find_spec(PACKAGE) is None:
             raise MirrorError("Scripts need an extra: pip install '.[code]' in the checkout.")
         arguments = {"code": code, "inputs": inputs or {}}
-        return await self._task.run(
+        return await self._run(
             lambda application: _run_script(application, RUN, arguments, namespace, conversation), namespace
         )
 
@@ -217,7 +222,7 @@ class Mirror:
         if find_spec(SQL_PACKAGE) is None:
             raise MirrorError("SQL needs an extra: pip install '.[sql]' in the checkout.")
         arguments = {"sql": query, "inputs": inputs or {}}
-        return await self._task.run(
+        return await self._run(
             lambda application: _run_script(application, QUERY, arguments, namespace, conversation), namespace
         )
 
@@ -237,7 +242,7 @@ class Mirror:
         def find(application: Application) -> Coroutine[Any, Any, FoundValue]:
             return find_value(application.gateway.memory, namespace, path, _READ, to=None)
 
-        return to_python(await self._task.run(find, namespace))
+        return _to_python(await self._run(find, namespace))
 
     async def put(self, value: object, *, namespace: str = LOCAL) -> str:
         """Store a value of the program and return its memory path.
@@ -253,11 +258,11 @@ class Mirror:
         """
 
         async def put_value(application: Application) -> str:
-            new_value = await anyio.to_thread.run_sync(build_value, value)
+            new_value = await anyio.to_thread.run_sync(_build_value, value)
             tool_input = ToolInput(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}"))
             return (await save_value(tool_input, new_value)).path
 
-        return await self._task.run(put_value, namespace)
+        return await self._run(put_value, namespace)
 
     async def prune(
         self,
@@ -287,7 +292,7 @@ class Mirror:
             TypeError: A message is not a dict.
             ValueError: The format or the provider of tokens is unknown.
         """
-        self._task.application  # noqa: B018  # raises before the work if the mirror is not open
+        self._running  # noqa: B018  # raises before the work if the mirror is not open
         configured = self._config.mirror.provider
         estimate = estimate or (configured if configured != "default" else None)
         texts: dict[str, bytes] = {}
@@ -299,7 +304,7 @@ class Mirror:
             labels = format_labels(memory.flows.labels_of_place(MODEL))
             await memory.writer.store_values(namespace, _PRUNED, texts, memory.estimate, labels)
 
-        await self._task.run(store_texts, namespace)
+        await self._run(store_texts, namespace)
         return pruned
 
     async def restore(self, messages: list[Any], provider: ChatFormat, *, namespace: str = LOCAL) -> list[Any]:
@@ -324,7 +329,7 @@ class Mirror:
             for path in pruned_paths(messages, provider):
                 texts[path] = await application.gateway.writer.store.read(namespace, path)
 
-        await self._task.run(read_texts, namespace)
+        await self._run(read_texts, namespace)
         return await anyio.to_thread.run_sync(restore_messages, messages, texts.get, provider)
 
     def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # the usual word for it
@@ -336,13 +341,13 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open, or the format is unknown.
         """
-        listing = finish(self._task.application.gateway.listing_for(Caller(LOCAL)))
+        listing = finish(self._running.application.gateway.listing_for(Caller(LOCAL)))
         return [format_definition(advert, format) for advert in listing.adverts]
 
     @property
     def instructions(self) -> str:
         """The part of a system prompt that explains memory paths and the upstreams."""
-        return self._task.application.server.instructions(Caller(LOCAL))
+        return self._running.application.server.instructions(Caller(LOCAL))
 
     async def serve_http(
         self, host: str = "127.0.0.1", port: int = 0, announce: Callable[[str], None] = _logger.info
@@ -357,7 +362,7 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open, or the address is in use.
         """
-        await self._task.run(lambda application: application.serve_http(host, port, announce, anyio.Event()))
+        await self._run(lambda application: application.serve_http(host, port, announce, anyio.Event()))
 
     async def serve_stdio(self) -> None:
         """Open the mirror, serve one MCP client on standard input and output until it disconnects, and close.
@@ -365,8 +370,48 @@ class Mirror:
         Raises:
             MirrorError: The mirror is already open.
         """
-        async with self._task.open(awaits_client=True) as application:
+        async with self._task.open(_require_event_loop(), awaits_client=True) as application:
             await application.server.serve_stdio(anyio.Event())
+
+    @property
+    def _running(self) -> RunningApplication:
+        if (running := self._task.running) is None:
+            state = "is closed" if self._task.was_open else "is not open yet"
+            raise MirrorError(f"This Mirror {state}: use it within `async with mirror:`.")
+        if running.process != os.getpid():
+            raise MirrorError("This Mirror was opened in another process. Open one in this process.")
+        return running
+
+    async def _run(self, work: Callable[[Application], Coroutine[Any, Any, T]], namespace: str = LOCAL) -> T:
+        """Run work for a namespace in the event loop of the application; the caller may run in another loop.
+
+        Raises:
+            MirrorError: The mirror is not open, or a store cannot write the namespace.
+        """
+        running = self._running
+        try:
+            namespace.encode()
+        except UnicodeEncodeError:
+            raise MirrorError(
+                f"The namespace {namespace!r} is not valid Unicode: it contains half of a surrogate pair. Use another."
+            ) from None
+        if _require_event_loop() is running.loop:
+            return await work(running.application)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(running.application), running.loop))
+
+
+def _require_event_loop() -> asyncio.AbstractEventLoop:
+    """The running event loop of asyncio; raises MirrorError under trio and without a loop."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise MirrorError("A Mirror needs asyncio. Under trio, use a SyncMirror in a thread.") from None
+
+
+def _build_value(value: object) -> NewValue:
+    media = encode_media(value)
+    raw = write_json(value) if media is None else media
+    return NewValue((raw,), is_content=media is not None, size=len(raw))
 
 
 async def _call(
@@ -379,7 +424,7 @@ async def _call(
 ) -> Reply:
     trace = trace or CallTrace()
     try:
-        encoded, known = encode_arguments(arguments), read_conversation({CONVERSATION: conversation}, None)
+        encoded, known = _encode_arguments(arguments), read_conversation({CONVERSATION: conversation}, None)
         gateway = application.gateway
         channel = NullChannel(Caller(namespace))
         call = replace(gateway.new_call(channel, name, encoded, conversation=known), trace=trace)
@@ -397,3 +442,27 @@ async def _run_script(
     return ScriptReply(
         **{one.name: getattr(reply, one.name) for one in fields(reply)}, value=value, printed=trace.printed
     )
+
+
+def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> bytes:
+    if isinstance(arguments, Mapping):
+        return write_json(arguments)
+    raw: Any = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments
+    if not isinstance(raw, bytes | bytearray | None):  # the error names its JSON type
+        raw = write_json(raw)
+    raw = raw or b""
+    try:
+        msgspec.json.decode(raw.strip() or b"{}", type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MirrorError(f"The arguments are not a JSON object: {error}. Correct them and call again.") from None
+    return raw.strip() or b"{}"
+
+
+def _to_python(value: FoundValue) -> Any:
+    """Return the parsed JSON of a value; for media, the bytes or text of its content."""
+    found = locate_content(value.blob) if value.kind == "binary" else None
+    if found is None:
+        return json.loads(bytes(value.blob))
+    location, span = found
+    content = json.loads(bytes(value.blob[span.start : span.stop]))
+    return content if location[-1] == "text" else b64decode(content)
