@@ -246,6 +246,28 @@ async def test_doctor_replaces_bare_variables_where_the_client_does(
     assert (f"{client}: x: ready, 9 tools" in ended.out) == (code == 0)
 
 
+async def test_doctor_names_the_variables_that_only_the_client_sets(
+    raw: Any, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    placed = {**raw(), "cwd": "${workspaceFolder}"}
+    args = ["${userHome}/raw.py", "${userHome}", "${workspaceFolder}"]
+    servers = {"placed": placed, "named": {"command": sys.executable, "args": args}, "bad": raw("exits")}
+    path.write_text(json.dumps({"mcpServers": servers}))
+    assert (await run("install", "cursor")).code == 0
+    ended = await run("doctor", "cursor")
+    assert ended.code == 1
+    found = {part.split(":")[1].strip(): part for part in ended.err.split("problem: ")[1:]}
+    assert "The entry contains ${workspaceFolder}, which is not set here. If Cursor" in found["placed"]
+    assert "The entry contains ${userHome}, ${workspaceFolder}, which are not set here." in found["named"]
+    assert "The entry contains" not in found["bad"]
+    monkeypatch.setenv("workspaceFolder", str(tmp_path))
+    ended = await run("doctor", "cursor")
+    assert "cursor: placed: ready, 9 tools" in ended.out, ended.err
+    assert "The entry contains ${userHome}, which is not set here." in ended.err
+
+
 async def test_doctor_without_a_wrapped_server_says_so(write: Callable[..., Path], run: Run) -> None:
     write(x={"command": "x"})
     ended = await run("doctor")

@@ -22,6 +22,7 @@ from mcp_mirror.cli.install.starting import (
     build_environment,
     expand_variables,
     find_folder,
+    find_unset_variables,
     load_gateway,
 )
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
@@ -100,9 +101,11 @@ async def _start_all(
         if found is None:
             async with limiter:
                 found = await _start(check, timeout, running)
-        problems.extend(f"{check.title}: {problem}" for problem in found)
         if not found:
             ready.append(check)
+            return
+        *others, last = found
+        problems.extend(f"{check.title}: {problem}" for problem in (*others, last + _describe_unset_variables(check)))
 
     async with anyio.create_task_group() as tasks:
         for check in checks:
@@ -125,8 +128,20 @@ def _find_obstacle(check: _Check) -> list[str] | None:
     program, *_ = expand_variables(read_words(check.entry.value), check.target)
     if shutil.which(program) is None:
         return [f"{program} does not exist. Run `mcp-mirror uninstall`, then `install` again."]
-    folder = find_folder(check.entry)
+    folder = find_folder(check.entry, check.target)
     return None if os.path.isdir(folder) else [f"its folder {folder} does not exist."]  # noqa: PTH112  # of any text
+
+
+def _describe_unset_variables(check: _Check) -> str:
+    """Return a line about the variables that may be the cause of a problem only here; "" if all are set."""
+    unset = find_unset_variables(check.entry, check.target)
+    if not unset:
+        return ""
+    verb, pronoun = ("is", "it") if len(unset) == 1 else ("are", "them")
+    return (
+        f"\n    The entry contains {', '.join(unset)}, which {verb} not set here. If {check.target.client.title} "
+        f"replaces {pronoun}, the server may start there. To check the server here, set {pronoun} for `doctor`."
+    )
 
 
 async def _start(check: _Check, timeout: float, running: set[int]) -> list[str]:  # noqa: ASYNC109
@@ -166,7 +181,7 @@ async def _check_gateway(check: _Check) -> str | list[str]:
         [*program, "check", "--config", str(path)],
         {**build_environment(check.entry, check.target), "NO_COLOR": "1"},
     )
-    folder = find_folder(check.entry)
+    folder = find_folder(check.entry, check.target)
     ended = await anyio.run_process(command, check=False, stdin=DEVNULL, cwd=folder, env=environ)
     if ended.returncode == 0:
         return format_count(len(config.upstreams), "server")
@@ -178,7 +193,7 @@ async def _list_tools(check: _Check, errors: IO[bytes], running: set[int]) -> st
     """Connect to a server, whose error output goes to a file; return how many tools it has, or the problem."""
     words = expand_variables(read_words(check.entry.value), check.target)
     environ = {**build_environment(check.entry, check.target), AWAIT_VARIABLE: "1"}
-    program = start_program(words, environ, find_folder(check.entry), errors, running)
+    program = start_program(words, environ, find_folder(check.entry, check.target), errors, running)
     try:
         # With `initialize`, because the SDK waits only 10 s for an answer to `server/discover`.
         async with McpClient(program, mode="legacy") as client:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +15,16 @@ _VARIABLE: Final = re.compile(
     r"\$\{(?:env:)?(?P<braced>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\{env:(?P<colon>[A-Za-z_]\w*)\}|\$(?P<bare>[A-Za-z_]\w*)",
     re.ASCII,
 )
+_REFERENCE: Final = re.compile(r"\$\{[^{}]+\}|\{env:\w+\}")
+"""A reference to a variable in one of the forms that name it beyond doubt."""
 _CONFIG_OPTIONS: Final = ("--config", "-c")
 
 
-def find_folder(entry: Entry) -> Path:
+def find_folder(entry: Entry, target: Target) -> Path:
     """Return the folder in which the client starts the server: its own, or the project, where the entry is of one."""
     cwd = entry.value.get("cwd")
     if isinstance(cwd, str):
+        (cwd,) = expand_variables([cwd], target)
         return Path(os.path.expanduser(cwd))  # noqa: PTH111  # of any text
     if entry.at[0] == "projects" and os.path.isdir(str(entry.at[1])):  # noqa: PTH112  # of any text
         return Path(str(entry.at[1]))
@@ -29,10 +33,18 @@ def find_folder(entry: Entry) -> Path:
 
 def build_environment(entry: Entry, target: Target) -> dict[str, str]:
     """Return the environment that the client gives a server, with references to variables replaced as it does."""
-    given = entry.value
-    env: Mapping[str, Any] = next((given[key] for key in ENVIRONMENTS if isinstance(given.get(key), dict)), {})
-    values = expand_variables([str(value) for value in env.values()], target)
-    return {**os.environ, **dict(zip(map(str, env), values, strict=True))}
+    env = _read_environment(entry)
+    values = expand_variables(list(env.values()), target)
+    return {**os.environ, **dict(zip(env, values, strict=True))}
+
+
+def find_unset_variables(entry: Entry, target: Target) -> list[str]:
+    """Return the references in an entry to variables that are not set here, each once; the client may know them."""
+    if not target.client.expands_variables:
+        return []
+    texts = [*read_words(entry.value), *_read_environment(entry).values(), str(entry.value.get("cwd", ""))]
+    found = (_REFERENCE.findall(text) for text in expand_variables(texts, target))
+    return list(dict.fromkeys(chain.from_iterable(found)))
 
 
 def expand_variables(words: list[str], target: Target) -> list[str]:
@@ -52,6 +64,13 @@ def expand_variables(words: list[str], target: Target) -> list[str]:
     return [_VARIABLE.sub(replace, word) for word in words]
 
 
+def _read_environment(entry: Entry) -> dict[str, str]:
+    """Return the variables that the entry gives its server, as they are written."""
+    given = entry.value
+    env: Mapping[Any, Any] = next((given[key] for key in ENVIRONMENTS if isinstance(given.get(key), dict)), {})
+    return {str(name): str(value) for name, value in env.items()}
+
+
 def load_gateway(entry: Entry, target: Target) -> tuple[Path, Config]:
     """Return the file of the configuration that an entry with `mcp-mirror serve` reads, and its content.
 
@@ -60,7 +79,7 @@ def load_gateway(entry: Entry, target: Target) -> tuple[Path, Config]:
     """
     environ = build_environment(entry, target)
     words = expand_variables(read_words(entry.value), target)
-    path = find_folder(entry) / find_config(_read_config_option(words), environ).path
+    path = find_folder(entry, target) / find_config(_read_config_option(words), environ).path
     return path, load_config(path, environ)
 
 
