@@ -2,11 +2,13 @@
 
 import gzip
 import zlib
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
 
 import httpx2
 import pytest
 
-from mcp_mirror.payload.content_encodings import Decompressor
+from mcp_mirror.payload.content_encodings import Decompressor, read_beginning
 from mcp_mirror.upstreams.transports.http_bodies import encode_event
 
 
@@ -55,6 +57,28 @@ def test_the_last_bytes_of_a_repetitive_body_are_decoded(encoded: bytes) -> None
 def test_a_body_that_does_not_match_its_encoding_is_an_error(data: bytes) -> None:
     with pytest.raises(httpx2.ReadError, match="content-encoding"):
         inflate(data, 10)
+
+
+class Body(httpx2.AsyncByteStream):
+    """A body that does not end by itself."""
+
+    is_closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            yield b"not gzip"
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip", "br"])
+async def test_a_response_is_closed_when_its_beginning_was_read_or_cannot_be(encoding: str) -> None:
+    body = Body()
+    response = httpx2.Response(401, headers={"content-encoding": encoding}, stream=body)
+    with nullcontext() if encoding == "identity" else pytest.raises(httpx2.ReadError):
+        assert await read_beginning(response, 12) == b"not gzipnot "
+    assert body.is_closed
 
 
 def test_a_rewritten_event_keeps_its_fields_and_splits_its_data() -> None:

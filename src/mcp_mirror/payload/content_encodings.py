@@ -15,12 +15,19 @@ _BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"tran
 
 
 async def read_beginning(response: httpx2.Response, size: int) -> bytes:
-    """Read and decode the first `size` bytes of a body; the rest is not read."""
+    """Read and decode the first `size` bytes of a body, and close the response without reading the rest.
+
+    Raises:
+        BodyError: The body does not match its encoding.
+    """
     body = b""
-    async for chunk in decode_body(response):
-        body = (body + chunk)[:size]
-        if len(body) == size:
-            break
+    try:
+        async for chunk in decode_body(response):
+            body = (body + chunk)[:size]
+            if len(body) == size:
+                break
+    finally:
+        await response.aclose()
     return body
 
 

@@ -215,7 +215,6 @@ class Authorizer:
                 body = await read_beginning(response, _MAX_RESPONSE + 1)
                 if len(body) > _MAX_RESPONSE:
                     raise ValueError
-                await response.aclose()
         answer = replace_body(response, content=body, request=request)
         answer.next_request = response.next_request
         self._note_error(answer)
@@ -356,7 +355,6 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
         if not _is_rejected(response):
             return response
         body = await read_beginning(response, _MAX_REFUSAL)
-        await response.aclose()
         await self._authorizer.renew(request, replace_body(response, content=body, request=request))
         return await self._inner.handle_async_request(request)
 

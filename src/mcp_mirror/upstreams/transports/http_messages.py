@@ -274,8 +274,6 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             body = await read_beginning(response, _MAX_REFUSAL)
         except httpx2.TransportError as error:
             return _build_failure_response(identity, error, response.request.url)
-        finally:
-            await response.aclose()
         answered = recover_id(body) == identity  # a response to this request, which the server may have executed
         if response.status_code == _NOT_FOUND or (b"session" in body.lower() and not answered):
             self._bypass.report_unknown_session(identity)
