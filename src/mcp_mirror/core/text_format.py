@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,6 @@ _HEADING: Final = re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n")
 _AFTER_HEADING: Final = " after a heading"
 _PUNCTUATION: Final = (",", ";")
 """Delimiters that are also in prose and code."""
-_PYTHON_LITERAL: Final = "Python literal"
 _CLOSING: Final = {"[": "]", "{": "}", "(": ")"}
 _MIN_WORDS: Final = 4
 """Words of a cell, on average, from which lines are prose; cells of a log have at least half as many."""
@@ -76,13 +75,34 @@ def guess_format(head: str, *, is_whole: bool, end: str = "") -> str:
     lines = _read_lines(head, is_whole=is_whole)
     if not lines:
         return ""
-    is_closed = _is_closed(head, head if is_whole else end)
-    guesses = (guess(head, lines) for guess in _GUESSES)
-    if form := next((form for form in guesses if form and (is_closed or form != _PYTHON_LITERAL)), ""):
+    last = (head if is_whole else end).rstrip()[-1:]
+    is_closed = last in ("", _CLOSING.get(head.lstrip()[:1]))
+    if form := next(filter(None, _guess_formats(head, lines, is_closed=is_closed)), ""):
         return form
     heading = _HEADING.match(head)
-    form = _detect_csv(head, _read_lines(head[heading.end() :], is_whole=is_whole)) if heading else ""
+    form = _detect_csv(_read_lines(head[heading.end() :], is_whole=is_whole)) if heading else ""
     return form and form + _AFTER_HEADING
+
+
+def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Iterator[str]:
+    """The formats that a text may have, the surest first, with an empty text for each that it does not have.
+
+    Args:
+        head: The beginning of the text.
+        lines: Its lines.
+        is_closed: The text may end with the bracket that closes the one at its beginning.
+    """
+    has_lines = len(lines) >= _MIN_LINES
+    yield "diff" if _DIFF.search(head) else ""
+    yield "JSON lines" if _are_json_lines(lines) else ""
+    yield "Python literal" if is_closed and is_python_literal(head) else ""
+    yield _detect_markup(head)
+    table = find_pipe_table("\n".join(lines))
+    yield f"table, {count} column{'' if count == 1 else 's'}" if table and (count := len(table.header)) else ""
+    yield _detect_csv(lines)
+    yield "log" if has_lines and _share_of_lines(_LOG, lines) >= _LOG_SHARE else ""
+    yield "Markdown" if _is_markdown(head, lines) else ""
+    yield "source code" if has_lines and _is_code(head, lines) else ""
 
 
 def measure_heading(head: str, *, is_whole: bool) -> int:
@@ -115,11 +135,7 @@ def _read_lines(head: str, *, is_whole: bool) -> list[str]:
     return lines if is_whole and len(lines) <= _MAX_LINES else lines[:-1] or lines
 
 
-def _detect_diff(head: str, _: Sequence[str]) -> str:
-    return "diff" if _DIFF.search(head) else ""
-
-
-def _detect_markup(head: str, _: Sequence[str]) -> str:
+def _detect_markup(head: str) -> str:
     if _HTML.match(head):
         return "HTML"
     if _XML.match(head):
@@ -127,18 +143,18 @@ def _detect_markup(head: str, _: Sequence[str]) -> str:
     return ""
 
 
-def _detect_json_lines(_: str, lines: Sequence[str]) -> str:
+def _are_json_lines(lines: Sequence[str]) -> bool:
     if len(lines) < _MIN_COLUMNS or not all(line.lstrip()[:1] in ("{", "[") for line in lines):
-        return ""
+        return False
     try:
         for line in lines[:3]:
             json.loads(line)
     except (ValueError, RecursionError):
-        return ""
-    return "JSON lines"
+        return False
+    return True
 
 
-def _detect_csv(_: str, lines: Sequence[str]) -> str:
+def _detect_csv(lines: Sequence[str]) -> str:
     columns = _find_columns(lines)
     return "" if columns is None or columns.are_false else f"{columns.name}, {len(columns.rows[0])} columns"
 
@@ -211,45 +227,23 @@ def _is_balanced(text: str) -> bool:
     return all(text.count(opening) == text.count(closing) for opening, closing in _BRACKETS)
 
 
-def _detect_python_literal(head: str, _: Sequence[str]) -> str:
-    return _PYTHON_LITERAL if is_python_literal(head) else ""
-
-
-def _is_closed(head: str, end: str) -> bool:
-    """Whether a text may end with the bracket that closes the one at its beginning."""
-    return end.rstrip()[-1:] in ("", _CLOSING.get(head.lstrip()[:1]))
-
-
-def _detect_pipe_table(_: str, lines: Sequence[str]) -> str:
-    table = find_pipe_table("\n".join(lines))
-    return f"table, {count} column{'' if count == 1 else 's'}" if table and (count := len(table.header)) else ""
-
-
 def _repeats_labels(rows: Sequence[Sequence[str]]) -> bool:
     """Whether lines have the form `Name: value, Name: value`, with the same names in each."""
     labels = [[cell.partition(": ")[0] if ": " in cell else None for cell in row] for row in rows]
     return None not in labels[0] and labels[:1] == labels[1:2]
 
 
-def _detect_log(_: str, lines: Sequence[str]) -> str:
-    return "log" if len(lines) >= _MIN_LINES and _share_of_lines(_LOG, lines) >= _LOG_SHARE else ""
-
-
-def _detect_markdown(head: str, lines: Sequence[str]) -> str:
+def _is_markdown(head: str, lines: Sequence[str]) -> bool:
     signs = sum(pattern.search(head) is not None for pattern in _MARKDOWN)
     headings = len(_MARKDOWN[0].findall(head))
-    is_marked = signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings)
-    return "Markdown" if is_marked and not _is_code(head, lines) and not _is_yaml(lines) else ""
+    is_marked = signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings > 0)
+    return is_marked and not _is_code(head, lines) and not _is_yaml(lines)
 
 
 def _is_yaml(lines: Sequence[str]) -> bool:
     """Whether half of the lines are keys: the comments and lists of YAML look like headings and lists."""
     plain = [line for line in lines if not line.lstrip().startswith("#")]
     return bool(plain) and _share_of_lines(_YAML_KEY, plain) >= _YAML_SHARE
-
-
-def _detect_source_code(head: str, lines: Sequence[str]) -> str:
-    return "source code" if len(lines) >= _MIN_LINES and _is_code(head, lines) else ""
 
 
 def _is_code(head: str, lines: Sequence[str]) -> bool:
@@ -266,16 +260,3 @@ def _is_code(head: str, lines: Sequence[str]) -> bool:
 
 def _share_of_lines(pattern: re.Pattern[str], lines: Sequence[str]) -> float:
     return sum(pattern.match(line) is not None for line in lines) / len(lines)
-
-
-_GUESSES: Final[tuple[Callable[[str, Sequence[str]], str], ...]] = (
-    _detect_diff,
-    _detect_json_lines,
-    _detect_python_literal,
-    _detect_markup,
-    _detect_pipe_table,
-    _detect_csv,
-    _detect_log,
-    _detect_markdown,
-    _detect_source_code,
-)
