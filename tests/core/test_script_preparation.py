@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,13 @@ def test_a_tool_has_its_twins_name_and_its_own_if_that_is_unique() -> None:
     named = name_tools([tool("a-b_mirrored"), tool("x_say_mirrored", "say"), tool("y_say_mirrored", "say")])
     assert set(named) == {"a_b_mirrored", "a_b", "x_say_mirrored", "y_say_mirrored"}
     assert set(name_tools([tool("3d"), tool("class")])) == {"_3d", "_class"}
+
+
+def test_very_many_tools_are_named_in_linear_time() -> None:
+    tools = [tool(f"upstream_{number}_mirrored", f"tool_{number}") for number in range(20_000)]
+    began = time.process_time()
+    assert len(name_tools(tools)) == 2 * len(tools)
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import gc
+import shutil
 import sys
+import threading
 from bisect import insort
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -687,12 +689,20 @@ async def test_a_file_of_another_disk_is_copied(
     def link(*_: object) -> None:
         raise OSError(errno.EXDEV, "another disk")
 
+    copyfile, threads = shutil.copyfile, list[threading.Thread]()
+
+    def copy(source: str, target: str) -> str:
+        threads.append(threading.current_thread())
+        return str(copyfile(source, target))
+
     monkeypatch.setattr("os.link", link)
+    monkeypatch.setattr("shutil.copyfile", copy)
     blob, frame = content(100_000), tmp_path / "frame"
     frame.write_bytes(b"head" + blob)
     await roomy.put("me", descriptor("t-1", blob, clock), (blob,), FileSpan(str(frame), Span(4, len(blob))))
     frame.unlink()
     assert bytes((await roomy.read("me", "t-1")) or b"") == blob
+    assert threading.main_thread() not in threads
 
 
 # Many values that expire at once.

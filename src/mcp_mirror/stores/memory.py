@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Final, Self
 
+import anyio.to_thread
 import msgspec
 
 from mcp_mirror.errors import StoreError
@@ -147,7 +148,7 @@ class MemoryStore:
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
         key = (namespace, descriptor.base)
         with as_store_errors():
-            taken = (blob[0], self._link(file)) if file else (_copy_if_small(blob), None)
+            taken = (blob[0], await self._link(file)) if file else (_copy_if_small(blob), None)
             value = _StoredValue(pack_descriptor(descriptor), descriptor.created, descriptor.expires, *taken)
         try:
             self._make_room(key, size)
@@ -393,13 +394,17 @@ class MemoryStore:
         _release(value)
         return value
 
-    def _link(self, file: FileSpan) -> FileSpan:
+    async def _link(self, file: FileSpan) -> FileSpan:
         """Link or copy a file to a new name in the store's folder."""
         path = self._folder() / secrets.token_hex(16)
         try:
             os.link(file.path, path)
         except OSError:  # another file system, or one without links
-            shutil.copyfile(file.path, path)
+            try:
+                await anyio.to_thread.run_sync(shutil.copyfile, file.path, path)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
         return FileSpan(str(path), file.span)
 
 

@@ -36,6 +36,7 @@ from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import CodePolicy
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer
 
 RUN: Final = "memory_run"
@@ -192,7 +193,9 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
         return await _settle(name, result, progress)
 
     outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
-    return Outcome(failure=_explain_unknown_names(outcome.failure, tools)) if outcome.failure else outcome
+    if outcome.failure is None:
+        return outcome
+    return Outcome(failure=await run_fairly(call.namespace, _explain_unknown_names, outcome.failure, tools))
 
 
 async def _call_tool(

@@ -3,6 +3,7 @@
 import json
 import keyword
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -28,7 +29,8 @@ _MAX_LITERALS: Final = 30
 def name_tools(tools: Sequence[ScriptTool]) -> Mapping[str, ScriptTool]:
     """Return the tools by their names in scripts: the twin's name, and the tool's own name where it is unique."""
     own = [_to_identifier(one.tool) for one in tools]
-    named = {name: one for name, one in zip(own, tools, strict=True) if own.count(name) == 1}
+    times = Counter(own)
+    named = {name: one for name, one in zip(own, tools, strict=True) if times[name] == 1}
     return named | {_to_identifier(one.name): one for one in tools}
 
 
