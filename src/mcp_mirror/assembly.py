@@ -222,10 +222,8 @@ def build_stage_dependencies(
 ) -> StageDependencies:
     """Return the objects that stages share."""
     return StageDependencies(
-        audit=services.audit,
+        services=services,
         clock=time.monotonic,
-        path_hasher=services.path_hasher,
-        usage_counter=services.usage_counter,
         limiter=_build_limiter(config.limits.traffic, has_auth=config.auth.is_required),
         budgets=ContextBudgets(config.context, time.monotonic),
         used_consents=UsedConsents(),

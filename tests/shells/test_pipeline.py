@@ -1,7 +1,8 @@
 """The order of the stages, which of them are present, and what each does with the stages after it."""
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,7 @@ from mcp_mirror.errors import ConfigError, FlowError, RefusalReason, RefusedErro
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.pipeline import StageDependencies, answer_errors, build_stages, compose, load_stages
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.limits import ConcurrencyStage
 from mcp_mirror.gateway.stages.reporting import AuditStage, EventStage
@@ -49,11 +51,10 @@ class Sink:
 
 def shared(sink: Sink | None = None, calls: int = 5) -> StageDependencies:
     store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: pytest.fail("no file is needed"))
+    services = SimpleNamespace(audit=Audit(sink), path_hasher=PathHasher(b"key"), usage_counter=UsageCounter(store))
     return StageDependencies(
-        audit=Audit(sink),
+        services=cast("Services", services),
         clock=lambda: 1.0,
-        path_hasher=PathHasher(b"key"),
-        usage_counter=UsageCounter(store),
         limiter=PrincipalLimiter(
             Limit("calls_per_principal", calls), None, Queue(Limit("queued_calls", 0), 0), lambda: 1.0
         ),
@@ -139,7 +140,7 @@ async def test_custom_stages_run_before_consent_and_their_errors_are_shown() -> 
     reply = await compose(stages, answer)(call_of())
     assert reply["isError"] == b"true"
     assert "not allowed on Sundays" in str(reply["content"])
-    assert (await dependencies.usage_counter.stats(LOCAL)).traffic.sent > 0
+    assert (await dependencies.services.usage_counter.stats(LOCAL)).traffic.sent > 0
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ async def test_a_json_rpc_error_passes_and_its_tokens_are_counted() -> None:
     dependencies = shared()
     with pytest.raises(RefusedError):
         await compose(build_stages(Config(), Flows(), dependencies), fail)(call_of())
-    assert (await dependencies.usage_counter.stats(LOCAL)).traffic.sent > 0
+    assert (await dependencies.services.usage_counter.stats(LOCAL)).traffic.sent > 0
 
 
 async def test_only_calls_of_clients_are_limited() -> None:
@@ -227,7 +228,7 @@ async def test_tokens_replaced_by_a_path_are_counted_as_kept_out() -> None:
 
     dependencies = shared()
     await compose(build_stages(Config(), Flows(), dependencies), store)(call_of())
-    assert (await dependencies.usage_counter.stats(LOCAL)).traffic == Traffic(0, 1000)
+    assert (await dependencies.services.usage_counter.stats(LOCAL)).traffic == Traffic(0, 1000)
 
 
 def test_a_stage_that_is_not_installed_is_a_configuration_error() -> None:

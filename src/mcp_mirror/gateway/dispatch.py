@@ -126,7 +126,6 @@ class Dispatcher:
     async def _run_suspendable(self, call: Call, tool: MemoryTool) -> ToolResult:
         """Run a script for a client that brings answers of the user by repeating the call; the script waits for it."""
         suspended = self._services.suspended_scripts
-        assert suspended is not None  # noqa: S101  # `memory_run` is served only with a sandbox
 
         async def run(channel: ClientChannel) -> Mapping[str, Buffer]:
             try:

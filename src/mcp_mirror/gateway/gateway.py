@@ -6,7 +6,6 @@ from secrets import token_hex
 from typing import Any, Final, TypedDict, Unpack
 
 from mcp_mirror.callers import Caller, ClientChannel
-from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.gateway.call import Call, Runtime, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
@@ -109,10 +108,6 @@ class Gateway:
             RefusedError: The client, not the model, must see the upstream's JSON-RPC error.
         """
         return self.runtime.state.answer(call)
-
-    def catalog_for(self, caller: Caller) -> Catalog:
-        """Return the tools that this client may use."""
-        return self.runtime.state.catalog_for(caller)
 
     def listing_for(self, caller: Caller) -> Steps[ToolListing]:
         """Return the tools that a client sees in `tools/list`, in steps of one tool."""

@@ -20,14 +20,11 @@ from mcp_mirror.gateway.tool_search import search_tools
 from mcp_mirror.memory.code.run import RUN, add_run
 from mcp_mirror.memory.tools.table import own_tools
 from mcp_mirror.memory.tools.tool import MemoryTool
-from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_lookup import find_nearest
-from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.rate_limits import PrincipalLimiter
-from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.tokens import upper_estimator
 
@@ -42,11 +39,9 @@ ENTRY_POINTS: Final = "mcp_mirror.stages"
 class StageDependencies:
     """Objects that stages share. They outlive a reload."""
 
-    audit: Audit
+    services: Services
     clock: Callable[[], float]
     """Seconds."""
-    path_hasher: PathHasher
-    usage_counter: UsageCounter
     limiter: PrincipalLimiter
     """The rate and concurrency limits of principals."""
     budgets: ContextBudgets
@@ -66,15 +61,15 @@ def build_stages(
 ) -> tuple[Stage, ...]:
     """Return the stages in the order in which a call passes through them; a stage that is not configured is absent."""
     estimate = upper_estimator(config.mirror.provider)
-    has_memory = not config.is_transparent
+    services, has_memory = shared.services, not config.is_transparent
     recorder = shared.recorder if has_memory else None
     order: tuple[Stage | None, ...] = (
         shared.tracing,
         CallMetricsStage(shared.metrics) if shared.metrics else None,
         EventStage(recorder, shared.clock) if recorder else None,
-        AuditStage(shared.audit, shared.clock) if shared.audit.sink else None,
-        CallLogStage(shared.path_hasher, shared.clock),
-        UsageStage(shared.usage_counter, estimate) if has_memory else None,
+        AuditStage(services.audit, shared.clock) if services.audit.sink else None,
+        CallLogStage(services.path_hasher, shared.clock),
+        UsageStage(services.usage_counter, estimate) if has_memory else None,
         QuotaStage(shared.quotas) if recorder and shared.quotas else None,
         ConcurrencyStage(shared.limiter),
         ContextBudgetStage(replace(shared.budgets, policy=config.context), estimate)
@@ -140,7 +135,6 @@ async def answer_errors(call: Call, call_next: Next) -> ToolResult:
 class StateBuilder:
     """The objects that outlive a reload, from which every state is built."""
 
-    services: Services
     shared: StageDependencies
     dispatch: Next
     """The innermost step of the pipeline."""
@@ -159,7 +153,7 @@ class StateBuilder:
         Raises:
             ConfigError: A stage that the configuration names cannot be loaded.
         """
-        services = self.services
+        services = self.shared.services
         flows = build_flows(config, is_isolated=is_isolated)
         custom = (*self.stages, *load_stages(config.mirror.stages))
         return RuntimeState(
@@ -177,8 +171,9 @@ class StateBuilder:
     def _memory_tools(self, config: Config) -> Mapping[str, MemoryTool]:
         if config.is_transparent:
             return {}
-        lifetime = self.services.writer.policy.lifetime
-        tools = own_tools(config.memory_tools, lifetime, has_sql=self.services.sql is not None)
-        if self.services.sandbox is None or not config.memory_tools.admits(RUN):
+        services = self.shared.services
+        lifetime = services.writer.policy.lifetime
+        tools = own_tools(config.memory_tools, lifetime, has_sql=services.sql is not None)
+        if services.sandbox is None or not config.memory_tools.admits(RUN):
             return tools
         return add_run(tools)

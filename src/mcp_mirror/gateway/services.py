@@ -8,7 +8,7 @@ from mcp_mirror.memory.code.sandbox import Sandbox
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.observability.audit import NO_AUDIT, Audit
+from mcp_mirror.observability.audit import Audit
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import PathHasher
@@ -39,12 +39,12 @@ class Services:
     usage_counter: UsageCounter
     path_hasher: PathHasher
     """Hashes paths for the log."""
-    audit: Audit = NO_AUDIT
-    sandbox: Sandbox | None = None
+    audit: Audit
+    sandbox: Sandbox | None
     """Runs scripts; None without the extra `code`."""
-    sql: SqlWorkers | None = None
+    sql: SqlWorkers | None
     """Runs SQL queries; None without the extra `sql`."""
-    suspended_scripts: SuspendedCalls | None = None
+    suspended_scripts: SuspendedCalls
     """Scripts that wait for the answer of a user whose client repeats the call with it."""
 
 
