@@ -41,8 +41,6 @@ class Session:
     answer_timeout: float
     """Seconds to wait for the client's response, which may need the user."""
     began: float
-    used: float = 0.0
-    """When the session was used last."""
     log_level: str | None = None
     protocol_version: str | None = None
     """The protocol version of the session; None until the SDK has accepted a tool call or a list of it."""

@@ -33,7 +33,7 @@ from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Sess
 from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
 from mcp_mirror.server.handlers import Handlers, ToolCallRequest
 from mcp_mirror.server.pending_payloads import payload_of, sdk_part
-from mcp_mirror.server.request_context import HttpRequest
+from mcp_mirror.server.request_context import HttpRequest, with_scopes
 from mcp_mirror.types import Buffer, Segments
 
 _logger = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class DirectPath:
     def find_sender(
         self, opened: DirectRequest, session_key: str, namespace: str, request: HttpRequest | None = None
     ) -> Sender | None:
-        """Return the sender of a request if the SDK has accepted an earlier one; record that its session is used.
+        """Return the sender of a request if the SDK has accepted an earlier one.
 
         Args:
             opened: The request.
@@ -199,11 +199,10 @@ class DirectPath:
             upstream = None if request is None else request.upstream
             caller = Caller(namespace, capabilities=accepted.capabilities, scopes=scopes, upstream=upstream)
             return Sender(caller, accepted.protocol_version, None, accepted.server_session, request)
-        sessions = self._handlers.sessions
-        session = sessions.find(session_key)
+        session = self._handlers.sessions.find(session_key)
         if session is None or session.protocol_version is None:
             return None
-        sessions.record_use(session, scopes)
+        session.caller = with_scopes(session.caller, scopes)
         return Sender(session.caller, session.protocol_version, session, session.server_session, request)
 
     async def answer(self, opened: DirectRequest, sender: Sender, stream: RequestStream) -> Segments | types.ErrorData:

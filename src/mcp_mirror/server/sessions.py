@@ -26,14 +26,16 @@ _INITIALIZE: Final = "initialize"
 
 
 @dataclass(slots=True)
-class _HttpSession:
-    """A session that the SDK has created over HTTP."""
+class _SessionRecord:
+    """A session that the SDK has created."""
 
     namespace: str
     upstream: str | None
     """The upstream of the endpoint at which it was created; None for the main endpoint."""
     used: float
     """When it was used last."""
+    session: Session | None = None
+    """None before its first request."""
 
 
 class Sessions:
@@ -62,10 +64,8 @@ class Sessions:
         self._on_end = on_end
         self._idle_timeout = idle_timeout
         self._requires_auth = requires_auth
-        self._sessions: dict[str, Session] = {}
-        """The sessions with requests, by key."""
-        self._http_sessions: dict[str, _HttpSession] = {}
-        """The sessions of the SDK, by key."""
+        self._records: dict[str, _SessionRecord] = {}
+        """All sessions by key."""
         self._open_requests: dict[str, int] = {}
         """The number of open HTTP requests by session."""
         self.close: Callable[[str], Awaitable[None]] | None = None
@@ -77,13 +77,13 @@ class Sessions:
         self._wake = anyio.Event()
 
     def __iter__(self) -> Iterator[Session]:
-        return iter([*self._sessions.values()])
+        return iter([one.session for one in self._records.values() if one.session])
 
     def session_of(self, context: Context) -> Session | None:
         """Return the session of a request; None for stateless requests."""
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return None
-        return self._sessions.get(self._build_key(context))
+        return self.find(self._build_key(context))
 
     def namespace_of(self, context: Context) -> str:
         """Return the namespace of a request.
@@ -111,7 +111,7 @@ class Sessions:
         return with_scopes(caller, _read_scopes(context))
 
     def record_request(self, context: Context) -> Session | None:
-        """Create the session of a request, or mark it as used.
+        """Return the session of a request, with the scopes of the request's token; create a new one.
 
         Returns:
             The session; None if it has no id yet, as for an `initialize` request over HTTP.
@@ -120,23 +120,19 @@ class Sessions:
         self._end_idle(now)
         if not (key := self._build_key(context)):
             return None
-        if (session := self._sessions.get(key)) is None:
+        if (session := self.find(key)) is None:
             caller = read_caller(context, self.namespace_of(context), key)
-            session = Session(caller, context.session, anyio.Event(), self.answer_timeout, now)
-            self._sessions[key] = session
-        self.record_use(session, _read_scopes(context))
+            record = self._records.setdefault(key, _SessionRecord(caller.namespace, caller.upstream, now))
+            session = record.session = Session(caller, context.session, anyio.Event(), self.answer_timeout, now)
+        session.caller = with_scopes(session.caller, _read_scopes(context))
         if context.method != _INITIALIZE:  # the SDK rejects other requests before the handshake
             session.ready.set()
         return session
 
     def find(self, key: str) -> Session | None:
         """Return a session; None if it has no requests yet, or has ended."""
-        return self._sessions.get(key)
-
-    def record_use(self, session: Session, scopes: frozenset[str] | None) -> None:
-        """Mark a session as used by a request with a token of these scopes."""
-        session.caller = with_scopes(session.caller, scopes)
-        session.used = self._clock()
+        record = self._records.get(key)
+        return record.session if record else None
 
     def begin_request(self, key: str) -> None:
         """Count an open HTTP request or stream of a session, so it is not idle until `end_request`."""
@@ -150,24 +146,23 @@ class Sessions:
         self._open_requests[key] -= 1
         if not self._open_requests[key]:
             del self._open_requests[key]
-        for one in (self._http_sessions.get(key), self._sessions.get(key)):
-            if one is not None:
-                one.used = self._clock()
+        if record := self._records.get(key):
+            record.used = self._clock()
 
     def add_http_session(self, namespace: str, session_id: str, upstream: str | None = None) -> None:
         """Record a session that the SDK has created for a principal, at the main endpoint or at an upstream's."""
-        key = build_session_key(namespace, session_id)
-        self._http_sessions[key] = _HttpSession(namespace, upstream, self._clock())
+        record = _SessionRecord(namespace, upstream, self._clock())
+        self._records.setdefault(build_session_key(namespace, session_id), record)
 
     def is_created_at(self, key: str, upstream: str | None) -> bool:
         """Whether a request may use a session at this endpoint; also true for requests without one."""
-        created = self._http_sessions.get(key)
-        return created is None or created.upstream == upstream
+        record = self._records.get(key)
+        return record is None or record.upstream == upstream
 
     def count(self, namespace: str) -> int:
         """Return the number of HTTP sessions of a principal."""
         self._end_idle(self._clock())
-        return sum(one.namespace == namespace for one in self._http_sessions.values())
+        return sum(one.namespace == namespace and key != STDIO for key, one in self._records.items())
 
     def is_open(self, key: str) -> bool:
         """Whether a session has an open HTTP request or stream; the stdio session always has one."""
@@ -175,7 +170,7 @@ class Sessions:
 
     def is_alive(self, key: str) -> bool:
         """Whether a session has not ended."""
-        return key in self._sessions
+        return self.find(key) is not None
 
     def is_closing(self, key: str) -> bool:
         """Whether an HTTP session has ended but the SDK has not removed it yet."""
@@ -183,13 +178,14 @@ class Sessions:
 
     def end(self, key: str) -> None:
         """End a session and what belongs to it."""
-        http_session = self._http_sessions.pop(key, None)
-        if self.close is not None and (http_session or key in self._sessions):
+        if (record := self._records.pop(key, None)) is None:
+            return
+        if self.close is not None:
             self._closing.add(key)
             self._wake.set()
-        if session := self._sessions.pop(key, None):
-            session.direct_requests.cancel_all()
-            self._on_end(key, session)
+        if record.session:
+            record.session.direct_requests.cancel_all()
+            self._on_end(key, record.session)
 
     async def run(self) -> NoReturn:
         """End idle sessions until cancelled."""
@@ -213,8 +209,7 @@ class Sessions:
         if now - self._swept < min(_MIN_SWEEP_INTERVAL, self._idle_timeout / 8):
             return
         self._swept = now
-        known: list[tuple[str, _HttpSession | Session]] = [*self._http_sessions.items(), *self._sessions.items()]
-        for key, one in known:
+        for key, one in tuple(self._records.items()):
             if key != STDIO and now - one.used > self._idle_timeout and key not in self._open_requests:
                 self.end(key)
 
