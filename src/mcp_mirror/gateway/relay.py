@@ -349,9 +349,9 @@ def _build_upstream_request(method: str, renamed: Mapping[str, str], request: Re
 
 
 def _match_templates(templates: Mapping[str, ResourceOrigin], uri: str) -> ResourceOrigin | None:
-    """The origin of a URI that matches a template; an upstream may list a hundred thousand.
+    """Return the origin of a URI that matches a template; None for other URIs, and after `_MATCH_SECONDS`.
 
-    None also after `_MATCH_SECONDS`: each of the upstreams is then asked for the URI.
+    An upstream may list a hundred thousand templates. For None, the gateway asks each of the upstreams.
     """
     deadline = monotonic() + _MATCH_SECONDS
     for template, origin in templates.items():

@@ -70,7 +70,7 @@ def unwrap_call(
 
 
 def complete_name(name: str, own_tools: Collection[str], catalog: Catalog, suffix: str) -> str:
-    """Return the name of a tool; that of the twin if only a twin has the name: it may lack the suffix.
+    """Return the name under which a tool is served: for its name at the upstream, the name of its twin.
 
     The tasks and documents that a model reads name the upstream's tool and not its twin. Views know no other name.
     """

@@ -239,7 +239,7 @@ class DirectHttp:
             send: Sends the response.
 
         Returns:
-            False if the SDK must handle the request. Nothing was sent then.
+            False if the SDK must handle the request. No part of a response was sent.
         """
         opened = self._direct_path.open_request(body)
         if opened is None:
@@ -292,8 +292,8 @@ class DirectHttp:
             send: Sends the response.
 
         Returns:
-            Whether the message is a response to a request that the gateway sent for one of them. The SDK
-            handles all others too.
+            Whether the message was a response to a request that the gateway sent for one of them. The SDK must
+            handle all other messages.
         """
         session = self.sessions.find(request.session_key)
         if session is None or not session.direct_requests:

@@ -341,7 +341,7 @@ def _with_length(scope: Scope, length: int) -> Scope:
 
 
 def _without_event_id(scope: Scope) -> Scope:
-    """The request for a new stream: events have no ids, and the SDK would send no response to a request with one."""
+    """Return a request without `Last-Event-ID`: events have no ids, and the SDK would not respond to one."""
     return {**scope, "headers": [header for header in scope["headers"] if header[0] != b"last-event-id"]}
 
 
