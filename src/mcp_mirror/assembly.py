@@ -24,7 +24,7 @@ from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas
-from mcp_mirror.gateway.stages.telemetry import RequestMetrics, RequestObserver
+from mcp_mirror.gateway.stages.telemetry import RequestMetrics, RequestObserver, RequestTracing, TracingStage
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.code.sandbox import PACKAGE, Sandbox
 from mcp_mirror.memory.usage import UsageCounter
@@ -259,8 +259,6 @@ def _build_quotas(config: Config, resources: Resources) -> CallQuotas | None:
 def _build_tracing_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> Stage | None:
     if signals.tracing is None:
         return None
-    from mcp_mirror.gateway.stages.telemetry import TracingStage  # noqa: PLC0415  # only if configured
-    from mcp_mirror.observability.tracing import end_span  # noqa: PLC0415  # as above
 
     def describe_client(channel: ClientChannel) -> dict[str, str]:
         attributes = {"network.transport": "pipe" if is_stdio else "tcp"}
@@ -270,18 +268,13 @@ def _build_tracing_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio:
             protocol_version = MODERN_PROTOCOL_VERSIONS[-1]
         return attributes | ({"mcp.protocol.version": protocol_version} if protocol_version else {})
 
-    return TracingStage(signals.tracing, end_span, path_hasher, describe_client)
+    return TracingStage(signals.tracing, path_hasher, describe_client)
 
 
 def build_observer(signals: Signals) -> RequestObserver | None:
     """Return the observer of requests to upstreams; None without metrics and traces."""
     measured = RequestMetrics(signals.metrics) if signals.metrics else None
-    if signals.tracing is None:
-        return measured
-    from mcp_mirror.gateway.stages.telemetry import RequestTracing  # noqa: PLC0415  # only if configured
-    from mcp_mirror.observability.tracing import end_span  # noqa: PLC0415  # as above
-
-    return RequestTracing(signals.tracing, end_span, measured)
+    return RequestTracing(signals.tracing, measured) if signals.tracing else measured
 
 
 def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:

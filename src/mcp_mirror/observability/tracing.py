@@ -64,6 +64,13 @@ class Tracing:
         if context.is_valid:
             span.add_link(context)
 
+    def end(self, span: Span, error: str) -> None:
+        """End a span, with the class of its error; empty for none."""
+        if error:
+            span.set_attribute("error.type", error)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end()
+
     def close(self) -> None:
         """Export the last spans."""
         self._provider.shutdown()
@@ -75,14 +82,6 @@ class Tracing:
             "gen_ai.tool.name": tool,
         }
         return self._tracer.start_span(f"{_METHOD} {tool}", context, kind, attributes)
-
-
-def end_span(span: Span, error: str) -> None:
-    """End a span, with the class of its error; empty for none."""
-    if error:
-        span.set_attribute("error.type", error)
-        span.set_status(Status(StatusCode.ERROR))
-    span.end()
 
 
 def _select_parent(parent: Span | None) -> Context | None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -119,7 +119,6 @@ class TracingStage:
     """Records the span of a call of a client or a script, with links to the calls that produced its input values."""
 
     tracing: "Tracing"
-    end_span: Callable[..., None]
     path_hasher: PathHasher
     describe_client: Callable[[ClientChannel], Mapping[str, str]]
     """Returns the attributes of the client's protocol version and transport."""
@@ -149,7 +148,7 @@ class TracingStage:
         trace.span.set_attribute("mcp_mirror.tokens.kept_out", trace.kept_out)
         if trace.path:
             trace.span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(trace.path))
-        self.end_span(trace.span, classify_end(call, end))
+        self.tracing.end(trace.span, classify_end(call, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +156,7 @@ class RequestTracing:
     """A `RequestObserver` that records the span of a request, and sends its context to the upstream."""
 
     tracing: "Tracing"
-    end_span: Callable[..., None]
-    following: RequestObserver | None = field(default=None)
+    following: RequestObserver | None
 
     async def __call__(
         self, call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest
@@ -168,4 +166,4 @@ class RequestTracing:
         span.set_attribute("mcp_mirror.upstream", entry.upstream)
         request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
         response = self.following(call, entry, request, send) if self.following else send(request)
-        return await _report_error(response, partial(self.end_span, span))
+        return await _report_error(response, partial(self.tracing.end, span))
