@@ -3,7 +3,6 @@
 A failing upstream reconnects; the others are not affected.
 """
 
-import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -23,8 +22,6 @@ _MAX_NAMED: Final = 20
 """Upstreams that a sentence names."""
 _DRAIN_INTERVAL: Final = 0.05
 """Seconds between two checks whether the calls of a removed upstream have ended."""
-
-_logger = logging.getLogger(__name__)
 
 
 class UpstreamRegistry:
@@ -120,13 +117,11 @@ class UpstreamRegistry:
 
     async def set_level(self, channel: ClientChannel, level: str) -> None:
         """Set the log level of the servers on the dedicated connections of a 2025-11-25 client."""
-        for upstream in self:
-            for connection in upstream.connections:
-                if connection.client_session == channel.caller.session and (session := connection.current_session):
-                    try:
-                        await session.set_level(level)
-                    except UpstreamError as error:
-                        _logger.warning("%s", error.log_message)
+        async with anyio.create_task_group() as tasks:
+            for upstream in self:
+                for connection in upstream.connections:
+                    if connection.client_session == channel.caller.session and (session := connection.current_session):
+                        tasks.start_soon(session.set_level, level)
 
     async def notify(self, session: str | None, method: str) -> None:
         """Forward a client's notification to the 2025-11-25 servers on its dedicated connections."""

@@ -249,10 +249,7 @@ class UpstreamSession:
                 ) as inflight:
                     try:
                         if channel.log_level:
-                            try:  # a server that rejects the level does not fail the call
-                                await self.set_level(channel.log_level)
-                            except UpstreamError as error:
-                                _logger.warning("%s", error.log_message)
+                            await self.set_level(channel.log_level)
                         await self._exchange(request, pending, timeout, channel)
                     except UpstreamError:
                         await _drain(inflight)
@@ -286,11 +283,14 @@ class UpstreamSession:
         await self.client.session.send_notification(notification)
 
     async def set_level(self, level: str) -> None:
-        """Set the log level of a 2025-11-25 server that has the `logging` capability."""
+        """Set the log level of a 2025-11-25 server that has the `logging` capability; log it if the server refuses."""
         if self.is_stateless or not self.offers("logging") or self._log_level == level:
             return
         self._log_level = level
-        await self.request(UpstreamRequest("logging/setLevel", {}, {"level": level}))
+        try:
+            await self.request(UpstreamRequest("logging/setLevel", {}, {"level": level}))
+        except UpstreamError as error:
+            _logger.warning("%s", error.log_message)
 
     def _build_meta(self, request: UpstreamRequest, channel: ClientChannel | None, token: str) -> Mapping[str, Any]:
         meta = dict(request.meta)

@@ -126,6 +126,10 @@ class ServerUpstream:
         modes: Modes = client.modes if client else ("auto", "legacy")
         owner = self._build_owner(client.channel if client else None)
         self._shared = ReconnectingConnection(self._settings, owner, modes, is_cached=True)
+        self.settled: anyio.Event = self._shared.settled
+        """Set when the first attempt to connect has ended, successful or not."""
+        self.listed: anyio.Event = self._shared.listed
+        """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
         self._dedicated: dict[ConnectionKey, DedicatedConnection] = {}
         self._tasks = anyio.create_task_group()
         self._suspended = SuspendedCalls(self._tasks, dependencies.answer_timeout)
@@ -146,16 +150,6 @@ class ServerUpstream:
         """Return the last listing for an owner of dedicated connections; see `Caller.connection_key`."""
         dedicated = self._dedicated.get(owner) if owner else None
         return dedicated.connection.listing if dedicated and dedicated.connection.listing else self.listing
-
-    @property
-    def settled(self) -> anyio.Event:
-        """Set when the first attempt to connect has ended, successful or not."""
-        return self._shared.settled
-
-    @property
-    def listed(self) -> anyio.Event:
-        """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
-        return self._shared.listed
 
     @property
     def inflight_count(self) -> int:
@@ -284,12 +278,12 @@ class ServerUpstream:
 
     def _connection_key(self, channel: ClientChannel) -> ConnectionKey | None:
         """Return the owner of the connection for a caller's requests; None for the shared connection."""
-        caller, scope = channel.caller, self.policy.scope
+        caller, scope, listing = channel.caller, self.policy.scope, self.listing
         if self._has_one_client or scope == "shared":
             return None
         if caller.session is not None and scope in (None, "session"):
             return None if self._refuses_handshakes else caller.session
-        if (self.listing is None or self.listing.is_stateless) and scope is None:
+        if scope is None and (listing is None or listing.is_stateless):
             return None
         return caller.connection_key if scope is None else caller.sharing_key
 
