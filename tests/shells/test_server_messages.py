@@ -108,7 +108,7 @@ async def dispatching(owner_channel: ClientChannel | None = None) -> AsyncIterat
     with anyio.fail_after(BOUND):
         async with anyio.create_task_group() as tasks:
             owner = ConnectionOwner(changes.append, lambda uri, params: updates.append((uri, params)), owner_channel)
-            dispatcher, sink = NotificationDispatcher(tasks, owner), Sink()
+            dispatcher, sink = NotificationDispatcher(tasks, owner, UpstreamBounds()), Sink()
             dispatcher.connect(sink)
             yield Setup(dispatcher, sink, changes, updates)
             tasks.cancel_scope.cancel()
@@ -173,7 +173,7 @@ async def test_a_stopped_request_ends_at_once_even_if_it_waits_later() -> None:
 async def test_a_queue_delivers_in_order_to_a_slow_client() -> None:
     client = Client()
     async with anyio.create_task_group() as tasks:
-        outbox = NotificationQueue(client, tasks)
+        outbox = NotificationQueue(client, tasks, UpstreamBounds())
         await outbox.drain()  # nothing to wait for
         for number in range(50):
             outbox.post(PROGRESS, {"progress": number})
@@ -193,7 +193,7 @@ async def test_a_notification_that_times_out_does_not_block_the_next(monkeypatch
     monkeypatch.setattr("mcp_mirror.upstreams.notifications._DELIVERY_TIMEOUT", 0.05)
     client = Client()
     async with anyio.create_task_group() as tasks:
-        outbox = NotificationQueue(client, tasks)
+        outbox = NotificationQueue(client, tasks, UpstreamBounds())
         outbox.post(LOG, {"data": "lost"})
         with anyio.fail_after(BOUND):
             await outbox.drain()

@@ -133,7 +133,7 @@ def refuse_sampling(requests: Iterable[Mapping[str, Any]]) -> None:
         rebuild_request(_SAMPLING, {})
 
 
-def build_hidden_refusal(upstream: str, what: str, code: int, data: object = None) -> RefusedError:
+def build_hidden_refusal(upstream: str, what: str, code: int, data: object) -> RefusedError:
     """Return an upstream's JSON-RPC error without its text.
 
     The error names a missing client capability. It leaves out the URL of a URL elicitation.

@@ -53,10 +53,10 @@ _logger = logging.getLogger(__name__)
 class NotificationQueue:
     """Delivers notifications to one client, one after another."""
 
-    def __init__(self, channel: ClientChannel, tasks: TaskGroup, bounds: UpstreamBounds | None = None) -> None:
+    def __init__(self, channel: ClientChannel, tasks: TaskGroup, bounds: UpstreamBounds) -> None:
         self.channel = channel
         self._tasks = tasks
-        self._limit = (bounds or UpstreamBounds()).max_queued_news_bytes
+        self._limit = bounds.max_queued_news_bytes
         self._queue: deque[tuple[str, Mapping[str, Any], int]] = deque()
         self._size = 0
         self._is_full = False
@@ -166,10 +166,10 @@ class ConnectionOwner:
 class NotificationDispatcher:
     """Dispatches the messages that one server sends on its own."""
 
-    def __init__(self, tasks: TaskGroup, owner: ConnectionOwner, bounds: UpstreamBounds | None = None) -> None:
+    def __init__(self, tasks: TaskGroup, owner: ConnectionOwner, bounds: UpstreamBounds) -> None:
         """Create a dispatcher that delivers messages in tasks of the connection's task group."""
         self._tasks = tasks
-        self._bounds = bounds or UpstreamBounds()
+        self._bounds = bounds
         self._answering = 0
         self._log = RepeatedLog(_logger)
         limit = Limit("max_questions_per_call", self._bounds.max_questions_per_call)

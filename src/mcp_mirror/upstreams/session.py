@@ -277,9 +277,9 @@ class UpstreamSession:
             types.Request[dict[str, Any], str](method="subscriptions/listen", params=params), _Anything
         )
 
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification to the server."""
-        notification: Any = types.Notification[Any, str](method=method, params=dict(params) if params else None)
+    async def notify(self, method: str) -> None:
+        """Send a notification without parameters to the server."""
+        notification: Any = types.Notification[Any, str](method=method, params=None)
         await self.client.session.send_notification(notification)
 
     async def set_level(self, level: str) -> None:
