@@ -7,7 +7,7 @@ the upstream sent. A session does not interpret results.
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from itertools import count
 from secrets import token_hex
@@ -240,22 +240,23 @@ class UpstreamSession:
         meta = self._build_meta(request, channel, token)
         named = {"_meta": to_json(meta, inf_nan_mode="null")} if meta else {}
         pending = PendingRequest(request.method, object_of({**shown, **request.params, **named}), token=token)
+        inflight = None
+        if channel is not None:
+            resets_timeout = self.policy.progress_resets_timeout
+            inflight = self._dispatcher.track(token, channel, timeout, resets_timeout=resets_timeout)
         try:
-            if channel is None:
-                await self._exchange(request, pending, timeout, None)
-            else:
-                with self._dispatcher.track(
-                    token, channel, timeout, resets_timeout=self.policy.progress_resets_timeout
-                ) as inflight:
-                    try:
-                        if channel.log_level:
-                            await self.set_level(channel.log_level)
-                        await self._exchange(request, pending, timeout, channel)
-                    except UpstreamError:
+            with inflight or nullcontext():
+                try:
+                    if channel is not None and channel.log_level:
+                        await self.set_level(channel.log_level)
+                    await self._send(request, pending, timeout)
+                except Exception as error:  # noqa: BLE001  # a server's failure must fail only this request
+                    failure = self._explain(error, request, pending, timeout, is_content_hidden=is_filtered(channel))
+                    if inflight is not None:
                         await _drain(inflight)
-                        raise
-                    if inflight.queue.is_delivering:
-                        await _drain(inflight)
+                    raise failure from None
+                if inflight is not None and inflight.queue.is_delivering:
+                    await _drain(inflight)
             response = pending.take()
         finally:
             timeout.close()
@@ -305,30 +306,6 @@ class UpstreamSession:
         meta[types.CLIENT_CAPABILITIES_META_KEY] = channel.caller.capabilities if channel else {}
         return meta
 
-    async def _exchange(
-        self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout, channel: ClientChannel | None
-    ) -> None:
-        """Send a request and wait for its result.
-
-        Raises:
-            UpstreamError: The request failed, whatever the reason, or the timeout is over.
-        """
-        try:
-            await self._send(request, pending, limit)
-        except UpstreamError:
-            raise
-        except RequestTimeoutError:
-            raise self._timeout_error(request.what, limit, pending) from None
-        except UnknownSessionError:
-            message = f"Upstream {self.name!r} did not know the gateway's session during {request.what}; try again."
-            raise SessionLostError(message) from None
-        except MisdirectedResponseError:
-            raise UpstreamError(f"Upstream {self.name!r} answered {request.what} under another request's id.") from None
-        except Exception as error:  # noqa: BLE001  # a server's failure must fail only this request
-            if is_closed(error):
-                self.ended.set()
-            raise self._explain(error, request.what, is_content_hidden=is_filtered(channel)) from None
-
     async def _send(self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout) -> None:
         headers = self._headers
         if headers is not None:
@@ -359,10 +336,34 @@ class UpstreamSession:
         reason = f"did not answer {what} within {timeout.seconds:g} s; try again or raise its `timeout`"
         return UpstreamError(f"Upstream {self.name!r} {reason}.")
 
-    def _explain(self, error: Exception, what: str, *, is_content_hidden: bool) -> UpstreamError:
-        if not isinstance(error, MCPError):
-            reason = f"failed during {what} ({type(error).__name__}); try again in a moment"
-            return UpstreamError(f"Upstream {self.name!r} {reason}.")
+    def _explain(
+        self,
+        error: Exception,
+        request: UpstreamRequest,
+        pending: PendingRequest,
+        timeout: PausableTimeout,
+        *,
+        is_content_hidden: bool,
+    ) -> UpstreamError:
+        """Return the error of a failed request, whatever the cause."""
+        what = request.what
+        if isinstance(error, UpstreamError):
+            return error
+        if isinstance(error, RequestTimeoutError):
+            return self._timeout_error(what, timeout, pending)
+        if isinstance(error, UnknownSessionError):
+            reason = f"did not know the gateway's session during {what}; try again"
+            return SessionLostError(f"Upstream {self.name!r} {reason}.")
+        if isinstance(error, MisdirectedResponseError):
+            return UpstreamError(f"Upstream {self.name!r} answered {what} under another request's id.")
+        if isinstance(error, MCPError):
+            return self._explain_response(error, what, is_content_hidden=is_content_hidden)
+        reason = f"failed during {what} ({type(error).__name__}); try again in a moment"
+        return UpstreamError(f"Upstream {self.name!r} {reason}.")
+
+    def _explain_response(self, error: MCPError, what: str, *, is_content_hidden: bool) -> UpstreamError:
+        if is_closed(error):
+            self.ended.set()
         if marked := read_marked(error.message):
             return ConnectionLostError(f"Upstream {self.name!r} did not answer {what}. {marked}")
         if is_closed(error) or error.message.startswith("SSE stream "):
