@@ -33,6 +33,14 @@ def test_very_many_tools_are_named_in_linear_time() -> None:
     assert time.process_time() - began < 2
 
 
+def test_a_tool_with_very_many_arguments_is_declared_in_linear_time() -> None:
+    names = [f"argument_{number}" for number in range(50_000)]
+    began = time.process_time()
+    declared = write_stubs({"f": tool("f", properties={name: {} for name in names}, required=names)}, [])
+    assert f"{names[-1]}: Any)" in declared
+    assert time.process_time() - began < 2
+
+
 @pytest.mark.parametrize(
     ("code", "selected"),
     [

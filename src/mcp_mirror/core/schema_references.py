@@ -54,6 +54,11 @@ def read_types(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [name for name in as_sequence(value) if isinstance(name, str)]
 
 
+def read_required(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The names in the `required` keyword of a schema."""
+    return frozenset(name for name in as_sequence(schema.get("required")) if isinstance(name, str))
+
+
 def map_below(schema: Schema, step: Callable[[Any], Any]) -> Schema:
     """The schema with `step` applied to each direct subschema; other values are unchanged."""
     return {key: _map_keyword(key, value, step) for key, value in schema.items()}

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from mcp_mirror.core.related_words import RELATED, STOP_WORDS
 from mcp_mirror.core.schema import Schema, remove_hint, types_at
+from mcp_mirror.core.schema_references import read_required
 from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.sanitize import cut, sanitize
 
@@ -258,7 +259,7 @@ def write_signature(advert: Mapping[str, Any], schema: Schema) -> str:
     """Return the arguments of a tool with their types, required ones first; `?` marks the others."""
     own = advert["inputSchema"]
     properties, originals = (_read_properties(one) for one in (own, schema))
-    required = own["required"] if isinstance(own.get("required"), list) else ()
+    required = read_required(own)
     find_types = types_at(schema)
     names = sorted(properties, key=lambda name: name not in required)
     written = [

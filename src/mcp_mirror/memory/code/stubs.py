@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from mcp_mirror.core.schema_references import read_required
 from mcp_mirror.memory.code.mistakes import TOOLS_CLASS
 from mcp_mirror.memory.code.sandbox import CALL
 from mcp_mirror.memory.code.scripts import ScriptTool
@@ -79,7 +80,7 @@ def _write_parameters(schema: Mapping[str, Any]) -> str:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         return f"{_RECEIVER}, **arguments: Any"
-    required = schema["required"] if isinstance(schema.get("required"), list) else ()
+    required = read_required(schema)
     named = [name for name in properties if _is_name(name) and name != _RECEIVER]
     each = [f"{name}: {_write_type(properties[name])}{'' if name in required else ' = ...'}" for name in named]
     is_open = len(named) < len(properties) or bool(schema.get("additionalProperties"))
