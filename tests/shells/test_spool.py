@@ -3,12 +3,12 @@
 import resource
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
-from mcp_mirror.payload.framing import DiscardedFrame, LineReader
+from mcp_mirror.payload.framing import HEAD, DiscardedFrame, LineReader
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 
@@ -129,6 +129,36 @@ def test_a_message_that_cannot_be_written_keeps_only_its_head(tmp_path: Path, ch
     assert following == b"next"
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 60, 101, 700, 5000])
+@pytest.mark.parametrize("size", [90, 400, 860, 5000])
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_a_discarded_message_keeps_an_id_at_its_end(
+    tmp_path: Path,
+    chunk: int,
+    size: int,
+    is_writable: bool,  # noqa: FBT001
+) -> None:
+    """As servers and clients of the TypeScript SDK write it."""
+    message = b'{"result":{"x":"%b"},"jsonrpc":"2.0","id":57}' % (b"y" * size)
+    stream = message + b"\n" + message + b"\nnext\n"
+    spool = Spool(POLICY, tmp_path) if is_writable else cannot_write(tmp_path)
+    with spool if is_writable else nullcontext():
+        first, second, following = read(spool, *(stream[at : at + chunk] for at in range(0, len(stream), chunk)))
+        assert isinstance(first, SpooledFrame if is_writable and len(message) <= 1000 else DiscardedFrame)
+        assert (frame_id(first), frame_id(second), following) == (57, 57, b"next")
+
+
+@pytest.mark.parametrize("limit", [1 << 17, 1 << 20])
+def test_the_end_of_a_messages_head_is_not_its_id(tmp_path: Path, limit: int) -> None:
+    begin = b'{"result":{"structuredContent":{"rows":['
+    rows = begin + b" " * (HEAD - len(begin) - len(b'{"id":3}')) + b'{"id":3}'
+    message = rows + b',{"id":4}' * 20_000 + b']}},"jsonrpc":"2.0","id":57}'
+    with Spool(WirePolicy(spool_bytes=1 << 16, max_message_bytes=limit), tmp_path) as spool:
+        (frame,) = read(spool, message[:HEAD], message[HEAD:] + b"\n")
+        assert isinstance(frame, DiscardedFrame if limit < len(message) else SpooledFrame)
+        assert (frame.head, frame_id(frame)) == (rows, 57)
+
+
 @pytest.mark.parametrize("chunk", [1, 60, 100])
 def test_a_small_message_needs_no_file(tmp_path: Path, chunk: int) -> None:
     stream = b"x" * 100 + b"\n"
@@ -146,11 +176,13 @@ def test_a_file_that_ends_within_a_message_discards_it(tmp_path: Path) -> None:
 
 
 def test_a_message_with_many_values_that_cannot_be_written_is_discarded(tmp_path: Path) -> None:
-    message = b'{"id":7,"x":[%b0]}' % (b"0," * 100_000)
+    first = b'{"id":7,"x":[%b0]}' % (b"0," * 100_000)
+    last = b'{"x":[%b0],"id":7}' % (b"0," * 100_000)
     (tmp_path / "file").touch()
-    (frame,) = read(Spool(WirePolicy(), tmp_path / "file" / "spool"), message + b"\n")
-    assert isinstance(frame, DiscardedFrame)
-    assert (frame_id(frame), frame.size) == (7, len(message))
+    frames = read(Spool(WirePolicy(), tmp_path / "file" / "spool"), first + b"\n", last + b"\n")
+    for frame in frames:
+        assert isinstance(frame, DiscardedFrame)
+        assert (frame_id(frame), frame.size) == (7, len(first))
 
 
 def test_a_removed_directory_is_created_again(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from mcp_mirror.types import Buffer
 
 HEAD: Final = 1 << 16
 """Bytes that are kept of a discarded message, to find its id."""
+END: Final = 1 << 10
+"""Bytes that are kept of the end of a discarded message, because many servers write the id last."""
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
@@ -23,12 +25,13 @@ T = TypeVar("T")
 
 
 class DiscardedFrame(NamedTuple):
-    """A message that could not be buffered. The bytes after its head were discarded."""
+    """A message that could not be buffered. The bytes between its head and its end were discarded."""
 
     head: bytes
     size: int
     failure: str | None = None
     """Why no file could be written for the message; None: the message is over the size limit."""
+    end: bytes = b""
 
     def explain(self) -> str:
         """The error for the sender of the message."""

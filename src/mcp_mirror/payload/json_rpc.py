@@ -296,7 +296,19 @@ def is_input_required(result: Mapping[str, Buffer | Segments]) -> bool:
 
 def recover_id(frame: Buffer) -> RequestId | None:
     """The id of a message that could not be parsed, if it is the first or the last member."""
-    match = _ID_FIRST.match(frame) or _ID_LAST.search(frame[-_SMALL:])
+    first = recover_first_id(frame)
+    return recover_last_id(frame[-_SMALL:]) if first is None else first
+
+
+def recover_first_id(head: Buffer) -> RequestId | None:
+    """The id of a message that begins with these bytes, if it is the first member."""
+    match = _ID_FIRST.match(head)
+    return _decode_scalar(match[1]) if match else None
+
+
+def recover_last_id(end: Buffer) -> RequestId | None:
+    """The id of a message that ends with these bytes, if it is the last member."""
+    match = _ID_LAST.search(end)
     return _decode_scalar(match[1]) if match else None
 
 

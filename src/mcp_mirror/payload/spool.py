@@ -12,15 +12,22 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
 from mcp_mirror.payload.floods import RepeatedLog
-from mcp_mirror.payload.framing import HEAD, DiscardedFrame
-from mcp_mirror.payload.json_rpc import MAX_VALUES, RequestId, has_more_values, recover_id
+from mcp_mirror.payload.framing import END, HEAD, DiscardedFrame
+from mcp_mirror.payload.json_rpc import (
+    MAX_VALUES,
+    RequestId,
+    has_more_values,
+    recover_first_id,
+    recover_id,
+    recover_last_id,
+)
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.files import map_file, open_folder, unlink_large, write_all
 from mcp_mirror.types import Buffer
@@ -73,10 +80,12 @@ Frame = bytes | SpooledFrame | DiscardedFrame
 
 def frame_id(frame: Frame) -> RequestId | None:
     """The id of a message that was not parsed, if it is the first or the last member."""
-    if isinstance(frame, SpooledFrame):
-        first = recover_id(frame.head)
-        return recover_id(bytes(frame.view[-HEAD:])) if first is None else first
-    return recover_id(frame.head if isinstance(frame, DiscardedFrame) else frame)
+    if isinstance(frame, bytes):
+        return recover_id(frame)
+    first = recover_first_id(frame.head)
+    if first is not None:
+        return first
+    return recover_last_id(frame.end if isinstance(frame, DiscardedFrame) else bytes(frame.view[-HEAD:]))
 
 
 def discard_after(frame: object) -> AbstractContextManager[object]:
@@ -154,7 +163,9 @@ class SpoolCollector:
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._pieces: list[bytes] = []
-        """The message in memory; its head if the message is only in the file."""
+        """The message in memory; its head if the message is only in the file, or discarded."""
+        self._end = b""
+        """The last bytes of a message that is not in memory."""
         self._written = 0
         """The number of pieces that the file contains already."""
         self._file: int | None = None
@@ -170,6 +181,8 @@ class SpoolCollector:
         """Append the next bytes. The caller may overwrite them afterwards."""
         self.size += len(piece)
         policy = self._spool.policy
+        if self.size > policy.spool_bytes or self.size > policy.max_message_bytes:
+            self._keep_end(piece)
         if self.size > policy.max_message_bytes or self._dropping:
             self._drop(piece)
         elif self.size > policy.spool_bytes:
@@ -198,6 +211,7 @@ class SpoolCollector:
             try:
                 self._write_ahead(size)
             except OSError as error:
+                self._end = message[-END:]
                 self._fail(error, b"")
                 return self._take_discarded(size)
             self._pieces = [message[:HEAD]]
@@ -258,9 +272,14 @@ class SpoolCollector:
         self._drop(piece)
 
     def _take_discarded(self, size: int) -> DiscardedFrame:
-        (head,), failure = self._pieces, self._failure
-        self._pieces, self._dropping, self._failure = [], False, None
-        return DiscardedFrame(head, size, failure)
+        (head,), end, failure = self._pieces, self._end, self._failure
+        self._pieces, self._end, self._dropping, self._failure = [], b"", False, None
+        return DiscardedFrame(head, size, failure, end)
+
+    def _keep_end(self, piece: Buffer) -> None:
+        """Keep the end of the message, where its id may be, whether it will be written or discarded."""
+        is_in_memory = not self._is_spooled and not self._dropping
+        self._end = _read_end((*(self._pieces if is_in_memory else (self._end,)), piece))
 
     def _drop(self, piece: Buffer) -> None:
         """Keep only the head, and discard the rest of this message as it arrives."""
@@ -277,3 +296,12 @@ def _read_head(pieces: Iterable[Buffer]) -> bytes:
         if len(head) == HEAD:
             break
     return head
+
+
+def _read_end(pieces: Sequence[Buffer]) -> bytes:
+    end = b""
+    for piece in reversed(pieces):
+        end = bytes(piece[-(END - len(end)) :]) + end
+        if len(end) == END:
+            break
+    return end
