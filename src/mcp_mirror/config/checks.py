@@ -20,6 +20,7 @@ STDIO_KEYS, HTTP_KEYS = (
 )
 """The optional keys of upstreams with `command` and of those with `url`."""
 _TRANSPORTS: Final = {"command": ("stdio",), "url": ("streamable-http", "sse")}
+_NO_SCOPES: Final = "expected 'auth' with tokens or issuers: without it no request has scopes"
 _GLOB: Final = frozenset("*?[")
 
 Path = tuple[str, ...]
@@ -117,24 +118,29 @@ def _check_scopes(config: Config, root: YamlMapping, findings: Findings) -> None
         required[(upstream.name,)] = upstream.required_scopes
         required |= {(upstream.name, "overrides", glob): each.required_scopes for glob, each in upstream.overrides}
     auth = config.auth
-    granted = {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}
+    granted = _list_granted(auth)
     for keys, scopes in required.items():
         location = find_node(root, ("upstreams", *keys, "required_scopes")).location
         if scopes and not auth.is_required:
-            findings.report(location, "expected 'auth' with tokens or issuers: without it no request has scopes")
+            findings.report(location, _NO_SCOPES)
         elif missing := [scope for scope in scopes or () if scope not in granted and not auth.issuers]:
             findings.warn(
                 location, f"no token in 'auth.tokens' has the scope {missing[0]!r}, so no principal sees this"
             )
 
 
+def _list_granted(auth: AuthPolicy) -> set[str]:
+    """Return the scopes that the static tokens have."""
+    return {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}
+
+
 def check_dashboard(config: Config, root: YamlMapping, findings: Findings) -> None:
     """Report operator scopes that nothing enforces, and warn of a page whose paths the MCP endpoint has."""
     scopes, auth = config.dashboard.operator_scopes, config.auth
     location = find_node(root, ("dashboard", "operator_scopes")).location
-    granted = {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}
+    granted = _list_granted(auth)
     if scopes and not auth.is_required:
-        findings.report(location, "expected 'auth' with tokens or issuers: without it no request has scopes")
+        findings.report(location, _NO_SCOPES)
     elif missing := [scope for scope in scopes if scope not in granted and not auth.issuers]:
         findings.warn(location, f"no token in 'auth.tokens' has the scope {missing[0]!r}, so no one is an operator")
     elif scopes and set(scopes) <= set(auth.scopes):
