@@ -18,6 +18,7 @@ from mcp_mirror.cli.install import files
 from mcp_mirror.cli.install.clients import CLIENTS, Machine
 from mcp_mirror.cli.install.entries import find_subcommand
 from mcp_mirror.cli.install.files import BACKUP_SUFFIX
+from mcp_mirror.cli.install.formats.json_text import JsonDocument
 from mcp_mirror.cli.install.in_place import plan_unwrapping, plan_wrapping
 from mcp_mirror.cli.install.plans import apply_installation, apply_removal
 from mcp_mirror.cli.install.targets import find_named
@@ -442,6 +443,28 @@ def test_claude_code_servers_of_projects_are_wrapped(write: Write) -> None:
     assert "changed since" not in run("status").stdout
     assert run("uninstall", "claude-code").exit_code == 0
     assert parse(file) == {**content, "numStartups": 2}
+
+
+def test_a_file_is_parsed_a_few_times_however_many_servers_it_has(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+    parse_json = JsonDocument.__init__
+
+    def count(self: JsonDocument, data: bytes) -> None:
+        parsed.append(data)
+        parse_json(self, data)
+
+    monkeypatch.setattr(JsonDocument, "__init__", count)
+    projects = {f"/{number}": {"mcpServers": {"a": {"command": "x"}}} for number in range(50)}
+    file = write(".claude.json", json.dumps({"projects": projects}))
+    before = file.read_bytes()
+    for words in (["install", "claude-code", "--memory"], ["status"], ["uninstall", "claude-code"]):
+        del parsed[:]
+        assert run(*words).exit_code == 0
+        assert len(parsed) <= 10
+        file.write_text(file.read_text() + "\n")
+    assert (file.read_bytes().rstrip(), len(parse(file)["projects"])) == (before, 50)
 
 
 def test_opencode_knows_both_versions_of_its_file(write: Write) -> None:

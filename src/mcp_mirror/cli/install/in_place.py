@@ -5,15 +5,22 @@ writes the backup; otherwise it restores the text of each wrapped entry from the
 backup does not have.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
-from itertools import count
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import Final
 
 from mcp_mirror.cli.install.entries import read_program, unwrap_entry, wrap_entry
 from mcp_mirror.cli.install.files import has_file, read_bytes
 from mcp_mirror.cli.install.formats import parse_document
-from mcp_mirror.cli.install.formats.document import AddFirst, Document, Location, Remove, Restore, look_up
+from mcp_mirror.cli.install.formats.document import (
+    AddFirst,
+    Document,
+    Edit,
+    Location,
+    Remove,
+    Restore,
+    apply_edits,
+)
 from mcp_mirror.cli.install.plans import Plan
 from mcp_mirror.cli.install.targets import Entry, Target, list_entries
 from mcp_mirror.errors import ConfigError
@@ -40,22 +47,15 @@ def plan_wrapping(
     entries = list_entries(document, target.place)
     _check_choice(target, entries, chosen)
     restored = _restore(target, document).data
-    changed: list[str] = []
-    left: list[tuple[str, str]] = []
-    after = document
-    for entry in entries:
-        reason = entry.find_reason(target.client, is_chosen=entry.name in chosen)
-        if chosen and entry.name not in chosen:
-            reason = reason if entry.is_wrapped else "it was not chosen"
-        if reason is None:
-            try:
-                after = _wrap(after, entry, target, program)
-            except ConfigError as error:
-                reason = str(error)
-        if reason is None:
-            changed.append(entry.label)
-        else:
-            left.append((entry.label, reason))
+    reasons = {entry.at: entry.find_reason(target.client, is_chosen=entry.name in chosen) for entry in entries}
+    if chosen:
+        others = (entry for entry in entries if entry.name not in chosen and not entry.is_wrapped)
+        reasons |= {entry.at: "it was not chosen" for entry in others}
+    edits = {entry.at: _wrap(entry, target, program) for entry in entries if reasons[entry.at] is None}
+    after, failures = _edit_each(document, edits)
+    reasons |= failures
+    changed = [entry.label for entry in entries if reasons[entry.at] is None]
+    left = [(entry.label, reason) for entry in entries if (reason := reasons[entry.at]) is not None]
     if with_memory and (changed or any(entry.is_wrapped for entry in entries)):
         try:
             after = _add_memory(after, target, program)
@@ -102,13 +102,30 @@ def find_changed(target: Target) -> list[str]:
     old = _by_key(list_entries(backup, target.place)) if backup else {}
     changed: list[str] = []
     for key, entry in _by_key(list_entries(document, target.place)).items():
-        if entry.is_wrapped and (backup is None or not _is_wrap_of(backup, old.get(key), entry, target)):
+        if entry.is_wrapped and not _is_wrap_of(old.get(key), entry, target):
             changed.append(entry.label)
     return changed
 
 
-def _wrap(document: Document, entry: Entry, target: Target, program: Sequence[str]) -> Document:
-    return document.edit(wrap_entry(entry.at, entry.name, entry.value, target.client.shape, program))
+def _wrap(entry: Entry, target: Target, program: Sequence[str]) -> list[Edit]:
+    return wrap_entry(entry.at, entry.name, entry.value, target.client.shape, program)
+
+
+def _edit_each(document: Document, edits: Mapping[Location, Sequence[Edit]]) -> tuple[Document, dict[Location, str]]:
+    """Return the document with the edits of several entries, and why some of these could not be edited.
+
+    Edits are made together if possible, because each parses the whole file again.
+    """
+    failures: dict[Location, str] = {}
+    try:
+        return document.edit(chain(*edits.values())), failures
+    except ConfigError:
+        for at, each in edits.items():
+            try:
+                document = document.edit(each)
+            except ConfigError as error:
+                failures[at] = str(error)
+    return document, failures
 
 
 def _add_memory(document: Document, target: Target, program: Sequence[str]) -> Document:
@@ -117,16 +134,13 @@ def _add_memory(document: Document, target: Target, program: Sequence[str]) -> D
     blocks = dict.fromkeys(entry.at[:-1] for entry in entries if entry.is_wrapped)
     blocks = {at: None for at in blocks if at[0] != "projects"} or blocks
     present = {entry.at[:-1] for entry in entries if entry.is_memory}
-    shape = target.client.shape
-    for block in blocks:
-        words = [*program, "memory"]
-        command = {shape.command: words} if shape.has_command_list else {shape.command: words[0], "args": words[1:]}
-        kind = {"type": shape.local_type} if shape.is_type_required else {}
-        name = {"name": MEMORY_NAME} if isinstance(entries[0].at[-1], int) or shape.env == "envs" else {}
-        enabled = {"enabled": True} if shape.env == "envs" else {}
-        if block not in present:
-            document = document.edit([AddFirst(block, MEMORY_NAME, {**name, **enabled, **kind, **command})])
-    return document
+    shape, words = target.client.shape, [*program, "memory"]
+    command = {shape.command: words} if shape.has_command_list else {shape.command: words[0], "args": words[1:]}
+    kind = {"type": shape.local_type} if shape.is_type_required else {}
+    name = {"name": MEMORY_NAME} if isinstance(entries[0].at[-1], int) or shape.env == "envs" else {}
+    enabled = {"enabled": True} if shape.env == "envs" else {}
+    entry = {**name, **enabled, **kind, **command}
+    return document.edit([AddFirst(block, MEMORY_NAME, entry) for block in blocks if block not in present])
 
 
 def _restore(target: Target, document: Document) -> Document:
@@ -138,30 +152,33 @@ def _restore(target: Target, document: Document) -> Document:
     if backup is not None and _wrap_like(backup, document, target) == document.data:
         return backup
     old = _by_key(list_entries(backup, target.place)) if backup else {}
-    for entry in reversed(entries):
-        if entry.is_memory:
-            document = document.edit([Remove(entry.at)])
-    for key, entry in _by_key(list_entries(document, target.place)).items():
-        if entry.is_wrapped:
-            document = _unwrap(document, entry, old.get(key), backup, target)
+    memory = {entry.at: [Remove(entry.at)] for entry in reversed(entries) if entry.is_memory}
+    document, failures = _edit_each(document, memory)
+    if failures:
+        raise ConfigError(next(iter(failures.values())))
+    found = _by_key(list_entries(document, target.place))
+    wrapped = {key: entry for key, entry in found.items() if entry.is_wrapped}
+    edits = {entry.at: _unwrap(entry, old.get(key), backup, target) for key, entry in wrapped.items()}
+    document, failures = _edit_each(document, edits)
+    for entry in wrapped.values():
+        if entry.at in failures:
+            document = document.edit(unwrap_entry(entry.at, entry.value, target.client.shape))
     return document
 
 
-def _unwrap(document: Document, entry: Entry, old: Entry | None, backup: Document | None, target: Target) -> Document:
-    if old is not None and backup is not None and _is_wrap_of(backup, old, entry, target):
-        with suppress(ConfigError):
-            return document.edit([Restore(entry.at, backup, old.at)])
-    return document.edit(unwrap_entry(entry.at, entry.value, target.client.shape))
+def _unwrap(entry: Entry, old: Entry | None, backup: Document | None, target: Target) -> list[Edit]:
+    """Return the edit that restores an entry from the backup; without one, the edits that unwrap it."""
+    if old is not None and backup is not None and _is_wrap_of(old, entry, target):
+        return [Restore(entry.at, backup, old.at)]
+    return unwrap_entry(entry.at, entry.value, target.client.shape)
 
 
-def _is_wrap_of(backup: Document, old: Entry | None, entry: Entry, target: Target) -> bool:
+def _is_wrap_of(old: Entry | None, entry: Entry, target: Target) -> bool:
     """Return whether an entry is exactly what `install` makes of an entry of the backup."""
     if old is None or old.find_reason(target.client, is_chosen=True) is not None:
         return False
-    try:
-        return bool(look_up(_wrap(backup, old, target, read_program(entry.value)).value, old.at) == entry.value)
-    except ConfigError:
-        return False
+    edits = wrap_entry(("it",), old.name, old.value, target.client.shape, read_program(entry.value))
+    return bool(apply_edits({"it": old.value}, edits) == {"it": entry.value})
 
 
 def _wrap_like(backup: Document, document: Document, target: Target) -> bytes | None:
@@ -169,12 +186,13 @@ def _wrap_like(backup: Document, document: Document, target: Target) -> bytes | 
     entries = list_entries(document, target.place)
     wrapped = {key: entry for key, entry in _by_key(entries).items() if entry.is_wrapped}
     own = [entry for entry in entries if entry.is_memory]
+    edits: list[Edit] = []
+    for key, entry in _by_key(list_entries(backup, target.place)).items():
+        like = wrapped.get(key)
+        if like is not None and entry.find_reason(target.client, is_chosen=True) is None:
+            edits += _wrap(entry, target, read_program(like.value))
     try:
-        after = backup
-        for key, entry in _by_key(list_entries(backup, target.place)).items():
-            like = wrapped.get(key)
-            if like is not None and entry.find_reason(target.client, is_chosen=True) is None:
-                after = _wrap(after, entry, target, read_program(like.value))
+        after = backup.edit(edits)
         return (_add_memory(after, target, read_program(own[0].value)) if own else after).data
     except ConfigError:
         return None

@@ -6,6 +6,7 @@ of the file.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
@@ -23,7 +24,7 @@ from mcp_mirror.cli.install.formats.document import (
     splice,
 )
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, skip_space, trim
-from mcp_mirror.types import Span
+from mcp_mirror.types import Member, Span
 
 _STRING: Final = rb'"(?:[^"\\]|\\.)*+"'
 _COMMENT: Final = re.compile(_STRING + rb"|//[^\r\n]*+|/\*.*?\*/", re.DOTALL)
@@ -45,16 +46,22 @@ class JsonDocument(Document):
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
         self._text = data[len(self._mark) :]
-        self._text.decode()
-        self._json = blank_comments(self._text)
-        self.value: Any = json.loads(self._json) if self._json.strip() else {}
+        text = self._text.decode()
+        self._json = self._text
+        self._known: dict[int, list[tuple[int, Member]]] = {}
+        """The members of objects, by the first offset: files of several MB are common."""
+        try:
+            self.value: Any = json.loads(text)
+        except ValueError:
+            self._json = blank_comments(self._text)
+            self.value = json.loads(self._json.decode()) if self._json.strip() else {}
 
     def find_problem(self, at: Location) -> str | None:
         """Return whether a key on the way, or of the entry itself, appears twice."""
         span = trim(self._json)
         for step in (*at, None):
             keys = self._keys(span)
-            repeated = next((key for key in keys if keys.count(key) > 1 and step in (None, key)), None)
+            repeated = next((key for key, count in Counter(keys).items() if count > 1 and step in (None, key)), None)
             if repeated is not None:
                 return f"the key {repeated!r} appears twice"
             if step is not None:
@@ -102,12 +109,17 @@ class JsonDocument(Document):
     def _find_child(self, span: Span, step: str | int) -> Span:
         if isinstance(step, int):
             return list(items(self._json, span))[step]
-        return next(m.span for _, m in reversed(list(members_with_offsets(self._json, span))) if m.key == step)
+        return next(member.span for _, member in reversed(self._list_members(span)) if member.key == step)
+
+    def _list_members(self, span: Span) -> list[tuple[int, Member]]:
+        """Return the members of an object, each with the offset of its key; empty for other values."""
+        if span.start not in self._known:
+            is_object = kind_at(self._json, span.start) == "object"
+            self._known[span.start] = list(members_with_offsets(self._json, span)) if is_object else []
+        return self._known[span.start]
 
     def _keys(self, span: Span) -> list[str]:
-        if kind_at(self._json, span.start) != "object":
-            return []
-        return [member.key for _, member in members_with_offsets(self._json, span)]
+        return [member.key for _, member in self._list_members(span)]
 
     def _space_at(self, position: int) -> bytes:
         match = _SPACE.match(self._text, position)
@@ -125,14 +137,13 @@ class JsonDocument(Document):
         return _dump_lines(value, inner, outer)
 
     def _add(self, span: Span, key: str, value: Any, after: str) -> Splice:
-        known = members_with_offsets(self._json, span)
-        offset, member = next((offset, member) for offset, member in known if member.key == after)
+        offset, member = next(known for known in self._list_members(span) if known[1].key == after)
         stop = member.span.stop
         return stop, stop, b"," + (self._space_before(offset) or b" ") + _dump(key) + b": " + _dump(value)
 
     def _add_first(self, span: Span, name: str, value: Any) -> Splice:
         start = span.start + 1
-        first = next(iter(members_with_offsets(self._json, span)))[1].span
+        first = self._list_members(span)[0][1].span
         lead = self._space_at(start)
         if b"\n" not in lead:
             return start, start, lead + _dump(name) + b": " + _dump(value) + (b"," if lead else b", ")
@@ -142,7 +153,7 @@ class JsonDocument(Document):
         return start, start, lead + _dump(name) + b": " + _dump_lines(value, inner, lead) + b","
 
     def _remove(self, span: Span, key: str | int) -> Splice:
-        known = list(members_with_offsets(self._json, span))
+        known = self._list_members(span)
         place = next(place for place, (_, member) in enumerate(known) if member.key == key)
         offset, member = known[place]
         if place + 1 < len(known):  # the exact inverse of `_add_first`: comments around the member stay

@@ -4,6 +4,7 @@ import copy
 import re
 import tomllib
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple
 
 import tomlkit
@@ -44,6 +45,10 @@ class TomlDocument(Document):
     def find_problem(self, at: Location) -> str | None:
         """Return whether `tomlkit` cannot reproduce the file; the location does not matter."""
         del at
+        return self._problem
+
+    @cached_property
+    def _problem(self) -> str | None:
         try:
             return None if tomlkit.dumps(tomlkit.parse(self._text)) == self._text else UNSAFE
         except (TOMLKitError, ValueError):
