@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 from mcp_mirror.core.resolve import find_pointers
 from mcp_mirror.core.result_processing import read_ifc
 from mcp_mirror.errors import ToolError, WireError
+from mcp_mirror.payload.json_bounds import MAX_VALUES, check_envelope, check_request, has_more_values
 from mcp_mirror.payload.json_rpc import (
-    MAX_VALUES,
     OTHER_MEMBERS,
     bound_error,
-    check_envelope,
-    check_request,
     chunks_of,
-    has_more_values,
     join,
     object_of,
     open_message,
@@ -46,7 +43,7 @@ def commas(value: Any) -> int:
 @given(JSON, st.integers(1, 20), st.integers(1, 9))
 def test_values_are_counted_for_any_step_size(value: Any, most: int, cut: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("mcp_mirror.payload.json_rpc._COUNT_STEP", cut)
+        patched.setattr("mcp_mirror.payload.json_bounds._COUNT_STEP", cut)
         assert has_more_values(json.dumps(value).encode(), most) is (commas(value) >= most)
 
 

@@ -14,7 +14,8 @@ from mcp_mirror.core.result_processing import ProcessingOptions, process_frame
 from mcp_mirror.core.tool_inspection import find_excess
 from mcp_mirror.errors import BusyError, ToolError, WireError
 from mcp_mirror.paths import FixedBases
-from mcp_mirror.payload.json_rpc import check_envelope, is_deeper, open_message
+from mcp_mirror.payload.json_bounds import check_envelope, is_deeper
+from mcp_mirror.payload.json_rpc import open_message
 from mcp_mirror.settings.limits import TrafficPolicy, UpstreamBounds
 from mcp_mirror.tokens import estimate_tokens
 

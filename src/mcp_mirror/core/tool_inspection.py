@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from mcp_mirror.core.schema import Schema, admit_paths, find_header_locations
 from mcp_mirror.core.validation import Check, Cost, compile_check, estimate_cost
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.payload.json_rpc import is_deeper
+from mcp_mirror.payload.json_bounds import is_deeper
 from mcp_mirror.settings.limits import UpstreamBounds
 
 Format = Literal["openai", "openai-responses", "anthropic", "mcp"]

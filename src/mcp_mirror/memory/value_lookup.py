@@ -24,7 +24,7 @@ from mcp_mirror.paths import (
     unescape_token,
 )
 from mcp_mirror.payload.floods import INLINE_BYTES
-from mcp_mirror.payload.json_rpc import MAX_VALUES, has_more_values
+from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.stores.base import Store, Tombstone

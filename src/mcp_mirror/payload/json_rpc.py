@@ -10,12 +10,12 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from mcp_mirror.errors import WireError
+from mcp_mirror.payload.json_bounds import find_excess_depth, is_deeper
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.types import Buffer, Segments
 
@@ -39,21 +39,8 @@ _METHOD_FIRST: Final = re.compile(
 _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*\}\s*\Z')
 
 
-_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
-
-_STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
-
-_AS_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
-_NO_MARK: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
-_QUOTED: Final = re.compile(rb'"[^"]*"')
-_STEP_OF_BYTE: Final = {ord("["): 1, ord("]"): -1}
-_PASSES: Final = 6
-"""Innermost levels that are removed before the rest is counted bracket by bracket."""
-
 _CHECK_STEP: Final = 1 << 20
 """Bytes per step of the UTF-8 check."""
-_COUNT_STEP: Final = 1 << 16
-"""Bytes per step of counting values."""
 RESERVE: Final = 150
 """Levels of nesting in reserve, so that a frame parsed here can also be parsed from a deeper stack."""
 
@@ -81,29 +68,11 @@ _HINTED: Final = 1 << 24
 
 MAX_MEMBERS: Final = 1000
 """Members of a result that are kept separately. Beyond it, all members that MCP does not define are one piece."""
-MAX_VALUES: Final = 20_000
-"""Members and items of a message that the event loop reads. A worker process reads a result that has more."""
 RESULT_MEMBERS: Final = frozenset(
     {"_meta", "cacheScope", "completion", "content", "contents", "description", "inputRequests", "isError", "messages"}
     | {"nextCursor", "requestState", "resultType", "structuredContent", "ttlMs"}
 )
 """The members of results that MCP defines."""
-_MAX_BESIDE: Final = 1 << 18
-"""Bytes of a client's `params` without its arguments."""
-
-
-class _Parameters(msgspec.Struct):
-    """The parameters that may be large. The parser skips the others."""
-
-    arguments: msgspec.Raw = msgspec.Raw(b"")
-    responses: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="inputResponses")
-
-
-class _Outline(msgspec.Struct):
-    """A message whose members stay bytes."""
-
-    params: msgspec.Raw = msgspec.Raw(b"{}")
-    result: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -117,8 +86,6 @@ class Message(msgspec.Struct, frozen=True):
 
 
 _DECODER: Final = msgspec.json.Decoder(Message)
-_OUTLINE: Final = msgspec.json.Decoder(_Outline)
-_PARAMETERS: Final = msgspec.json.Decoder(_Parameters)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY: Final = msgspec.json.Decoder(msgspec.Raw)
@@ -140,11 +107,11 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
         text = bytes(frame) if len(frame) <= _SMALL else b""
         if text and text.count(b"[") + text.count(b"{") <= min(_SHALLOW, max_depth):  # as most messages
             return _DECODER.decode(frame)
-        if max_depth < MAX_DEPTH or len(frame) <= _EXACT_BYTES:
-            _check_depth(frame, max_depth)
+        if (max_depth < MAX_DEPTH or len(frame) <= _EXACT_BYTES) and is_deeper(frame, max_depth):
+            raise RecursionError  # noqa: TRY301  # handled as that of the parser
         return decode_deep(_DECODER, frame, RESERVE)
     except RecursionError:
-        at = _find_excess_depth(frame, max_depth)
+        at = find_excess_depth(frame, max_depth)
         raise WireError(
             f"The message is nested too deep: at byte {at:,} it has more than {max_depth} levels (`limits.max_depth`)."
         ) from None
@@ -154,49 +121,6 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
         found = ((pattern.search(frame, 0, _HINTED), cause) for pattern, cause in _HINTS)
         hint = next((f" {cause} (byte {match.start():,})." for match, cause in found if match), "")
         raise WireError(f"The message is not valid JSON: {error}.{hint}") from None
-
-
-def check_request(frame: Buffer) -> None:
-    """Check that everything in a client's message except its arguments is small, without parsing it.
-
-    Raises:
-        WireError: `params` has too many bytes outside of its arguments, or `result` too many values.
-    """
-    if len(frame) <= _MAX_BESIDE:
-        return
-    try:
-        outline = _OUTLINE.decode(frame)
-        large = _PARAMETERS.decode(outline.params)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return  # `open_message` reports the error
-    size = len(memoryview(outline.params)) - sum(len(memoryview(raw)) for raw in (large.arguments, large.responses))
-    if size > _MAX_BESIDE:
-        raise WireError(
-            f"`params` has {size:,} bytes outside of `arguments`; the limit is {_MAX_BESIDE:,}. Use `arguments`."
-        )
-    if has_more_values(outline.result, MAX_VALUES):
-        raise WireError(f"`result` has more than {MAX_VALUES:,} members and items. Send fewer.")
-
-
-def check_envelope(message: Buffer, most: int) -> None:
-    """Check that a message without its payload is small enough to be parsed.
-
-    Args:
-        message: The message without arguments and results.
-        most: Bytes that it may have.
-
-    Raises:
-        WireError: The message has too many bytes or values.
-    """
-    if has_more_values(message, MAX_VALUES):
-        raise WireError(
-            f"The message has more than {MAX_VALUES:,} members and items outside of arguments and results. Send fewer."
-        )
-    if len(message) > most:
-        raise WireError(
-            f"The message has {len(message):,} bytes outside of arguments and results; the limit is {most:,} "
-            "(`limits.max_envelope_bytes`)."
-        )
 
 
 def check_encoding(frame: Buffer) -> None:
@@ -215,47 +139,6 @@ def check_encoding(frame: Buffer) -> None:
         except UnicodeDecodeError as error:
             where = at - pending + error.start
             raise WireError(f"The message is not valid JSON: it is not UTF-8 at byte {where:,}.") from None
-
-
-def is_deeper(text: Buffer, most: int) -> bool:
-    """Whether JSON text is nested deeper than `most` levels, without parsing it."""
-    left, removed = b"".join(_strip_strings(text)), 0
-    while removed < _PASSES and b"[]" in left:  # fast, because most containers contain only scalars
-        left, removed = left.replace(b"[]", b""), removed + 1
-    return removed + max(accumulate(map(_STEP_OF_BYTE.__getitem__, left)), default=0) > most
-
-
-def _strip_strings(text: Buffer) -> Iterator[bytes]:
-    """The brackets of JSON text outside its strings, all as square brackets."""
-    is_inside = False
-    for unescaped in _remove_escapes(text, _CHECK_STEP):
-        marks = (b'"' if is_inside else b"") + unescaped.translate(_AS_ONE_KIND, _NO_MARK)
-        # Most strings have no brackets, and this removes them ten times faster than the expression.
-        outside, quote, _ = _QUOTED.sub(b"", marks.replace(b'""', b"")).partition(b'"')
-        is_inside = bool(quote)
-        yield outside
-
-
-def _remove_escapes(text: Buffer, step: int) -> Iterator[bytes]:
-    """JSON text in pieces, without escaped backslashes and quotes: every other quote begins a string."""
-    carried = b""
-    for at in range(0, len(text), step):
-        piece = carried + bytes(text[at : at + step])
-        loose = (len(piece) - len(piece.rstrip(b"\\"))) % 2
-        kept, carried = piece[: len(piece) - loose], piece[len(piece) - loose :]
-        yield kept.replace(b"\\\\", b"").replace(b'\\"', b"")
-
-
-def _check_depth(frame: Buffer, most: int) -> None:
-    if is_deeper(frame, most):
-        raise RecursionError
-
-
-def _find_excess_depth(frame: Buffer, most: int) -> int:
-    """The offset at which a message exceeds `most` levels of nesting."""
-    depth = 0
-    found = (match for match in _BRACKET.finditer(frame) if (depth := depth + _STEP.get(match[0], 0)) > most)
-    return next((match.start() for match in found), len(frame))
 
 
 def decode_deep(decoder: "msgspec.json.Decoder[T]", text: Buffer, reserve: int) -> T:
@@ -445,21 +328,6 @@ def object_of(members: Mapping[str, Buffer | Segments]) -> Segments:
 
 OTHER_MEMBERS: Final = "\udc00rest"
 """The key of all members that are one piece. It is half of a surrogate pair, so no JSON text contains it."""
-
-
-def has_more_values(text: Buffer | msgspec.Raw, most: int) -> bool:
-    """Whether JSON text has more than `most` members and items."""
-    text = memoryview(text)
-    if sum(bytes(text[at : at + _COUNT_STEP]).count(b",") for at in range(0, len(text), _COUNT_STEP)) < most:
-        return False  # counted with the commas in strings, which takes a tenth of the time
-    count, inside = 0, False
-    for unescaped in _remove_escapes(text, _COUNT_STEP):
-        parts = unescaped.split(b'"')
-        count += sum(part.count(b",") for part in parts[inside::2])
-        inside = inside == (len(parts) % 2 == 1)
-        if count >= most:
-            return True
-    return False
 
 
 def array_of(values: Iterable[Buffer | Segments]) -> Segments:

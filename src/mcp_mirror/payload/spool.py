@@ -20,14 +20,8 @@ from typing import Final, Self
 
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import END, HEAD, DiscardedFrame
-from mcp_mirror.payload.json_rpc import (
-    MAX_VALUES,
-    RequestId,
-    has_more_values,
-    recover_first_id,
-    recover_id,
-    recover_last_id,
-)
+from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
+from mcp_mirror.payload.json_rpc import RequestId, recover_first_id, recover_id, recover_last_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.files import map_file, open_folder, unlink_large, write_all
 from mcp_mirror.types import Buffer

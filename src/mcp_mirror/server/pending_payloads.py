@@ -18,16 +18,8 @@ import msgspec
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_rpc import (
-    MARK,
-    MAX_MEMBERS,
-    contiguous,
-    find_mark,
-    has_more_values,
-    is_deeper,
-    is_input_required,
-    splice,
-)
+from mcp_mirror.payload.json_bounds import has_more_values, is_deeper
+from mcp_mirror.payload.json_rpc import MARK, MAX_MEMBERS, contiguous, find_mark, is_input_required, splice
 from mcp_mirror.payload.spool import Frame, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments

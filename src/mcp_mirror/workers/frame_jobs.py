@@ -18,14 +18,12 @@ from mcp_mirror.core.result_processing import (
     read_result_members,
 )
 from mcp_mirror.errors import ToolError, WireError
+from mcp_mirror.payload.json_bounds import check_envelope, check_request, has_more_values
 from mcp_mirror.payload.json_rpc import (
     MAX_MEMBERS,
     OTHER_MEMBERS,
     RESULT_MEMBERS,
     Lifted,
-    check_envelope,
-    check_request,
-    has_more_values,
     join,
     lift_params,
     object_of,

@@ -22,12 +22,10 @@ from mcp.shared.message import SessionMessage
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.floods import Flood
 from mcp_mirror.payload.framing import DiscardedFrame
+from mcp_mirror.payload.json_bounds import MAX_VALUES, check_envelope, has_more_values
 from mcp_mirror.payload.json_rpc import (
-    MAX_VALUES,
     Message,
     RequestId,
-    check_envelope,
-    has_more_values,
     join,
     object_of,
     open_message,

@@ -1,0 +1,147 @@
+"""Bounds of JSON texts: their depth, the number of their values, and what a message has beside its payload.
+
+All functions scan the text without parsing it, which would create an object for each value.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.errors import WireError
+from mcp_mirror.types import Buffer
+
+MAX_VALUES: Final = 20_000
+"""Members and items of a message that the event loop reads. A worker process reads a result that has more."""
+_MAX_BESIDE: Final = 1 << 18
+"""Bytes of a client's `params` without its arguments."""
+
+
+_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+_STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+
+_AS_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_NO_MARK: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+_QUOTED: Final = re.compile(rb'"[^"]*"')
+_STEP_OF_BYTE: Final = {ord("["): 1, ord("]"): -1}
+_PASSES: Final = 6
+"""Innermost levels that are removed before the rest is counted bracket by bracket."""
+_STEP_BYTES: Final = 1 << 20
+"""Bytes per step of counting levels."""
+_COUNT_STEP: Final = 1 << 16
+"""Bytes per step of counting values."""
+
+
+class _Parameters(msgspec.Struct):
+    """The parameters that may be large. The parser skips the others."""
+
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+    responses: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="inputResponses")
+
+
+class _Outline(msgspec.Struct):
+    """A message whose members stay bytes."""
+
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+    result: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_OUTLINE: Final = msgspec.json.Decoder(_Outline)
+_PARAMETERS: Final = msgspec.json.Decoder(_Parameters)
+
+
+def check_request(frame: Buffer) -> None:
+    """Check that everything in a client's message except its arguments is small, without parsing it.
+
+    Raises:
+        WireError: `params` has too many bytes outside of its arguments, or `result` too many values.
+    """
+    if len(frame) <= _MAX_BESIDE:
+        return
+    try:
+        outline = _OUTLINE.decode(frame)
+        large = _PARAMETERS.decode(outline.params)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return  # `open_message` reports the error
+    size = len(memoryview(outline.params)) - sum(len(memoryview(raw)) for raw in (large.arguments, large.responses))
+    if size > _MAX_BESIDE:
+        raise WireError(
+            f"`params` has {size:,} bytes outside of `arguments`; the limit is {_MAX_BESIDE:,}. Use `arguments`."
+        )
+    if has_more_values(outline.result, MAX_VALUES):
+        raise WireError(f"`result` has more than {MAX_VALUES:,} members and items. Send fewer.")
+
+
+def check_envelope(message: Buffer, most: int) -> None:
+    """Check that a message without its payload is small enough to be parsed.
+
+    Args:
+        message: The message without arguments and results.
+        most: Bytes that it may have.
+
+    Raises:
+        WireError: The message has too many bytes or values.
+    """
+    if has_more_values(message, MAX_VALUES):
+        raise WireError(
+            f"The message has more than {MAX_VALUES:,} members and items outside of arguments and results. Send fewer."
+        )
+    if len(message) > most:
+        raise WireError(
+            f"The message has {len(message):,} bytes outside of arguments and results; the limit is {most:,} "
+            "(`limits.max_envelope_bytes`)."
+        )
+
+
+def is_deeper(text: Buffer, most: int) -> bool:
+    """Whether JSON text is nested deeper than `most` levels, without parsing it."""
+    left, removed = b"".join(_strip_strings(text)), 0
+    while removed < _PASSES and b"[]" in left:  # fast, because most containers contain only scalars
+        left, removed = left.replace(b"[]", b""), removed + 1
+    return removed + max(accumulate(map(_STEP_OF_BYTE.__getitem__, left)), default=0) > most
+
+
+def _strip_strings(text: Buffer) -> Iterator[bytes]:
+    """The brackets of JSON text outside its strings, all as square brackets."""
+    is_inside = False
+    for unescaped in _remove_escapes(text, _STEP_BYTES):
+        marks = (b'"' if is_inside else b"") + unescaped.translate(_AS_ONE_KIND, _NO_MARK)
+        # Most strings have no brackets, and this removes them ten times faster than the expression.
+        outside, quote, _ = _QUOTED.sub(b"", marks.replace(b'""', b"")).partition(b'"')
+        is_inside = bool(quote)
+        yield outside
+
+
+def _remove_escapes(text: Buffer, step: int) -> Iterator[bytes]:
+    """JSON text in pieces, without escaped backslashes and quotes: every other quote begins a string."""
+    carried = b""
+    for at in range(0, len(text), step):
+        piece = carried + bytes(text[at : at + step])
+        loose = (len(piece) - len(piece.rstrip(b"\\"))) % 2
+        kept, carried = piece[: len(piece) - loose], piece[len(piece) - loose :]
+        yield kept.replace(b"\\\\", b"").replace(b'\\"', b"")
+
+
+def find_excess_depth(frame: Buffer, most: int) -> int:
+    """The offset at which a message exceeds `most` levels of nesting."""
+    depth = 0
+    found = (match for match in _BRACKET.finditer(frame) if (depth := depth + _STEP.get(match[0], 0)) > most)
+    return next((match.start() for match in found), len(frame))
+
+
+def has_more_values(text: Buffer | msgspec.Raw, most: int) -> bool:
+    """Whether JSON text has more than `most` members and items."""
+    text = memoryview(text)
+    if sum(bytes(text[at : at + _COUNT_STEP]).count(b",") for at in range(0, len(text), _COUNT_STEP)) < most:
+        return False  # counted with the commas in strings, which takes a tenth of the time
+    count, inside = 0, False
+    for unescaped in _remove_escapes(text, _COUNT_STEP):
+        parts = unescaped.split(b'"')
+        count += sum(part.count(b",") for part in parts[inside::2])
+        inside = inside == (len(parts) % 2 == 1)
+        if count >= most:
+            return True
+    return False
