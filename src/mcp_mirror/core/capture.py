@@ -3,7 +3,6 @@
 A text is dropped only if it repeats the value.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,7 +14,7 @@ from mcp_mirror.core.notice import ErrorExcerpt
 from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, locate_content, parse_result
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.core.value_sizes import Estimate, count_tokens, size_text
-from mcp_mirror.payload.json_rpc import array_of, join, open_object
+from mcp_mirror.payload.json_rpc import array_of, as_plain_text, decode_as, join, open_object
 from mcp_mirror.payload.json_spans import kind_at, text_end, text_pieces, text_start, trim
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.upstreams import CaptureMode
@@ -274,8 +273,8 @@ def _build_draft(blob: Buffer, kind: Kind | None, reader: _Reader) -> Draft:
 def _read_media_type(blob: Buffer) -> str | None:
     opened = open_object(blob) or {}
     inner = open_object(opened.get("resource", b"null")) or opened
-    raw = bytes(inner.get("mimeType", b"null"))
-    return json.loads(raw) if raw[:1] == b'"' else None
+    media_type: str | None = decode_as(inner.get("mimeType"), str)
+    return media_type
 
 
 def _parse_json_text(text: Buffer, reader: _Reader) -> Buffer | None:
@@ -321,7 +320,7 @@ def _choose_text(
     texts = (*beside, *_choose_texts(parsed, value))
     if not _are_within_budget((*texts, *others), rules.inline_budget, estimate):
         return None
-    return "\n".join(_decode_string(part) if bytes(part[:1]) == b'"' else str(part, "utf-8") for part in texts)
+    return "\n".join(map(as_plain_text, texts))
 
 
 def _choose_texts(parsed: ParsedResult, value: Draft) -> tuple[Buffer, ...]:
@@ -384,10 +383,6 @@ def _describe_media_paths(blocks: Sequence[ParsedBlock], place: str | None) -> I
 
 def _without_preview(draft: Draft) -> Draft:
     return replace(draft, media_type=None, preview=False)
-
-
-def _decode_string(literal: Buffer) -> str:
-    return msgspec.json.decode(literal, type=str)
 
 
 def _excerpt_error(value: Draft) -> ErrorExcerpt:

@@ -5,12 +5,11 @@ module decides what a model is shown.
 """
 
 import binascii
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_mirror.payload.json_rpc import open_object
+from mcp_mirror.payload.json_rpc import decode_as, open_object
 from mcp_mirror.payload.json_spans import kind_at, locate
 from mcp_mirror.types import Buffer, Location, Span
 
@@ -95,11 +94,7 @@ def find_media(members: Mapping[str, Buffer]) -> Media | None:
         return None
     if bytes(encoded[:1]) != b'"':
         return None
-    return Media(_decode_string(holder.get("mimeType", b"null")), encoded[1:-1], is_file=kind == b'"resource"')
-
-
-def _decode_string(raw: Buffer) -> str | None:
-    return json.loads(bytes(raw)) if bytes(raw[:1]) == b'"' else None
+    return Media(decode_as(holder.get("mimeType"), str), encoded[1:-1], is_file=kind == b'"resource"')
 
 
 def detect_media_type(data: bytes) -> str:

@@ -9,10 +9,9 @@ With `store.blobs`, large values are objects in a bucket, and the transaction re
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
@@ -241,17 +240,18 @@ class RedisStore(RedisListings):
     async def _read_chunks(self, value: StoredValue, wanted: Span, envelope: Envelope | None) -> Buffer | None:
         """A range of a value in Redis; None if the value was removed since it was found."""
         ranges = find_chunk_ranges(value, wanted, is_sealed=envelope is not None)
-        is_complete, parts = await self._use(value, self._clock(), *ranges[:1])
+        is_complete, first = await self._use(value, self._clock(), *ranges[:1])
         if not is_complete:
             return None
+
+        async def stream() -> AsyncIterator[Buffer]:
+            for part in first:
+                yield part
+            for one in ranges[1:]:
+                yield await self._fetch(value, one)
+
         try:
-            if envelope:
-                reader = envelope.range_reader(value.size, wanted)
-                await self._copy(value, ranges, parts, reader.add)
-                return reader.take()
-            if wanted.length > _SPOOLED:
-                return await self._spool(partial(self._copy, value, ranges, parts))
-            return b"".join([*parts, *[await self._fetch(value, one) for one in ranges[1:]]])
+            return await self._assemble(stream(), value, wanted, envelope)
         except _RemovedError:
             return None
 
@@ -262,51 +262,43 @@ class RedisStore(RedisListings):
         if value_record is None or value_record.tombstone or value_record.descriptor.size:
             raise StoreError(CHANGED)
 
-    async def _copy(
-        self, value: StoredValue, ranges: Sequence[ChunkRange], parts: Sequence[bytes], sink: Callable[[Buffer], None]
-    ) -> None:
-        """Pass ranges of chunks to `sink` in a thread. `parts` has the first one, which is already read.
-
-        Raises:
-            _RemovedError: The value was removed.
-        """
-        for number, one in enumerate(ranges):
-            part = parts[0] if number == 0 else await self._fetch(value, one)
-            await anyio.to_thread.run_sync(sink, part)
-
     async def _read_object(self, value: StoredValue, wanted: Span, envelope: Envelope | None) -> Buffer | None:
         """A range of an object; None if the value was removed since it was found."""
         if self._objects is None:
             raise StoreError(_NO_BLOBS)
         await self._use(value, self._clock())
         stored = sealed_span(value.size, wanted) if envelope else wanted
+        parts = _stream_object(self._objects, value.mark, stored)
         try:
-            if envelope:
-                reader = envelope.range_reader(value.size, wanted)
-                await self._copy_object(self._objects, value.mark, stored, reader.add)
-                return reader.take()
-            if wanted.length > _SPOOLED:
-                return await self._spool(partial(self._copy_object, self._objects, value.mark, stored))
-            return await self._objects.read(value.mark, stored)
+            return await self._assemble(parts, value, wanted, envelope)
         except ObjectMissingError:
             present, _, _ = await self._look_up(value.name)
             if present is not None and present.mark == value.mark:
                 raise StoreError(_LOST) from None
             return None
 
-    async def _copy_object(self, objects: "S3Blobs", mark: str, span: Span, sink: Callable[[Buffer], None]) -> None:
-        """Pass a range of an object to `sink` in a thread, in parts of complete encrypted chunks."""
-        for start in range(span.start, span.stop, _OBJECT_PIECE):
-            part = await objects.read(mark, Span(start, min(_OBJECT_PIECE, span.stop - start)))
-            await anyio.to_thread.run_sync(sink, part)
+    async def _assemble(
+        self, parts: AsyncIterator[Buffer], value: StoredValue, wanted: Span, envelope: Envelope | None
+    ) -> Buffer:
+        """The range of a value that consists of these parts, or whose encrypted chunks do."""
+        if envelope:
+            reader = envelope.range_reader(value.size, wanted)
+            async for part in parts:
+                await anyio.to_thread.run_sync(reader.add, part)
+            return reader.take()
+        if wanted.length > _SPOOLED:
+            return await self._spool(parts)
+        read = [part async for part in parts]
+        return read[0] if len(read) == 1 else b"".join(read)
 
-    async def _spool(self, copy: Callable[[Callable[[Buffer], None]], Awaitable[None]]) -> Buffer:
-        """Let `copy` write into a file that is removed with its last reader, and map it."""
+    async def _spool(self, parts: AsyncIterator[Buffer]) -> Buffer:
+        """Write parts into a file that is removed with its last reader, and map it."""
         path = self._folder() / secrets.token_hex(16)
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
-                await copy(partial(write_all, file))
+                async for part in parts:
+                    await anyio.to_thread.run_sync(write_all, file, part)
             finally:
                 os.close(file)
             return map_file(path)
@@ -395,6 +387,12 @@ async def _stream_blob(blob: Segments, size: int, envelope: Envelope | None) -> 
         else:
             first = number * (_UPLOAD_PIECE // SEALED)
             yield await anyio.to_thread.run_sync(_seal_piece, envelope, piece, size, first)
+
+
+async def _stream_object(objects: "S3Blobs", mark: str, span: Span) -> AsyncIterator[Buffer]:
+    """A range of an object, in parts of complete encrypted chunks."""
+    for start in range(span.start, span.stop, _OBJECT_PIECE):
+        yield await objects.read(mark, Span(start, min(_OBJECT_PIECE, span.stop - start)))
 
 
 def _seal_piece(envelope: Envelope, piece: Buffer, size: int, first: int) -> bytes:
