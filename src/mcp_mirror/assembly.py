@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 import anyio
@@ -61,6 +62,8 @@ from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
 from mcp_mirror.workers.sql import SqlWorkers
 
+_Writer = TypeVar("_Writer", UsageCounter, EventRecorder | None)
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:
@@ -99,8 +102,8 @@ async def open_resources(config: Config, signals: Signals, *, awaits_client: boo
             aclosing(SqlWorkers(child_watchdog)) as sql_workers,
             aclosing(SchemaWorkers(child_watchdog)) as schema_workers,
             aclosing(Sandbox(config.limits.traffic)) as sandbox,
-            _open_usage_counter(store) as usage_counter,
-            _open_recorder(config, store) as recorder,
+            _flushed(UsageCounter(store)) as usage_counter,
+            _flushed(_build_recorder(config, store)) as recorder,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(usage_counter.run)
@@ -125,28 +128,20 @@ async def open_resources(config: Config, signals: Signals, *, awaits_client: boo
 
 
 @asynccontextmanager
-async def _open_usage_counter(store: Store) -> AsyncIterator[UsageCounter]:
-    """Yield a usage counter, and write its last counts before the store closes."""
-    usage_counter = UsageCounter(store)
+async def _flushed(writer: _Writer) -> AsyncIterator[_Writer]:
+    """Yield what writes to the store, and write its last counts or calls before the store closes."""
     try:
-        yield usage_counter
+        yield writer
     finally:
-        with anyio.CancelScope(shield=True):
-            await usage_counter.flush()
+        if writer is not None:
+            with anyio.CancelScope(shield=True):
+                await writer.flush()
 
 
-@asynccontextmanager
-async def _open_recorder(config: Config, store: Store) -> AsyncIterator[EventRecorder | None]:
-    """Yield the recorder of calls, and write its last calls before the store closes; None if calls are not logged."""
-    if config.is_transparent or not config.events.enabled:
-        yield None
-        return
-    recorder = EventRecorder(store.events, config.events, time.time)
-    try:
-        yield recorder
-    finally:
-        with anyio.CancelScope(shield=True):
-            await recorder.flush()
+def _build_recorder(config: Config, store: Store) -> EventRecorder | None:
+    """Return the recorder of calls; None if calls are not logged."""
+    is_enabled = config.events.enabled and not config.is_transparent
+    return EventRecorder(store.events, config.events, time.time) if is_enabled else None
 
 
 def build_sessions(config: Config, resources: Resources, signals: Signals, on_end: Callable[[str], None]) -> Sessions:
