@@ -45,6 +45,12 @@ def test_of_a_whole_environment_only_values_with_secret_names_are_redacted() -> 
     assert redactor.clean(text) == "/home/anna en_US.UTF-8 short ***"
 
 
+def test_the_working_directory_in_a_whole_environment_is_not_a_secret() -> None:
+    env = {"PWD": "/home/anna/shop", "OLDPWD": "/home/anna", "DB_PWD": "correct horse"}
+    redactor = Redactor(StdioEndpoint("x", env=env, is_wrapped=True))
+    assert redactor.clean("/home/anna/shop/a.json: not correct horse") == "/home/anna/shop/a.json: not ***"
+
+
 @pytest.mark.parametrize(
     ("secret", "errors"), [("pass\udce9word", "surrogateescape"), ("pass\ud800word", "surrogatepass")]
 )

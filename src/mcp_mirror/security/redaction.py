@@ -27,6 +27,8 @@ MAX_QUOTED: Final = 1 << 18
 _OMITTED: Final = "\n...\n"
 SECRET_NAMES: Final = re.compile(r"auth|token|secret|key|passw|pwd|credential|cookie|session|signature", re.IGNORECASE)
 """Names of headers and variables whose values are secrets."""
+_FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
+"""Variables of shells whose names look secret; their values are the folders in which a server works."""
 _PARTS: Final = re.compile(r"[\s;,=]+")
 _PATH: Final = re.compile(r"(?:~|\.{0,2}/|@|[A-Za-z]:\\).*")
 _KEY_IN_PATH: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
@@ -101,12 +103,7 @@ def encode_secret(text: str) -> bytes:
 def find_secrets(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iterator[str]:
     """All values of an upstream's configuration that may be secrets."""
     if isinstance(endpoint, StdioEndpoint):
-        # A whole environment contains more words and paths than secrets.
-        yield from (
-            value
-            for name, value in endpoint.env.items()
-            if not endpoint.is_wrapped or (SECRET_NAMES.search(name) and len(value) >= _SHORTEST_PART)
-        )
+        yield from (value for name, value in endpoint.env.items() if not endpoint.is_wrapped or _is_secret(name, value))
         yield from _secrets_of_arguments(endpoint.args)
     elif isinstance(endpoint, HttpEndpoint):
         for value in endpoint.headers.values():
@@ -115,6 +112,11 @@ def find_secrets(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iter
         if endpoint.oauth and endpoint.oauth.client_secret:
             yield endpoint.oauth.client_secret
         yield from _secrets_of_url(endpoint.url)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether a variable of a whole environment, which contains more words and paths than secrets, may be a secret."""
+    return name not in _FOLDERS and len(value) >= _SHORTEST_PART and SECRET_NAMES.search(name) is not None
 
 
 def _secrets_of_arguments(args: Iterable[str]) -> Iterator[str]:
