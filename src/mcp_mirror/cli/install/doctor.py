@@ -57,7 +57,7 @@ class _Check:
 
 def doctor(
     client: ClientArgument = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a server has to list its tools.")] = 60,
+    timeout: Annotated[float, typer.Option(help="Seconds that a server has to list its tools.", min=1)] = 60,
 ) -> None:
     """Start each wrapped server and report what is wrong.
 

@@ -63,13 +63,6 @@ class EntryShape:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalServer:
-    """A server that the client starts."""
-
-    command: str
-
-
-@dataclass(frozen=True, slots=True)
 class RemoteServer:
     """A server at an address."""
 
@@ -81,7 +74,8 @@ class RemoteServer:
     is_sse: bool = False
 
 
-Server = LocalServer | RemoteServer
+class _UnwrappableError(Exception):
+    """Why an entry cannot be wrapped."""
 
 
 def read_words(entry: Any) -> list[str]:
@@ -135,10 +129,11 @@ def find_reason(entry: Any, shape: EntryShape, *, is_chosen: bool = False) -> st
         return "it is wrapped already" if subcommand == "wrap" else f"it is mcp-mirror itself ({subcommand})"
     if reason := _find_unusable_kind(entry, shape):
         return reason
-    server = read_server(entry)
-    if isinstance(server, str):
-        return server
-    return None if isinstance(server, LocalServer) else _find_remote_reason(entry, server, shape, is_chosen=is_chosen)
+    try:
+        server = _read_server(entry)
+    except _UnwrappableError as error:
+        return str(error)
+    return None if isinstance(server, str) else _find_remote_reason(entry, server, shape, is_chosen=is_chosen)
 
 
 def _find_unusable_kind(entry: Mapping[str, Any], shape: EntryShape) -> str | None:
@@ -156,24 +151,25 @@ def _read_type(entry: Mapping[str, Any]) -> str:
     return str(entry.get("type", entry.get("transport", ""))).lower()
 
 
-def read_server(entry: Mapping[str, Any]) -> Server | str:
-    """Return the server of an entry that is not wrapped, or why it has none."""
+def _read_server(entry: Mapping[str, Any]) -> str | RemoteServer:
+    """Return the program of a local server, or a remote server.
+
+    Raises:
+        _UnwrappableError: The entry has neither, or has an unknown form.
+    """
     command = _first(entry, _COMMANDS)
     if command is not None:
         return _read_local(command, entry.get("args"))
     url = _first(entry, _URLS)
     if not isinstance(url, str):
-        return "it has neither a command nor an address"
+        raise _UnwrappableError("it has neither a command nor an address")
     if not _can_split(url):
-        return "its address has an unknown form"
+        raise _UnwrappableError("its address has an unknown form")
     if not isinstance(_first(entry, ENVIRONMENTS) or {}, dict):
-        return "its environment has an unknown form"
-    headers = _read_headers(entry)
-    if isinstance(headers, str):
-        return headers
+        raise _UnwrappableError("its environment has an unknown form")
     kind = _read_type(entry)
     is_sse = kind == _SSE or (not kind and is_sse_address(url))
-    return RemoteServer(url, headers, _read_variables(entry), is_sse)
+    return RemoteServer(url, _read_headers(entry), _read_variables(entry), is_sse)
 
 
 def _can_split(url: str) -> bool:
@@ -183,26 +179,26 @@ def _can_split(url: str) -> bool:
         return False
 
 
-def _read_local(command: Any, args: Any) -> Server | str:
+def _read_local(command: Any, args: Any) -> str:
     if isinstance(command, dict):
         command, args = command.get("path"), command.get("args")
     if isinstance(command, list):
         command, args = (command[0] if command else None), command[1:]
     if not isinstance(command, str) or not isinstance(args, list | None):
-        return "its command has an unknown form"
+        raise _UnwrappableError("its command has an unknown form")
     if not args and " " in command.strip() and "/" not in command and "\\" not in command:
-        return "its command contains arguments; write them in 'args'"
-    return LocalServer(command)
+        raise _UnwrappableError("its command contains arguments; write them in 'args'")
+    return command
 
 
-def _read_headers(entry: Mapping[str, Any]) -> dict[str, str] | str:
+def _read_headers(entry: Mapping[str, Any]) -> dict[str, str]:
     options = entry.get("requestOptions")
     if isinstance(options, dict) and set(options) - {"headers"}:
-        return "it has request options, which mcp-mirror does not support"
+        raise _UnwrappableError("it has request options, which mcp-mirror does not support")
     headers = options.get("headers") if isinstance(options, dict) else None
     headers = headers or entry.get("headers") or entry.get("http_headers") or {}
     if not isinstance(headers, dict) or not all(map(_is_header, headers.items())):
-        return "its headers have an unknown form"
+        raise _UnwrappableError("its headers have an unknown form")
     return {name: str(value) for name, value in headers.items()}
 
 
@@ -241,11 +237,10 @@ def wrap_entry(
     at: Location, name: str, entry: Mapping[str, Any], shape: EntryShape, program: Sequence[str]
 ) -> list[Edit]:
     """Return the edits that wrap an entry for which `find_reason` has no reason."""
-    server = read_server(entry)
+    server = _read_server(entry)
     options = ["wrap", *(["--name", name] if UPSTREAM_NAME.fullmatch(name) else [])]
     if isinstance(server, RemoteServer):
         return [Put(at, _wrap_remote(entry, server, shape, [*program, *options]))]
-    assert isinstance(server, LocalServer)  # noqa: S101  # the caller asked `find_reason`
     own = [*program[1:], *options, "--"]
     key = next(key for key in _COMMANDS if entry.get(key))
     command = entry[key]
@@ -255,10 +250,10 @@ def wrap_entry(
     place: Location = (*at, key) if isinstance(command, dict) else at
     replaced = Put((*place, inner), program[0])
     if isinstance(owner.get("args"), list):
-        return [replaced, Prepend((*place, "args"), (*own, server.command))]
+        return [replaced, Prepend((*place, "args"), (*own, server))]
     if "args" in owner:
-        return [replaced, Put((*place, "args"), [*own, server.command])]
-    return [replaced, Add(place, "args", [*own, server.command], inner)]
+        return [replaced, Put((*place, "args"), [*own, server])]
+    return [replaced, Add(place, "args", [*own, server], inner)]
 
 
 def _wrap_remote(entry: Mapping[str, Any], server: RemoteServer, shape: EntryShape, words: list[str]) -> dict[str, Any]:
