@@ -43,6 +43,13 @@ def test_help_lists_every_command_on_a_line_of_80_columns() -> None:
         assert [name, line] in listed
 
 
+@pytest.mark.parametrize("name", ["values", "config"])
+def test_help_lists_the_commands_of_a_group_on_lines_of_80_columns(name: str) -> None:
+    ran = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"})
+    _, _, listed = ran.stdout.partition("Commands")
+    assert listed.count("\n│") == len(load_command(name).commands)
+
+
 def test_help_imports_no_command() -> None:
     program = "from mcp_mirror.cli.main import app\ntry:\n  app(['--help'])\nexcept SystemExit:\n  pass"
     assert not HEAVY & modules_after(program)

@@ -104,9 +104,10 @@ def list_values(
     config: ConfigOption = None,
     store: StoreOption = None,
 ) -> None:
-    """List stored values, the newest first: path, tool, upstream, kind, stored size, age and time to expiry.
+    """List stored values, the newest first.
 
-    The stored size is that of the value as JSON: of a text with its quotes and escapes, of media in base64.
+    The table has path, tool, upstream, kind, stored size, age and time to expiry. The stored size is that of the value
+    as JSON: of a text with its quotes and escapes, of media in base64.
 
     Example: mcp-mirror values list --tool list_orders
     """
@@ -184,9 +185,9 @@ def lineage(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
     config: ConfigOption = None,
     store: StoreOption = None,
 ) -> None:
-    """Print the calls and values that a value was made of, and those that used it.
+    """Print what a value was made of, and what used it.
 
-    The event log has the calls; a running gateway adds its calls every two seconds.
+    These are calls and other values. The event log has the calls; a running gateway adds its calls every two seconds.
 
     Example: mcp-mirror values lineage list_orders-5f0a3c52-0c1e-4a52-8f2b-1d9f6f2f7b10 --dot | dot -Tsvg
     """
