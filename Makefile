@@ -285,7 +285,7 @@ comma := ,
 # The pure modules: tests/core covers every branch of them. Modules with I/O are tested with real processes.
 PURE  := errors types paths callers $(addprefix observability/,audit argument_shapes) \
          $(addprefix settings/,policies upstreams store labels access limits declarations) \
-         $(addprefix payload/,json_rpc json_bounds framing json_spans scans) \
+         $(addprefix payload/,json_rpc json_bounds framing json_spans json_strings scans) \
          $(addprefix security/,flows pins sanitize) \
          $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice parsed_result pipe_tables preview \
            python_literals related_words resolve result_processing schema schema_references text_format tool_index \

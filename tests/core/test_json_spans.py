@@ -22,13 +22,10 @@ from mcp_mirror.payload.json_spans import (
     locate,
     members,
     strings_at,
-    text_end,
-    text_parts,
-    text_pieces,
-    text_start,
     trim,
     value_stop,
 )
+from mcp_mirror.payload.json_strings import text_end, text_parts, text_pieces, text_start
 from mcp_mirror.types import Member, Span
 
 SPACE = st.sampled_from([b"", b"", b" ", b"\n\t \r"])
@@ -316,7 +313,7 @@ UNITS = st.sampled_from(
 @given(st.lists(UNITS, max_size=60), st.integers(12, 40), st.integers(1, 5))
 def test_a_text_is_cut_between_the_encodings_of_characters(units: list[str], size: int, run: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("mcp_mirror.payload.json_spans._RUN", run)
+        patched.setattr("mcp_mirror.payload.json_strings._RUN", run)
         raws = [unit.encode() for unit in units]
         literal = b'"%b"' % b"".join(raws)
         parts = list(text_parts(literal, trim(literal), size))

@@ -15,7 +15,8 @@ from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envel
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.core.value_sizes import Estimate, count_tokens, size_text
 from mcp_mirror.payload.json_rpc import array_of, as_plain_text, decode_as, join, open_object
-from mcp_mirror.payload.json_spans import kind_at, text_end, text_pieces, text_start, trim
+from mcp_mirror.payload.json_spans import kind_at, trim
+from mcp_mirror.payload.json_strings import text_end, text_pieces, text_start
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.upstreams import CaptureMode
 from mcp_mirror.types import Buffer, Draft, Kind, Segments

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.payload.json_spans import text_pieces, trim
+from mcp_mirror.payload.json_spans import trim
+from mcp_mirror.payload.json_strings import text_pieces
 from mcp_mirror.types import Buffer
 
 COMPARED_BYTES: Final = 1 << 20

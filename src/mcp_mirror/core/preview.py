@@ -14,15 +14,8 @@ from mcp_mirror.core.media import Media, read_media
 from mcp_mirror.core.text_format import guess_format
 from mcp_mirror.core.value_sizes import Estimate, count_bytes, size_text
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import (
-    count_items,
-    items,
-    kind_at,
-    members,
-    text_end,
-    text_start,
-    trim,
-)
+from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, trim
+from mcp_mirror.payload.json_strings import text_end, text_start
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize_to_lines, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span, TextSize
 

@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.payload.json_spans import kind_at, measure_text, text_sample, trim
+from mcp_mirror.payload.json_spans import kind_at, trim
+from mcp_mirror.payload.json_strings import measure_text, text_sample
 from mcp_mirror.types import Buffer, Span, TextSize
 
 Estimate = Callable[[Buffer], int]

@@ -17,7 +17,8 @@ from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
+from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query import indexes
 from mcp_mirror.query.indexes import index_text
 from mcp_mirror.query.texts import IsOver, check_time

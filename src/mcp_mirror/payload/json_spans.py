@@ -4,7 +4,6 @@ Every function takes text that is valid JSON (the transport checked it on arriva
 the keys on the way are decoded.
 """
 
-import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.types import Buffer, JsonToken, Kind, Location, Member, Span, TextSize
+from mcp_mirror.types import Buffer, JsonToken, Kind, Location, Member, Span
 
 _SPACE: Final = re.compile(rb"[ \t\n\r]*+")
 _QUOTED: Final = rb'"(?:[^"\\]++|\\.)*+"'
@@ -34,24 +33,8 @@ _TO_BRACKET: Final = re.compile(rb"(?:" + _FLAT + _SHALLOW + rb")*+" + _FLAT + r
 """Text up to and including the next bracket that is not of a shallow container; group 1 is an opening bracket."""
 
 _ITEM: Final = rb'(?:[^,"\[\]{}]*+(?:(?:' + _QUOTED + rb"|" + _SHALLOW + rb')[^,"\[\]{}]*+)?+,)'
-_HIGH_SURROGATE: Final = re.compile(rb"\\u[dD][89abAB]")
-_LOW_SURROGATE: Final = re.compile(rb"\\u[dD][c-fC-F]")
-"""Two escapes that encode one character: a high surrogate, then a low one."""
-
-_ESCAPE: Final = 6
-"""Bytes of the longest escape, `\\uXXXX`."""
-
-_SAMPLED: Final = 1 << 10
-"""Bytes of one part of a sample."""
-
-_RUN: Final = 1 << 12
-"""Bytes in which backslashes are counted at once."""
-
 _STEPS: Final = tuple((count, re.compile(_ITEM + b"{%d}" % count, re.DOTALL)) for count in (4096, 64, 1))
 """Patterns of runs of array items, which are skipped many at a time."""
-
-_UNITS: Final = re.compile(r'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*+')
-"""The longest part of a JSON string that does not end in an escape."""
 
 _KINDS: Final[dict[int, Kind]] = {
     ord("{"): "object",
@@ -63,9 +46,6 @@ _KINDS: Final[dict[int, Kind]] = {
 }
 _ALL: Final = 1 << 62
 """More items than an array can have."""
-_SAFE_CUT: Final = re.compile(rb"[^\\]{6}[\x80-\xbf]*|[^\\](?=\\)")
-"""Bytes after which a string can be cut: six without a backslash, then the rest of a character, since no escape extends
-beyond them; or one before a backslash, which begins an escape."""
 INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 """A token that names an item of an array."""
 _FAST: Final = 1 << 16
@@ -155,124 +135,6 @@ def _measure_containers(blob: Buffer, span: Span) -> Mapping[int, int]:
 def _find_stop(blob: Buffer, start: int, stop: int, stops: Mapping[int, int]) -> int:
     """As `value_stop`, with the containers that are measured already."""
     return stops.get(start) or value_stop(blob, start, stop)
-
-
-def text_start(blob: Buffer, span: Span, limit: int) -> str:
-    """The beginning of the JSON string at `span`, decoded from at most `limit` of its bytes."""
-    known = str(bytes(blob[span.start : min(span.stop, span.start + limit)]), "utf-8", "ignore")
-    whole = _UNITS.match(known)
-    text: str = json.loads(f'{whole[0]}"') if whole else ""
-    return str(text.encode("utf-8", "ignore"), "utf-8")  # the last character may be half of a surrogate pair
-
-
-def text_end(blob: Buffer, span: Span, limit: int) -> str:
-    """The end of the JSON string at `span`, decoded from about `limit` of its bytes; empty where no cut is safe."""
-    start = max(span.stop - limit, span.start + 1)
-    tail = bytes(blob[start : span.stop - 1])
-    cut = _SAFE_CUT.search(tail) if start > span.start + 1 else None
-    if cut is None and start > span.start + 1:
-        return ""
-    text: str = json.loads(b'"%b"' % (tail[cut.end() :] if cut else tail), strict=False)
-    return str(text.encode("utf-8", "ignore"), "utf-8")
-
-
-def measure_text(blob: Buffer, span: Span) -> TextSize:
-    """The size of the JSON string at `span`."""
-    size = breaks = 0
-    for start, stop in text_parts(blob, span, 1 << 20):
-        raw = bytes(blob[start:stop])
-        if b"\\" in raw:  # also each line break is an escape
-            raw = _decode_leniently(raw)
-            breaks += raw.count(b"\n")
-        size += len(raw)
-    return TextSize(size, breaks)
-
-
-def text_sample(blob: Buffer, span: Span, size: int) -> tuple[bytes, float]:
-    """A sample of the JSON string at `span`, which is larger: evenly spaced parts of it, decoded.
-
-    Args:
-        blob: The text that contains the string.
-        span: The string.
-        size: Bytes of the string in the sample.
-
-    Returns:
-        The sample, and the share of the string's bytes that it has.
-    """
-    pieces: list[bytes] = []
-    taken = 0
-    for start, stop in text_parts(blob, span, -(-span.length * _SAMPLED // size)):
-        end = start + _SAMPLED
-        end = _find_cut(blob, start, end) if end < stop else stop
-        pieces.append(_decode_leniently(bytes(blob[start:end])))
-        taken += end - start
-    return b"".join(pieces), taken / (span.length - 2)
-
-
-def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes]:
-    """The decoded JSON string at `span` in pieces of about `size` bytes (at least 12), to save memory.
-
-    Raises:
-        msgspec.DecodeError: An escape encodes half of a surrogate pair.
-    """
-    for start, stop in text_parts(blob, span, size):
-        piece = bytes(blob[start:stop])
-        yield piece if b"\\" not in piece else _decode_string(piece)
-
-
-def text_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
-    """The start and stop offsets of parts of the JSON string at `span`: of `size` bytes (at least 12) or up to 11 less.
-
-    No part begins or ends within an escape, within a character, or between the two escapes of one character.
-    """
-    position, stop = span.start + 1, span.stop - 1
-    while position < stop:
-        end = min(position + size, stop)
-        if end < stop:
-            end = _find_cut(blob, position, end)
-        yield position, end
-        position = end
-
-
-def _find_cut(blob: Buffer, start: int, end: int) -> int:
-    """The last offset up to `end` at which a string can be cut; `start` is one, at least 12 bytes before."""
-    cut = end
-    at = end - _ESCAPE + 1 + bytes(blob[end - _ESCAPE + 1 : end]).rfind(b"\\")
-    if at > end - _ESCAPE and _is_escape(blob, start, at):
-        length = _ESCAPE if blob[at + 1] == ord("u") else 2
-        cut = at if at + length > end else end
-    first = cut - _ESCAPE
-    is_pair = _HIGH_SURROGATE.match(blob, first, cut) and _LOW_SURROGATE.match(blob, cut)
-    if is_pair and _is_escape(blob, start, first):
-        return first
-    while blob[cut] & 0xC0 == 0x80:  # noqa: PLR2004  # a continuation byte of UTF-8
-        cut -= 1
-    return cut
-
-
-def _is_escape(blob: Buffer, start: int, at: int) -> bool:
-    """Whether the backslash at `at` begins an escape, which it does not if an odd number of backslashes precedes it."""
-    end = at
-    while end > start:
-        before = bytes(blob[max(start, end - _RUN) : end])
-        end -= len(before) - len(before.rstrip(b"\\"))
-        if before.strip(b"\\"):
-            break
-    return (at - end) % 2 == 0
-
-
-def _decode_string(inside: bytes) -> bytes:
-    text: str = msgspec.json.decode(b'"%b"' % inside, type=str)
-    return text.encode()
-
-
-def _decode_leniently(inside: bytes) -> bytes:
-    """The text of a part of a JSON string. A lone surrogate, which UTF-8 cannot contain, becomes a question mark."""
-    try:
-        return _decode_string(inside)
-    except (msgspec.DecodeError, UnicodeError):
-        text: str = json.loads(b'"%b"' % inside, strict=False)
-        return text.encode("utf-8", "replace")
 
 
 def members(blob: Buffer, span: Span) -> tuple[Member, ...]:

@@ -9,7 +9,8 @@ from typing import Final
 from mcp_mirror.core.preview import format_count, outline_value
 from mcp_mirror.core.value_sizes import count_bytes
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import items, kind_at, members, text_start, trim
+from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query import indexes
 from mcp_mirror.query.texts import IsOver, check_time
 from mcp_mirror.query.windows import Budget

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.payload.json_spans import kind_at, text_parts
+from mcp_mirror.payload.json_spans import kind_at
+from mcp_mirror.payload.json_strings import text_parts
 from mcp_mirror.types import Buffer, Span
 
 IsOver = Callable[[], bool]

@@ -30,7 +30,8 @@ from mcp_mirror.payload.json_rpc import (
     open_array,
     open_message,
 )
-from mcp_mirror.payload.json_spans import Miss, locate, text_pieces, trim
+from mcp_mirror.payload.json_spans import Miss, locate, trim
+from mcp_mirror.payload.json_strings import text_pieces
 from mcp_mirror.query.indexes import find_item, keep_indexes
 from mcp_mirror.system.files import map_file, map_span
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
