@@ -171,13 +171,10 @@ class ReconnectingConnection:
                 session = await self.get_session()
                 try:
                     return await session.request(request, channel)
-                except SessionLostError:
-                    session = await self.get_session()
-                except ConnectionLostError:
-                    if not request.is_repeatable:
+                except (SessionLostError, ConnectionLostError) as error:
+                    if isinstance(error, ConnectionLostError) and not request.is_repeatable:
                         raise
-                    session = await self.get_session()
-                return await session.request(request, channel)
+                return await (await self.get_session()).request(request, channel)
             finally:
                 self.last_used = monotonic()
 
