@@ -6,6 +6,7 @@ They are read when they are exported, so calls do not pay for them.
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,13 +20,12 @@ from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.event_loop import MeasuredLoop
 from mcp_mirror.types import StoreTotals
-from mcp_mirror.upstreams.connection import ReconnectingConnection
+from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
 
 _STATES: Final = ("starting", "ready", "down")
 _STORE_TIMEOUT: Final = 2.0
 """Seconds that an export waits for the store."""
-_UPSTREAM: Final = ("upstream",)
 
 
 def register_states(metrics: Metrics, services: Services, limiter: PrincipalLimiter, sessions: Sessions) -> None:
@@ -67,57 +67,48 @@ def register_states(metrics: Metrics, services: Services, limiter: PrincipalLimi
 
 
 def _upstream_states(upstreams: UpstreamRegistry) -> Iterator[State]:
-    def by_upstream(read: Callable[[Upstream], float]) -> Callable[[], Samples]:
-        return lambda: [((one.policy.name,), read(one)) for one in upstreams]
+    def of_upstreams(name: str, help_text: str, read: Callable[[Upstream], float]) -> State:
+        def read_all() -> Samples:
+            return [((one.policy.name,), read(one)) for one in upstreams]
+
+        return State(f"mcp_mirror_upstream_{name}", help_text, ("upstream",), read_all)
 
     def read_status() -> Samples:
         return [((one.policy.name, state), one.status.state == state) for one in upstreams for state in _STATES]
 
     def read_connects() -> Samples:
-        for name, connection in _first_connections(upstreams):
-            counts = connection.settings.counts
-            yield (name, "opened"), counts.opened
-            yield (name, "failed"), counts.failed
+        for name, shared in _list_settings(upstreams):
+            yield (name, "opened"), shared.counts.opened
+            yield (name, "failed"), shared.counts.failed
 
     def read_lost() -> Samples:
-        return [((name,), one.settings.counts.lost) for name, one in _first_connections(upstreams)]
+        return [((name,), shared.counts.lost) for name, shared in _list_settings(upstreams)]
 
     def read_queued() -> Samples:
-        return [((name,), one.settings.limiter.waiting_count) for name, one in _first_connections(upstreams)]
-
-    def read_open_circuits() -> Samples:
-        return [((one.policy.name,), sum(each.is_circuit_open for each in one.connections)) for one in upstreams]
+        return [((name,), shared.limiter.waiting_count) for name, shared in _list_settings(upstreams)]
 
     yield State("mcp_mirror_upstream_state", "1 for the state of the upstream.", ("upstream", "state"), read_status)
-    yield State(
-        "mcp_mirror_upstream_connections",
-        "Connections to the upstream, open or reconnecting.",
-        _UPSTREAM,
-        by_upstream(lambda one: len(one.connections)),
+    yield of_upstreams(
+        "connections", "Connections to the upstream, open or reconnecting.", lambda one: len(one.connections)
     )
-    yield State(
-        "mcp_mirror_upstream_inflight_requests",
-        "Requests that wait for the upstream.",
-        _UPSTREAM,
-        by_upstream(lambda one: one.inflight_count),
+    yield of_upstreams("inflight_requests", "Requests that wait for the upstream.", lambda one: one.inflight_count)
+    yield of_upstreams(
+        "open_circuit_breakers",
+        "Connections that fail at once.",
+        lambda one: sum(each.is_circuit_open for each in one.connections),
     )
-    yield State(
-        "mcp_mirror_upstream_queued_requests", "Requests that wait for a place at the upstream.", _UPSTREAM, read_queued
-    )
-    yield State(
-        "mcp_mirror_upstream_connects", "Attempts to connect.", ("upstream", "result"), read_connects, "counter"
-    )
-    yield State("mcp_mirror_upstream_disconnects", "Connections that ended.", _UPSTREAM, read_lost, "counter")
-    yield State(
-        "mcp_mirror_upstream_open_circuit_breakers", "Connections that fail at once.", _UPSTREAM, read_open_circuits
-    )
+    waiting = "Requests that wait for a place at the upstream."
+    yield State("mcp_mirror_upstream_queued_requests", waiting, ("upstream",), read_queued)
+    labels = ("upstream", "result")
+    yield State("mcp_mirror_upstream_connects", "Attempts to connect.", labels, read_connects, "counter")
+    yield State("mcp_mirror_upstream_disconnects", "Connections that ended.", ("upstream",), read_lost, "counter")
 
 
-def _first_connections(upstreams: UpstreamRegistry) -> Iterator[tuple[str, ReconnectingConnection]]:
-    """Yield a connection of each upstream that has some; all of them share their settings."""
+def _list_settings(upstreams: UpstreamRegistry) -> Iterator[tuple[str, ConnectionSettings]]:
+    """Yield the settings that the connections of each upstream share."""
     for upstream in upstreams:
         for connection in upstream.connections[:1]:
-            yield upstream.policy.name, connection
+            yield upstream.policy.name, connection.settings
 
 
 def _read_stalls() -> Samples:
@@ -137,11 +128,8 @@ class _StoreSize:
 
     async def refresh(self) -> None:
         totals = None
-        with anyio.move_on_after(_STORE_TIMEOUT):
-            try:
-                totals = await self.store.totals()
-            except StoreError:
-                totals = None
+        with anyio.move_on_after(_STORE_TIMEOUT), suppress(StoreError):
+            totals = await self.store.totals()
         self.totals = totals
 
     def read_up(self) -> Samples:
