@@ -59,7 +59,7 @@ BAD_LINES: list[tuple[str | bytes, int | str | None]] = [
     ('{"jsonrpc":"1.0","id":507,"method":"tools/list"}', 507),
     ('{"jsonrpc":"2.0","id":508,"method":7}', 508),
     ('{"id":509,"jsonrpc":"2.0","method":"tools/call","params":{"name":"x","arguments":' + DEEP + "}}", 509),
-    ('{"jsonrpc":"2.0","method":"tools/call","params":' + " " * 70_000 + '{"name":"x"},"id":510}', None),
+    ('{"jsonrpc":"2.0","method":"tools/call","params":' + " " * 70_000 + '{"name":"x"},"id":510}', 510),
 ]  # fmt: skip
 
 
