@@ -359,7 +359,7 @@ def no_pending_payloads() -> PendingPayloads:
 
 
 async def letter(pending_payloads: PendingPayloads, identity: bytes = b"1") -> tuple[dict[str, str], str]:
-    frame, token = await pending_payloads.inbound(CALL % identity, LOCAL)
+    frame, token = await pending_payloads.lift_params(CALL % identity, LOCAL)
     assert token is not None
     assert b"1e400" not in frame
     return json.loads(frame)["params"]["_meta"], token
@@ -368,12 +368,12 @@ async def letter(pending_payloads: PendingPayloads, identity: bytes = b"1") -> t
 async def test_params_and_result_use_one_pending_payload() -> None:
     pending_payloads = no_pending_payloads()
     meta, token = await letter(pending_payloads)
-    params = pending_payloads.params(meta, {})
+    params = pending_payloads.take_params(meta, {})
     assert {key: bytes(raw) for key, raw in params.items()} == {"name": b'"x"', "arguments": b'{"a": 1e400}'}
-    stub = pending_payloads.stub({"content": []}, {"content": b"[1e400]"}, meta)
+    stub = pending_payloads.keep_result({"content": []}, {"content": b"[1e400]"}, meta)
     answer = json.dumps({"jsonrpc": "2.0", "id": 1, "result": stub}).encode()
     assert len(pending_payloads) == 1
-    assert b'"content":[1e400]' in join(pending_payloads.outbound(answer))
+    assert b'"content":[1e400]' in join(pending_payloads.splice_result(answer))
     assert len(pending_payloads) == 0
     pending_payloads.discard(token)
 
@@ -381,13 +381,13 @@ async def test_params_and_result_use_one_pending_payload() -> None:
 def test_a_result_without_pending_params_gets_its_own_payload() -> None:
     pending_payloads = no_pending_payloads()
     owned = {"ttlMs": b"1", "cacheScope": b'"x"', "resultType": b'"x"', "requestState": b'"x"', "_meta": b'{"z":1}'}
-    stub = pending_payloads.stub(
+    stub = pending_payloads.keep_result(
         {"tools": [], "ttlMs": 5, "_meta": {"a": 1}}, {"tools": (b"[", b"1]"), "vendor": b"2", **owned}
     )
     answer = json.dumps({"jsonrpc": "2.0", "id": 1, "result": stub}).encode()
-    result = json.loads(join(pending_payloads.outbound(answer)))["result"]
+    result = json.loads(join(pending_payloads.splice_result(answer)))["result"]
     assert result == {"resultType": "complete", "tools": [1], "ttlMs": 5, "_meta": {"a": 1}, "vendor": 2}
-    assert pending_payloads.outbound(answer) == (answer,)
+    assert pending_payloads.splice_result(answer) == (answer,)
 
 
 async def test_discarded_params_are_missing_and_not_empty() -> None:
@@ -396,16 +396,19 @@ async def test_discarded_params_are_missing_and_not_empty() -> None:
     pending_payloads.discard(token)
     assert len(pending_payloads) == 0
     with pytest.raises(ToolError, match="client disconnected"):
-        pending_payloads.params(meta, {})
-    pending_payloads.stub({"content": []}, {"content": b"[1]"}, meta)
+        pending_payloads.take_params(meta, {})
+    pending_payloads.keep_result({"content": []}, {"content": b"[1]"}, meta)
     assert len(pending_payloads) == 0
 
 
 async def test_params_without_a_pending_payload_are_used_as_parsed() -> None:
-    assert no_pending_payloads().params({}, {"a": 1, "arguments": {"b": []}}) == {"a": b"1", "arguments": b'{"b":[]}'}
-    assert no_pending_payloads().params({"other": 1}, None) == {}
+    assert no_pending_payloads().take_params({}, {"a": 1, "arguments": {"b": []}}) == {
+        "a": b"1",
+        "arguments": b'{"b":[]}',
+    }
+    assert no_pending_payloads().take_params({"other": 1}, None) == {}
     frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
-    assert await no_pending_payloads().inbound(frame, LOCAL) == (frame, None)
+    assert await no_pending_payloads().lift_params(frame, LOCAL) == (frame, None)
 
 
 async def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,14 +417,14 @@ async def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> Non
     pending_payloads = no_pending_payloads()
     waiting, _ = await letter(pending_payloads)
     working, _ = await letter(pending_payloads)
-    pending_payloads.params(working, {})
+    pending_payloads.take_params(working, {})
     now += 601
     await letter(pending_payloads)
     assert len(pending_payloads) == 2
     with pytest.raises(ToolError):
-        pending_payloads.params(waiting, {})
-    stub = pending_payloads.stub({}, {"content": b"[5]"}, working)
-    assert b"[5]" in join(pending_payloads.outbound(json.dumps({"id": 1, "result": stub}).encode()))
+        pending_payloads.take_params(waiting, {})
+    stub = pending_payloads.keep_result({}, {"content": b"[5]"}, working)
+    assert b"[5]" in join(pending_payloads.splice_result(json.dumps({"id": 1, "result": stub}).encode()))
 
 
 def test_a_librarys_message_is_logged_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:

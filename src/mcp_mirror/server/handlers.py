@@ -137,7 +137,7 @@ class Handlers:
             session.protocol_version = context.protocol_version  # the direct path answers its next requests
         listed = await self.list_tools(self.sessions.caller_of(context))
         stub = {"tools": [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
-        return self.pending_payloads.stub(stub, {"tools": listed.tools})
+        return self.pending_payloads.keep_result(stub, {"tools": listed.tools})
 
     async def list_tools(self, caller: Caller) -> ToolList:
         """Return the tools that a client sees."""
@@ -158,9 +158,9 @@ class Handlers:
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         meta, channel = read_meta(context), self._build_channel(context)
         try:
-            members = self.pending_payloads.params(meta, context.params)
+            members = self.pending_payloads.take_params(meta, context.params)
         except ToolError as error:
-            return self.pending_payloads.stub({"content": []}, build_error_reply(str(error)), meta)
+            return self.pending_payloads.keep_result({"content": []}, build_error_reply(str(error)), meta)
         if channel.session_channel:  # the SDK has accepted the call: the direct path answers the client's next ones
             channel.session_channel.protocol_version = context.protocol_version
         elif channel.caller.is_stateless:
@@ -224,7 +224,7 @@ class Handlers:
             items += [(value,) for value in values]
             members |= {"nextCursor": msgspec.json.encode(next_cursor)} if next_cursor else {}
             hints = {"ttlMs": 0, "cacheScope": "private"}  # the values belong to one principal
-        return self.pending_payloads.stub({"resources": [], **hints}, {**members, "resources": array_of(items)})
+        return self.pending_payloads.keep_result({"resources": [], **hints}, {**members, "resources": array_of(items)})
 
     def _has_view(self, caller: Caller) -> bool:
         """Whether the client shows views, and the gateway serves it the tool with one."""
@@ -260,7 +260,7 @@ class Handlers:
         listed = await self.relay.list_all(kind, self._build_channel(context))
         member = KINDS[kind].member
         stub = {member: [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
-        return self.pending_payloads.stub(stub, {member: array_of([*listed.items, *own])})
+        return self.pending_payloads.keep_result(stub, {member: array_of([*listed.items, *own])})
 
     async def _read_resource(self, context: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
         uri, request = str(params.uri), self._relay_request(context, params.request_state)
@@ -392,14 +392,14 @@ class Handlers:
         return MCPError(code, sanitize_ends(str(error), MAX_ERROR_BYTES))
 
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
-        params = self.pending_payloads.params(read_meta(context), context.params)
+        params = self.pending_payloads.take_params(read_meta(context), context.params)
         input_round = read_round(params.get("inputResponses"), state)
         meta = select_relayed_meta(read_meta(context), _headers_of(context))
         return RelayRequest(self._build_channel(context), params, meta, input_round)
 
     def _stub(self, stub: Mapping[str, Any], reply: ToolResult, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a result that the SDK writes, for the `_meta` of its request."""
-        return self.pending_payloads.stub(sdk_part(stub, reply), reply, meta)
+        return self.pending_payloads.keep_result(sdk_part(stub, reply), reply, meta)
 
 
 def _headers_of(context: Context) -> Mapping[str, str] | None:

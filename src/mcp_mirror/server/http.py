@@ -173,7 +173,7 @@ class PayloadMiddleware:
             _RejectedError: The body is not a JSON-RPC message, could not be read, or would begin too many sessions.
         """
         try:
-            stub, token = await self._pending_payloads.inbound(body, request.namespace)
+            stub, token = await self._pending_payloads.lift_params(body, request.namespace)
         except WireError as error:
             raise _reject(400, types.PARSE_ERROR, str(error), frame_id(body)) from None
         except UpstreamError as error:
@@ -300,7 +300,7 @@ class _ResponseWriter:
         self._body.append(message.get("body", b""))
         if message.get("more_body", False):
             return
-        segments = self._pending_payloads.outbound(b"".join(self._body))
+        segments = self._pending_payloads.splice_result(b"".join(self._body))
         length = str(sum(len(segment) for segment in segments)).encode()
         headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
         await self._send({**start, "headers": [*headers, (b"content-length", length)]})
@@ -319,7 +319,7 @@ class _ResponseWriter:
             return (line,)
         data = line.rstrip(b"\r\n")
         end = line[len(data) :]
-        payload = self._pending_payloads.outbound(data[len(_DATA) :])
+        payload = self._pending_payloads.splice_result(data[len(_DATA) :])
         return (_DATA, *(join_lines(segment) for segment in payload), end)
 
     async def _send_pieces(self, segments: Iterable[Buffer], *, has_more: bool) -> None:

@@ -105,7 +105,7 @@ class PendingPayloads:
         """Return the number of requests with pending payloads."""
         return len(self._payloads)
 
-    async def inbound(self, frame: Frame, principal: str) -> tuple[bytes, str | None]:
+    async def lift_params(self, frame: Frame, principal: str) -> tuple[bytes, str | None]:
         """Lift the parameters out of a request.
 
         Args:
@@ -131,7 +131,7 @@ class PendingPayloads:
         self._keep(token, _PendingPayload(time.monotonic(), params=lifted.members))
         return lifted.stub, token
 
-    def params(self, meta: Mapping[str, Any], parsed: Mapping[str, Any] | None) -> Mapping[str, Buffer]:
+    def take_params(self, meta: Mapping[str, Any], parsed: Mapping[str, Any] | None) -> Mapping[str, Buffer]:
         """Take the parameters of a request.
 
         Args:
@@ -154,7 +154,7 @@ class PendingPayloads:
         params, payload.params = payload.params, None
         return params
 
-    def stub(
+    def keep_result(
         self,
         stub: Mapping[str, Any],
         members: Mapping[str, Buffer | Segments],
@@ -168,7 +168,7 @@ class PendingPayloads:
             meta: The `_meta` of the request, if the result belongs to one with pending parameters.
 
         Returns:
-            The stub with a token in `_meta`; `outbound` replaces the token by the members.
+            The stub with a token in `_meta`; `splice_result` replaces the token by the members.
         """
         result = payload_of(members)
         token = str((meta or {}).get(MARK) or "")
@@ -179,7 +179,7 @@ class PendingPayloads:
             payload.result = result
         return {"resultType": "complete", **stub, "_meta": {**stub.get("_meta", {}), MARK: token}}
 
-    def outbound(self, frame: bytes) -> Segments:
+    def splice_result(self, frame: bytes) -> Segments:
         """Return a message of the SDK with the pending result in place of its stub."""
         if (marked := find_mark(frame)) is None:
             return (frame,)

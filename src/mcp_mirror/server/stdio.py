@@ -246,7 +246,7 @@ class _StdioReader(MessageStream):
         pending_payloads, token = self._connection.pending_payloads, None
         with discard_after(frame):
             try:
-                stub, token = await pending_payloads.inbound(frame, LOCAL)
+                stub, token = await pending_payloads.lift_params(frame, LOCAL)
                 message = types.jsonrpc_message_adapter.validate_json(stub, by_name=False)
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:
@@ -296,7 +296,7 @@ class _StdioWriter(MessageSink):
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         self._connection.record_handshake(item.message)
         try:
-            await self._connection.sink.send(self._connection.pending_payloads.outbound(frame))
+            await self._connection.sink.send(self._connection.pending_payloads.splice_result(frame))
         except OSError:  # the client has closed its end; the end of the input ends the session
             raise anyio.BrokenResourceError from None
         self._connection.record(item.message)
