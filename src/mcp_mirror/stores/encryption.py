@@ -277,10 +277,11 @@ def _encode_nonce(number: int) -> bytes:
 
 
 class EncryptedEventLog:
-    """An `EventLog` that encrypts entries for another one. Without keys it passes them on in clear."""
+    """An `EventLog` that encrypts the entries of another one, and not its sums. Without keys, entries stay in clear."""
 
     def __init__(self, log: EventLog, encryptor: Encryptor) -> None:
         self._log, self._encryptor = log, encryptor
+        self.sums, self.daily_calls, self.namespaces = log.sums, log.daily_calls, log.namespaces
 
     async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
         """Append entries and add to the sums."""
@@ -294,18 +295,6 @@ class EncryptedEventLog:
         """The newest entries with their cursors, without those that cannot be decrypted."""
         found = await self._log.read(namespace, before=before, after=after, limit=limit)
         return await anyio.to_thread.run_sync(partial(self._open, namespace, found))
-
-    async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
-        """The sums of a namespace."""
-        return await self._log.sums(namespace, since)
-
-    async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
-        """The number of calls by day."""
-        return await self._log.daily_calls(namespace, since)
-
-    async def namespaces(self) -> frozenset[str]:
-        """The namespaces with entries or sums."""
-        return await self._log.namespaces()
 
     def _seal(self, namespace: str, entries: Sequence[bytes]) -> tuple[bytes, ...]:
         envelopes = ((self._encryptor.new_envelope(namespace, _BASE), entry) for entry in entries)
