@@ -8,7 +8,7 @@ import sys
 import threading
 from bisect import insort
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -47,8 +47,10 @@ ROOM = 1000
 @dataclass
 class Clock:
     now: float = 1_000_000.0
+    step: float = 0.0
 
     def __call__(self) -> float:
+        self.now += self.step
         return self.now
 
 
@@ -768,6 +770,19 @@ async def test_unexpired_values_are_listed_among_many_expired_ones(
     assert await roomy.stats("me") == StoreStats(6, 54)
     with pytest.raises(LookupError):
         await roomy.list("me", after=based("old", 200))
+
+
+@pytest.mark.usefixtures("without_background_removal")
+async def test_a_page_after_a_value_that_expires_now_does_not_begin_again(roomy: Store, clock: Clock) -> None:
+    await put(roomy, clock, "t-1")
+    clock.now += 1
+    await put(roomy, clock, "t-2")
+    clock.now += TTL / 2
+    await put(roomy, clock, "t-3")
+    clock.now += TTL / 2 - 1
+    clock.step = 0.6  # at the first look, t-1 has expired, at the second t-2
+    with suppress(LookupError):
+        assert await roomy.list("me", after="t-2") == ()
 
 
 @pytest.mark.usefixtures("without_background_removal")

@@ -190,7 +190,6 @@ class MemoryStore:
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
         share, now = self._shares.get(namespace, _Share()), self._clock()
-        made = share.by_creation.get(label, SortedItems[tuple[float, str]]())
         end: tuple[float, str] | None = None
         if after is not None:
             value = self._values.get((namespace, after))
@@ -203,7 +202,7 @@ class MemoryStore:
             ]
             newest = iter(sorted((place for place in places if end is None or place < end), reverse=True))
         else:
-            newest = made.descend(end)
+            newest = share.by_creation.get(label, SortedItems[tuple[float, str]]()).descend(end)
         found = ((base, self._values[namespace, base]) for _, base in newest)
         return tuple(islice((value.describe(base) for base, value in found if value.expires > now), limit))
 
@@ -227,11 +226,7 @@ class MemoryStore:
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
-        share, now = self._shares.get(namespace, _Share()), self._clock()
-        if (few := self._find_few_unexpired(namespace)) is not None:
-            kept = SpaceUsage(len(few), sum(len(self._values[namespace, base].blob) for base in few))
-        else:
-            kept = self._sum_unexpired(share, now)
+        kept = self._sum_unexpired(self._shares.get(namespace, _Share()), self._clock())
         return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
 
     async def totals(self) -> StoreTotals:

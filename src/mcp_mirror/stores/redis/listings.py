@@ -40,22 +40,14 @@ class RedisListings:
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
-        owner, listed, at = encode_name(namespace), list[Descriptor](), 0
-        base = encode_name(after or "")
+        owner, listed = encode_name(namespace), list[Descriptor]()
         made = self._keys.of("made", owner, *([encode_name(label)] if label else []))
-        if after is not None:
-            used, rank = await self._redis.run(
-                [("ZSCORE", self._keys.of("order", owner), base), ("ZREVRANK", made, base)]
-            )
-            if used is None or self._is_expired(float(used)) or rank is None:
-                raise LookupError(after)
-            at = rank + 1
+        at = 0 if after is None else await self._find_rank(owner, made, after) + 1
         few = await self._find_few_unexpired(owner)
         if few:
-            [scores] = await self._redis.run([("ZMSCORE", made, *few)])
-            created = {name: float(score) for name, score in zip(few, scores, strict=True) if score is not None}
-            few = sorted(created, key=lambda name: (created[name], name), reverse=True)
-            at = few.index(base.encode()) + 1 if after is not None and base.encode() in created else 0
+            few = await self._sort_by_creation(made, few)
+            places = {base: place for place, base in enumerate(few)}
+            at = 0 if after is None else places[encode_name(after).encode()] + 1  # no longer there: a LookupError
         while limit is None or len(listed) < limit:
             wanted = _PAGE if limit is None else min(limit - len(listed), _PAGE)
             if few is None:
@@ -67,6 +59,24 @@ class RedisListings:
             if len(bases) < wanted:
                 break
         return tuple(listed)
+
+    async def _find_rank(self, owner: str, made: str, after: str) -> int:
+        """The place of a value in the set `made`, the newest first.
+
+        Raises:
+            LookupError: The value does not exist.
+        """
+        base = encode_name(after)
+        used, rank = await self._redis.run([("ZSCORE", self._keys.of("order", owner), base), ("ZREVRANK", made, base)])
+        if used is None or self._is_expired(float(used)) or rank is None:
+            raise LookupError(after)
+        return int(rank)
+
+    async def _sort_by_creation(self, made: str, bases: Sequence[bytes]) -> Sequence[bytes]:
+        """Those encoded bases that the set `made` contains, the newest first."""
+        [scores] = await self._redis.run([("ZMSCORE", made, *bases)])
+        created = {base: float(score) for base, score in zip(bases, scores, strict=True) if score is not None}
+        return sorted(created, key=lambda base: (created[base], base), reverse=True)
 
     async def _read_descriptors(self, owner: str, bases: Sequence[str]) -> Sequence[Descriptor]:
         """The descriptors of those values that have not expired, given their encoded bases."""
