@@ -268,6 +268,35 @@ async def test_doctor_names_the_variables_that_only_the_client_sets(
     assert "The entry contains ${userHome}, which is not set here." in ended.err
 
 
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ("", "it ended the connection"),
+        ("licence missing", "its answer is not a message of MCP"),
+        ("[]", "its answer is not a message of MCP"),
+        ("[" * 100_000, "its answer is not a message of MCP"),
+        ('{"id": "initialize", "error": {"message": "No licence."}}', "No licence."),
+        (
+            '{"id": "initialize", "result": {}}\n{"id": "tools/list", "result": {}}',
+            "its answer is not a message of MCP",
+        ),
+        ('{"id": "initialize", "result": {}}\n{"id": "tools/list", "result": {"tools": []}}', "it lists no tools"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="a script")
+async def test_doctor_reports_what_a_program_answers_in_place_of_tools(
+    answer: str, problem: str, write: Callable[..., Path], run: Run, tmp_path: Path
+) -> None:
+    (file := tmp_path / "answer").write_text(answer and answer + "\n")
+    program = tmp_path / "mcp-mirror"
+    program.write_text(f"#!/bin/sh\nread line\ncat '{file}'\ntest -s '{file}' && exec cat > /dev/null\n")
+    program.chmod(0o755)
+    write(other={"command": str(program), "args": ["wrap", "--", "x"]})
+    ended = await run("doctor")
+    assert (ended.code, ended.out) == (1, "")
+    assert f"problem: claude-desktop: other: {problem}" in ended.err
+
+
 async def test_doctor_without_a_wrapped_server_says_so(write: Callable[..., Path], run: Run) -> None:
     write(x={"command": "x"})
     ended = await run("doctor")

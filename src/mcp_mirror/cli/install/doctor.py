@@ -12,12 +12,11 @@ from typing import IO, Annotated, Final
 
 import anyio
 import typer
-from mcp import Client as McpClient
 
 from mcp_mirror.cli.console import IS_GATEWAY, print_problems
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_program, read_words
-from mcp_mirror.cli.install.started_program import end_programs, start_program
+from mcp_mirror.cli.install.started_program import end_programs, list_tools
 from mcp_mirror.cli.install.starting import (
     build_environment,
     expand_variables,
@@ -29,7 +28,7 @@ from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entr
 from mcp_mirror.cli.options import AWAIT_VARIABLE, ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note, run_until_signal
 from mcp_mirror.core.preview import format_count
-from mcp_mirror.errors import MirrorError, unwrap_error_group
+from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.security.sanitize import sanitize_to_lines
 
@@ -193,16 +192,13 @@ async def _list_tools(check: _Check, errors: IO[bytes], running: set[int]) -> st
     """Connect to a server, whose error output goes to a file; return how many tools it has, or the problem."""
     words = expand_variables(read_words(check.entry.value), check.target)
     environ = {**build_environment(check.entry, check.target), AWAIT_VARIABLE: "1"}
-    program = start_program(words, environ, find_folder(check.entry, check.target), errors, running)
     try:
-        # With `initialize`, because the SDK waits only 10 s for an answer to `server/discover`.
-        async with McpClient(program, mode="legacy") as client:
-            listing = await client.list_tools()
-    except Exception as error:  # noqa: BLE001  # any failure of a server is a finding
-        return [str(unwrap_error_group(error)) or type(error).__name__]
-    if not check.entry.is_memory and sum(tool.name.endswith(RETRIEVE) for tool in listing.tools) > 1:
+        names = await list_tools(words, environ, find_folder(check.entry, check.target), errors, running)
+    except (MirrorError, OSError, ValueError) as error:
+        return [str(error)]
+    if not check.entry.is_memory and sum(name.endswith(RETRIEVE) for name in names) > 1:
         return [IS_GATEWAY]
-    return f"{len(listing.tools):,} tools" if listing.tools else ["it lists no tools"]
+    return f"{len(names):,} tools" if names else ["it lists no tools"]
 
 
 def _find_output(lines: Sequence[str], problem: str) -> list[str]:

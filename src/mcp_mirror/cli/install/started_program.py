@@ -1,8 +1,10 @@
-"""A program that `doctor` starts, and its streams for the SDK.
+"""A program that `doctor` starts as its client does, to list the tools that it serves.
 
-The SDK's own transport waits seconds for a program that does not end, also after Ctrl-C, and does not name its process.
+The program is `mcp-mirror wrap` or `memory`. The SDK's own transport would wait seconds for a program that does not
+end, also after Ctrl-C, and does not name its process.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -15,31 +17,25 @@ from typing import IO, Any, Final
 import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+
+from mcp_mirror.errors import MirrorError
 
 _MAX_LINE: Final = 64 << 20
 """Bytes of one message."""
 _GRACE: Final = 2.0
 """Seconds that a program gets to end after its input is closed, and again after SIGTERM."""
-_GONE: Final = (
-    anyio.BrokenResourceError,
-    anyio.ClosedResourceError,
-    anyio.DelimiterNotFound,
-    anyio.EndOfStream,
-    anyio.IncompleteRead,
-    OSError,
-)
-
-Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+_CLOSED: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+_INITIALIZE: Final = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "mcp-mirror doctor", "version": "0"},
+}
 
 
-@asynccontextmanager
-async def start_program(
+async def list_tools(
     words: Sequence[str], env: Mapping[str, str], folder: Path, errors: IO[Any], running: set[int]
-) -> AsyncIterator[Streams]:
-    """Start a program, and end it with the context.
+) -> list[str]:
+    """Start a program, return the names of its tools, and end it.
 
     Args:
         words: The program and its arguments.
@@ -49,26 +45,22 @@ async def start_program(
         running: Contains the number of the process while it runs.
 
     Raises:
+        MirrorError: The program answers with an error, with something else than a list, or not at all.
         OSError: The program cannot be started.
         ValueError: A word or a variable contains NUL.
     """
-    process = await anyio.open_process(
-        words, stdin=subprocess.PIPE, stderr=errors, env=env, cwd=folder, start_new_session=True
-    )
-    running.add(process.pid)
-    to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception]()
-    outgoing, from_client = anyio.create_memory_object_stream[SessionMessage]()
-    with to_client, incoming, outgoing, from_client:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_read, process, to_client)
-            tasks.start_soon(_write, process, from_client)
-            try:
-                yield incoming, outgoing
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await _end(process)
-                running.discard(process.pid)
-                tasks.cancel_scope.cancel()
+    async with _start(words, env, folder, errors, running) as process:
+        try:
+            assert process.stdout is not None  # noqa: S101  # opened with a pipe
+            lines = BufferedByteReceiveStream(process.stdout)
+            await _request(process, lines, "initialize", _INITIALIZE)
+            await _send(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+            listing = await _request(process, lines, "tools/list", {})
+            return [str(tool["name"]) for tool in listing["tools"]]
+        except (*_CLOSED, anyio.EndOfStream, anyio.IncompleteRead):
+            raise MirrorError("it ended the connection") from None
+        except (anyio.DelimiterNotFound, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            raise MirrorError("its answer is not a message of MCP") from None
 
 
 def end_programs(running: set[int]) -> None:
@@ -78,31 +70,42 @@ def end_programs(running: set[int]) -> None:
             _signal(number, name)
 
 
-async def _read(process: Process, to_client: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-    assert process.stdout is not None  # noqa: S101  # opened with a pipe
-    lines = BufferedByteReceiveStream(process.stdout)
-    with to_client, suppress(*_GONE):
-        while True:
-            line = await lines.receive_until(b"\n", _MAX_LINE)
-            try:
-                message = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-            except ValueError as error:
-                await to_client.send(error)
-            else:
-                await to_client.send(message)
+@asynccontextmanager
+async def _start(
+    words: Sequence[str], env: Mapping[str, str], folder: Path, errors: IO[Any], running: set[int]
+) -> AsyncIterator[Process]:
+    """Start a program, and end it with the context."""
+    process = await anyio.open_process(
+        words, stdin=subprocess.PIPE, stderr=errors, env=env, cwd=folder, start_new_session=True
+    )
+    running.add(process.pid)
+    try:
+        yield process
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end(process)
+        running.discard(process.pid)
 
 
-async def _write(process: Process, from_client: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _request(process: Process, lines: BufferedByteReceiveStream, method: str, params: Mapping[str, Any]) -> Any:
+    """Send a request, and return the result of its response; other messages of the program are skipped."""
+    await _send(process, {"jsonrpc": "2.0", "id": method, "method": method, "params": params})
+    while True:
+        message = json.loads(await lines.receive_until(b"\n", _MAX_LINE))
+        if message.get("id") == method and "method" not in message:
+            if "error" in message:
+                raise MirrorError(message["error"]["message"])
+            return message["result"]
+
+
+async def _send(process: Process, message: Mapping[str, Any]) -> None:
     assert process.stdin is not None  # noqa: S101  # opened with a pipe
-    with suppress(*_GONE):
-        async for item in from_client:
-            text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-            await process.stdin.send(text.encode() + b"\n")
+    await process.stdin.send(json.dumps(message).encode() + b"\n")
 
 
 async def _end(process: Process) -> None:
     assert process.stdin is not None  # noqa: S101  # opened with a pipe
-    with suppress(*_GONE):
+    with suppress(*_CLOSED):
         await process.stdin.aclose()
     for name in ("SIGTERM", "SIGKILL", ""):
         with anyio.move_on_after(_GRACE):
@@ -110,7 +113,7 @@ async def _end(process: Process) -> None:
         if process.returncode is not None:
             break
         _signal(process.pid, name)
-    with suppress(*_GONE):
+    with suppress(*_CLOSED):
         await process.aclose()
 
 
