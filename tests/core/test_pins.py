@@ -203,7 +203,7 @@ def damaged(change: Any) -> str:
     ("text", "message"),
     [
         ("{", "Expecting"),
-        ("[" * 5000, "nested too deep"),
+        ("[" * 100_000, "nested too deep"),
         ("[]", "Expected `object`"),
         ('{"format": 2, "upstreams": {}}', "Invalid enum value 2"),
         ('{"format": 1, "upstreams": {}, "more": 1}', "unknown field `more`"),
