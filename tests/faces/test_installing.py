@@ -242,6 +242,16 @@ def test_the_text_around_the_servers_stays(late: str, head: str, tail: str, writ
     assert ('"late"' in restored) is bool(late)
 
 
+def test_a_file_that_the_user_restored_stays_as_it_is(write: Write) -> None:
+    file = write(content='{"mcpServers": {"a": {\n  // mine\n  "command": "x"}}} // end\n')
+    before = file.read_bytes()
+    assert invoke("install", "claude-desktop").exit_code == 0
+    file.write_bytes(before)
+    assert invoke("uninstall", "claude-desktop").exit_code == 0
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+
+
 def test_a_file_without_a_suffix_is_restored_too(tmp_path: Path) -> None:
     file = tmp_path / "servers"
     file.write_text(json.dumps({"mcpServers": SERVERS}))

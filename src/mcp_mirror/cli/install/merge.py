@@ -14,7 +14,7 @@ from mcp_mirror.cli.install.clients import CLIENTS, current_machine
 from mcp_mirror.cli.install.entries import find_subcommand, read_words
 from mcp_mirror.cli.install.files import describe_command, find_program, has_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
-from mcp_mirror.cli.install.formats.document import AddFirst, Document, Edit, Put, Restore, look_up
+from mcp_mirror.cli.install.formats.document import AddFirst, Document, Put, Restore, look_up
 from mcp_mirror.cli.install.in_place import plan_unwrapping
 from mcp_mirror.cli.install.plans import GatewayFile, Plan
 from mcp_mirror.cli.install.targets import Target, find_named
@@ -121,9 +121,10 @@ def _add_servers(document: Document, backup: Document, block: str, late: Mapping
         return document.edit([AddFirst((), block, look_up(backup.value, (block,)))])
     document = document.edit([Restore((block,), backup, (block,))])
     for name, server in late.items():
-        is_known = name in document.value[block]
-        edit: Edit = Put((block, name), server) if is_known else AddFirst((block,), name, server)
-        document = document.edit([edit])
+        if name not in document.value[block]:
+            document = document.edit([AddFirst((block,), name, server)])
+        elif server != document.value[block][name]:
+            document = document.edit([Put((block, name), server)])
     return document
 
 
