@@ -108,6 +108,19 @@ async def test_an_update_that_the_sdk_cannot_write_does_not_end_a_stream() -> No
     assert context.received[1:] == [("notifications/resources/updated", "x://a")]
 
 
+@pytest.mark.parametrize("meta", [None, 7, ["x"]])
+async def test_an_update_with_an_invalid_meta_does_not_end_a_stream(meta: object) -> None:
+    wanted = types.SubscriptionFilter(resource_subscriptions=["x://a"])
+    stream, context = SubscriptionStream(wanted, Caller(LOCAL)), Context()
+    stream.resource_updated("x://a", {"_meta": meta})
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.run, cast("Any", context))
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    assert context.received[1:] == [("notifications/resources/updated", "x://a")]
+
+
 def test_a_change_concerns_the_endpoints_that_serve_its_upstream() -> None:
     change = ListChange("tools", upstream="a")
     assert [change.is_visible_to(Caller(LOCAL, upstream=one)) for one in (None, "a", "b", OWN)] == [

@@ -91,7 +91,8 @@ class SubscriptionStream:
                 await self._has_pending.wait()
             method, uri = next(iter(self._pending))
             params = self._pending.pop((method, uri))
-            params = {**params, "_meta": {**params.get("_meta", {}), **meta}}
+            given = params.get("_meta")  # of the upstream, which may send any JSON
+            params = {**params, "_meta": {**given, **meta} if isinstance(given, Mapping) else meta}
             notification: Any = types.Notification[Any, str](method=method, params=params)
             with suppress(ValueError):  # a member of the upstream's is nested deeper than the SDK writes
                 await context.session.send_notification(notification, related_request_id=context.request_id)
