@@ -221,6 +221,17 @@ async def test_a_broken_stage_is_recorded_as_an_error() -> None:
     assert [record.outcome for record in sink.records] == ["error"]
 
 
+@pytest.mark.parametrize(("kind", "outcome"), [(b'"complete"', "ok"), (b'"input_required"', "asked")])
+async def test_only_an_input_required_result_is_recorded_as_asked(kind: bytes, outcome: str) -> None:
+    sink = Sink()
+
+    async def answer_with_requests(_call: Call) -> Any:
+        return {**OK, "resultType": kind, "inputRequests": b"{}"}
+
+    await compose(build_stages(Config(), Flows(), shared(sink)), answer_with_requests)(call_of())
+    assert [record.outcome for record in sink.records] == [outcome]
+
+
 async def test_tokens_replaced_by_a_path_are_counted_as_kept_out() -> None:
     async def store(call: Call) -> Any:
         call.trace.hidden_tokens = 1000

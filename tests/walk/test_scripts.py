@@ -7,6 +7,7 @@ import gc
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -23,8 +24,6 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.types import Provenance
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.walk.conftest import Configured, Connect
 
 pytest.importorskip("pydantic_monty")
@@ -274,6 +273,18 @@ async def test_each_limit_ends_the_script_and_names_its_key(limits: dict[str, An
         assert reply.is_error
         assert f"`{key}`" in reply.text
         assert (await mirror.run("1 + 1")).value == 2
+
+
+@pytest.mark.parametrize("requests", [5, {"k": {"method": "roots/list"}}])
+async def test_a_complete_result_with_input_requests_is_a_result(requests: Any) -> None:
+    server = str(Path(__file__).parent / "servers" / "raw.py")
+    result = json.dumps({"content": [{"type": "text", "text": "hello"}], "inputRequests": requests})
+    sections = {
+        "upstreams": {"raw": {"command": sys.executable, "args": ["-S", server, "ok"]}},
+        "code": {"tools": "all"},
+    }
+    async with Mirror(upstreams=sections) as mirror:
+        assert (await mirror.run("await tools.say_mirrored(result=result)", {"result": result})).value == "hello"
 
 
 @pytest.mark.slow

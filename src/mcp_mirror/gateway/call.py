@@ -16,6 +16,7 @@ from mcp_mirror.gateway.tool_search import SEARCH_TOOLS
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import UNKNOWN, AuditRecord, CallTrace
+from mcp_mirror.payload.json_rpc import is_input_required
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.settings.labels import Labels
@@ -196,7 +197,7 @@ def record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRe
 
 def describe_outcome(reply: ToolResult, trace: CallTrace) -> str:
     """Return the outcome of an answered call in one word."""
-    if "inputRequests" in reply:
+    if "inputRequests" in reply and is_input_required(reply):
         return "asked"
     if reply.get("isError", b"false") != b"false":
         return "error"

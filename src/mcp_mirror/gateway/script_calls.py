@@ -20,7 +20,7 @@ from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.floods import run_by_size
-from mcp_mirror.payload.json_rpc import contiguous
+from mcp_mirror.payload.json_rpc import contiguous, is_input_required
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.settings.labels import FUNCTIONS, Labels
 from mcp_mirror.tokens import upper_estimator
@@ -104,7 +104,7 @@ class ScriptCalls:
                 reply = await self.runtime.state.answer(replace(call, input_round=input_round))
             except RefusedError as error:
                 return build_error_reply(str(error))
-            if "inputRequests" not in reply:
+            if not is_input_required(reply):
                 return reply
             requests: Mapping[str, Any] = msgspec.json.decode(contiguous(reply["inputRequests"]))
             answers = {
