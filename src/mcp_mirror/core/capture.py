@@ -133,7 +133,7 @@ def capture(
     value = _build_value(parsed, json_texts, reader)
     place = locate_content(parsed, json_texts)
     # Only a text that differs from the value can be JSON text of its own.
-    companion_reader = reader if parsed.relation == DIFFERS else msgspec.structs.replace(reader, decode=_decode_nothing)
+    companion_reader = reader if parsed.relation == DIFFERS else msgspec.structs.replace(reader, decode=lambda _: b"")
     companion = _build_companion(place, parsed, result, companion_reader)
     differs = companion is not None and parsed.relation == DIFFERS
     whole = shown = None
@@ -286,10 +286,6 @@ def _parse_json_text(text: Buffer, reader: _Reader) -> Buffer | None:
         return None
     decoded = reader.decode(text)
     return decoded if reader.scans.is_container(decoded) else None
-
-
-def _decode_nothing(_: Buffer) -> Buffer:
-    return b""
 
 
 def _build_companion(

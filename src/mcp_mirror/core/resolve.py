@@ -261,7 +261,8 @@ def coerce(value: Resolved, wanted: frozenset[str], location: Location) -> Segme
 
 def _convert(value: Resolved, wanted: frozenset[str]) -> Segments | None:
     """Convert a value to the first accepted type in `_ORDER`; None if no form fits."""
-    forms = (_FORMS.get((value.kind, target), _convert_never)(value) for target in _ORDER if target in wanted)
+    converters = (_FORMS.get((value.kind, target)) for target in _ORDER if target in wanted)
+    forms = (convert(value) for convert in converters if convert is not None)
     return next((form for form in forms if form is not None), None)
 
 
@@ -336,10 +337,6 @@ def _is_integer(text: Buffer) -> bool:
     if len(exponent) > _MAX_EXPONENT:
         return not exponent.startswith(b"-")
     return zeros + int(exponent) >= len(match["fraction"] or b"")
-
-
-def _convert_never(_: Resolved) -> Segments | None:
-    return None
 
 
 def _convert_to_text(value: Resolved) -> Segments:

@@ -161,14 +161,6 @@ def _read_source(operation: _Operation) -> list[str]:
     return _parse_pointer(operation.from_)
 
 
-def _add(root: NodeRef, operation: _Operation) -> None:
-    _add_node(root, operation.path, _read_new_value(operation))
-
-
-def _remove(root: NodeRef, operation: _Operation) -> None:
-    _remove_node(root, _parse_pointer(operation.path))
-
-
 def _remove_node(root: NodeRef, tokens: list[str]) -> None:
     if not tokens:
         raise _OperationError("the whole value cannot be removed.")
@@ -190,10 +182,6 @@ def _move(root: NodeRef, operation: _Operation) -> None:
         _add_node(root, operation.path, node)
 
 
-def _copy(root: NodeRef, operation: _Operation) -> None:
-    _add_node(root, operation.path, copy_of(_find(root, _read_source(operation)).node))
-
-
 def _test(root: NodeRef, operation: _Operation) -> None:
     present, expected = (
         serialize_node(_find(root, _parse_pointer(operation.path)).node),
@@ -210,11 +198,11 @@ def _test(root: NodeRef, operation: _Operation) -> None:
 
 
 _STEPS: Final[Mapping[str, Callable[[NodeRef, _Operation], None]]] = {
-    "add": _add,
-    "remove": _remove,
+    "add": lambda root, one: _add_node(root, one.path, _read_new_value(one)),
+    "remove": lambda root, one: _remove_node(root, _parse_pointer(one.path)),
     "replace": _replace,
     "move": _move,
-    "copy": _copy,
+    "copy": lambda root, one: _add_node(root, one.path, copy_of(_find(root, _read_source(one)).node)),
     "test": _test,
 }
 

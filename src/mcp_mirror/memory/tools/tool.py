@@ -187,7 +187,7 @@ class MemoryTool:
         """The value of an argument from its JSON text."""
         schema = self.properties[name]
         kind = schema.get("type", "")
-        value = _READERS.get(kind, _read_any)(raw)
+        value = _READERS.get(kind, bytes)(raw)
         if value is None:
             raise ToolError(f"{name!r} of {self.name} must be {_TYPES[kind]}. {self._describe_usage}")
         if "enum" in schema and value not in schema["enum"]:
@@ -200,10 +200,6 @@ class MemoryTool:
         if not self.required:
             return f"It may take {optional}."
         return f"It takes {', '.join(self.required)}{f', and may take {optional}' if optional else ''}."
-
-
-def _read_any(raw: bytes) -> bytes:
-    return raw
 
 
 def _read_text(raw: bytes) -> str | None:
@@ -221,10 +217,6 @@ def _read_number(raw: bytes) -> int | None:
     return int(match[1]) if match else None
 
 
-def _read_flag(raw: bytes) -> bool | None:
-    return {"true": True, "false": False}.get(_unquote(raw))
-
-
 def _make_json_reader(opening: bytes) -> Callable[[bytes], bytes | None]:
     """A reader of JSON that begins with `opening`, or of a string with such JSON. It returns None for other JSON."""
 
@@ -240,7 +232,7 @@ def _make_json_reader(opening: bytes) -> Callable[[bytes], bytes | None]:
 _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "string": _read_text,
     "integer": _read_number,
-    "boolean": _read_flag,
+    "boolean": lambda raw: {"true": True, "false": False}.get(_unquote(raw)),
     "array": _make_json_reader(b"["),
     "object": _make_json_reader(b"{"),
 }
