@@ -192,10 +192,7 @@ class Mirror:
         """
         if find_spec(PACKAGE) is None:
             raise MirrorError("Scripts need an extra: pip install '.[code]' in the checkout.")
-        arguments = {"code": code, "inputs": inputs or {}}
-        return await self._run(
-            lambda application: _run_script(application, RUN, arguments, namespace, conversation), namespace
-        )
+        return await self._run_script(RUN, {"code": code, "inputs": inputs or {}}, namespace, conversation)
 
     async def sql(
         self,
@@ -221,10 +218,7 @@ class Mirror:
         """
         if find_spec(SQL_PACKAGE) is None:
             raise MirrorError("SQL needs an extra: pip install '.[sql]' in the checkout.")
-        arguments = {"sql": query, "inputs": inputs or {}}
-        return await self._run(
-            lambda application: _run_script(application, QUERY, arguments, namespace, conversation), namespace
-        )
+        return await self._run_script(QUERY, {"sql": query, "inputs": inputs or {}}, namespace, conversation)
 
     async def read(self, path: str, *, namespace: str = LOCAL) -> Any:
         """Return the complete value under a memory path, for the program itself.
@@ -373,6 +367,18 @@ class Mirror:
         async with self._task.open(_require_event_loop(), awaits_client=True) as application:
             await application.server.serve_stdio(anyio.Event())
 
+    async def _run_script(
+        self, tool: str, arguments: Mapping[str, Any], namespace: str, conversation: GivenConversation
+    ) -> ScriptReply:
+        trace = CallTrace()
+        reply = await self._run(
+            lambda application: _call(application, tool, arguments, namespace, conversation, trace), namespace
+        )
+        value = None if trace.returned is None else json.loads(bytes(trace.returned))
+        return ScriptReply(
+            **{one.name: getattr(reply, one.name) for one in fields(reply)}, value=value, printed=trace.printed
+        )
+
     @property
     def _running(self) -> RunningApplication:
         if (running := self._task.running) is None:
@@ -431,17 +437,6 @@ async def _call(
         return read_reply(await gateway.call_tool(call), call.trace.path, call.trace.envelope)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
-
-
-async def _run_script(
-    application: Application, tool: str, arguments: Mapping[str, Any], namespace: str, conversation: GivenConversation
-) -> ScriptReply:
-    trace = CallTrace()
-    reply = await _call(application, tool, arguments, namespace, conversation, trace)
-    value = None if trace.returned is None else json.loads(bytes(trace.returned))
-    return ScriptReply(
-        **{one.name: getattr(reply, one.name) for one in fields(reply)}, value=value, printed=trace.printed
-    )
 
 
 def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> bytes:
