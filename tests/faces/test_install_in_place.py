@@ -636,6 +636,18 @@ def test_without_a_client_a_script_must_say_all_and_yes(write: Write) -> None:
     assert file.read_bytes() == before
 
 
+def test_a_file_that_cannot_be_written_is_reported_after_those_that_were(write: Write) -> None:
+    text = '{"mcpServers": {"files": {"command": "x"}}}'
+    cursor, gemini = write(".cursor/mcp.json", text), write(".gemini/settings.json", text)
+    gemini.with_name(gemini.name + BACKUP_SUFFIX).mkdir()
+    ran = run("install", "--all", "--yes")
+    assert ran.exit_code == 2
+    assert gemini.read_text() == text
+    assert f"Cursor ({cursor}):\n  wrapped: files\nRestart Cursor. " in ran.stderr
+    assert ran.stderr.splitlines()[-2:][0] == "To undo: mcp-mirror uninstall cursor"
+    assert "Gemini" not in ran.stderr
+
+
 def test_the_list_of_clients_asks_which_to_change(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_mirror.cli.install.commands.reads_terminal", lambda: True)
     texts = '{"mcpServers": {"files": {"command": "x"}, "off": {"command": "y", "disabled": true}}}'

@@ -164,6 +164,12 @@ async def test_a_folder_of_other_files_is_not_made_a_store(command: list[str], t
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
+async def test_a_folder_that_cannot_be_read_is_reported(run: Run) -> None:
+    folder = "/" + "x" * 300  # like a folder that this user may not enter: the system refuses it
+    ended = await run("stats", "--store", folder)
+    assert (ended.code, ended.err.startswith(f"mcp-mirror: {folder} cannot be read: ")) == (2, True)
+
+
 async def test_values_of_a_memory_store_are_an_error_with_the_reason(configured: Configured, run: Run) -> None:
     ended = await run("values", "list", "--config", str(configured({}, store={"kind": "memory"})))
     assert (ended.code, ended.out) == (2, "")

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -39,9 +38,12 @@ def load_store_config(path: Path | None, store: Path | None, verbosity: int = 0)
 
 def _check_folder(folder: Path) -> None:
     """Exit if a folder has files, but no store: opening a store there would create its files among them."""
-    names: list[str] = []
-    with suppress(OSError):  # no folder yet, or one that cannot be read, which the store reports
+    try:
         names = [path.name for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):  # the store creates the folder, or reports the file
+        return
+    except OSError as error:
+        exit_with_error(MirrorError(f"{folder} cannot be read: {error.strerror}. Name the folder of a store."))
     if names and not any(fnmatchcase(name, glob) for name in names for glob in OWN_NAMES):
         exit_with_error(MirrorError(f"{folder} has other files and no stored values. Name the folder of a store."))
 

@@ -188,19 +188,24 @@ def _choose_plans(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def _carry_out(plans: Iterable[Plan], *, dry_run: bool, connects: bool) -> None:
-    done: list[Plan] = []
-    for plan in plans:
-        if dry_run:
+    if dry_run:
+        for plan in plans:
             _print_diff(plan)
-        _print_plan(plan)
-        if plan.after == plan.before or dry_run:
-            continue
-        if old := apply_installation(plan):
-            print_note(f"  An older backup is now {old}.")
-        done.append(plan)
-    if done:
-        _print_next_steps(done, connects=connects)
-    elif not dry_run:
+            _print_plan(plan)
+        return
+    done: list[Plan] = []
+    try:
+        for plan in plans:
+            is_changed = plan.after != plan.before
+            old = apply_installation(plan) if is_changed else None
+            _print_plan(plan)
+            if old:
+                print_note(f"  An older backup is now {old}.")
+            done += [plan] if is_changed else []
+    finally:  # also if a later file cannot be written
+        if done:
+            _print_next_steps(done, connects=connects)
+    if not done:
         print_note("Nothing to change: every server that can be wrapped is wrapped.")
 
 
