@@ -129,8 +129,22 @@ def test_a_file_is_outlined_by_its_media_type() -> None:
     assert "\nThis path stands for image/png, 5 B.\n" in notice_of(block, kind="binary")
     untyped = b'{"type":"resource","resource":{"uri":"u","blob":"aGVsbG8="}}'
     assert "\nThis path stands for file, 5 B.\n" in notice_of(untyped, kind="binary")
-    linked = b'{"type":"resource","resource":{"uri":"u","text":"hello"}}'
+    linked = b'{"type":"resource_link","name":"n","uri":"u"}'
     assert f"\nThis path stands for content block, {len(linked)} B.\n" in notice_of(linked, kind="binary")
+
+
+def test_an_embedded_text_has_the_preview_of_its_text() -> None:
+    rows = "".join(f"{number},{number * 2}\n" for number in range(999))
+    resource = {"uri": "mem://a", "mimeType": "text/csv", "text": f"a,b\n{rows}"}
+    block = json.dumps({"type": "resource", "resource": resource}).encode()
+    size = format_bytes(len(resource["text"]))
+    lines = notice_of(block, kind="binary").splitlines()
+    described = f'"/resource/text" text, {size}, 1,000 lines, CSV, 2 columns'
+    assert lines[1:4] == [f"This path stands for the result. Preview, not the result: {described}", "| a,b", "| 0,0"]
+    assert "| 998,1996" in lines
+    shape = json.loads(notice_of(block, "json", kind="binary"))
+    assert (shape["is"].startswith('"/resource/text" text, '), shape["preview"][0]) == (True, "a,b")
+    assert "0,0" not in notice_of(block, kind="binary", preview=False)
 
 
 @pytest.mark.parametrize("style", ["compact", "paper", "json"])

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
-from mcp_mirror.core.media import Media, read_media
+from mcp_mirror.core.media import Media, locate_content, read_media
 from mcp_mirror.core.text_format import guess_format
 from mcp_mirror.core.value_sizes import Estimate, count_bytes, size_text
 from mcp_mirror.paths import escape_token
@@ -106,8 +106,7 @@ def preview_value(
     """
     room = _TokenBudget(estimate)
     if kind == "binary":
-        media = read_media(blob)
-        return Preview(describe_media(media) if media else f"content block, {format_bytes(len(blob))}")
+        return _preview_block(blob, room)
     span = trim(blob)
     if kind == "text":
         return _preview_text(blob, span, room, text or size_text(blob, span))
@@ -164,6 +163,19 @@ class _TokenBudget:
             return False
         self.left -= cost
         return True
+
+
+def _preview_block(blob: Buffer, room: _TokenBudget) -> Preview:
+    """Media by their type and size, an embedded text by its size and lines, any other content block by its size."""
+    if media := read_media(blob):
+        return Preview(describe_media(media))
+    if (found := locate_content(blob)) is None:
+        return Preview(f"content block, {format_bytes(len(blob))}")
+    location, span = found
+    place = f'"/{"/".join(map(str, location))}" '
+    room.take(place)
+    text = _preview_text(blob, span, room, size_text(blob, span))
+    return Preview(place + text.summary, text.lines)
 
 
 def _preview_text(blob: Buffer, span: Span, room: _TokenBudget, text: TextSize) -> Preview:
