@@ -207,6 +207,13 @@ async def test_concurrent_calls_get_their_own_results(connect: Connect) -> None:
         assert setup.connection.inflight_count == 0
 
 
+async def test_a_list_counts_as_a_use_of_the_connection(connect: Connect) -> None:
+    async with connect() as setup:
+        before = setup.connection.last_used
+        await setup.connection.list_all("tools/list", "tools", Channel())
+        assert setup.connection.last_used > before
+
+
 async def test_calls_share_few_connections(connect: Connect) -> None:
     async with connect() as setup:
         before = sum(message == "opened" for message, _ in setup.received)

@@ -185,7 +185,10 @@ class ReconnectingConnection:
             UpstreamError: A limit is exceeded, or a request failed.
         """
         async with self.settings.limiter.acquire(channel):
-            return await (await self.get_session()).list_all(method, member, channel)
+            try:
+                return await (await self.get_session()).list_all(method, member, channel)
+            finally:
+                self.last_used = monotonic()
 
     async def get_session(self) -> UpstreamSession:
         """Return the open session. While the upstream is down, reconnect now and wait, if the circuit breaker allows.
