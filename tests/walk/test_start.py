@@ -214,8 +214,9 @@ async def test_a_call_that_comes_before_its_upstream_is_ready_waits_for_it(
         (None, "the configuration cannot be read"),
         ("upstreams: {raw: {comand: x}}", "did you mean 'command'?"),
         ("upstreams: {}\nstore: {kind: disk, path: /dev/null/store}", "The store in /dev/null/store failed"),
+        (f"upstreams: {{}}\nstore: {{kind: disk, path: /tmp/{'x' * 300}}}", "File name too long"),
     ],
-    ids=["no file", "unknown key", "unusable store"],
+    ids=["no file", "unknown key", "unusable store", "name that is too long"],
 )
 async def test_a_client_reads_why_the_gateway_cannot_start(
     open_lines: OpenLines, tmp_path: Path, content: str | None, reason: str

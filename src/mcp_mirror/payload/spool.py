@@ -97,7 +97,8 @@ class Spool:
         self._log = RepeatedLog(_logger)
 
     def __enter__(self) -> Self:
-        if self._parent is not None and self._parent.exists():
+        # `Path.exists` raises for a path that is too long, or in a folder of another user.
+        if self._parent is not None and os.path.exists(self._parent):  # noqa: PTH110
             open_folder(self._parent, _OWN_NAMES)
         return self
 
