@@ -701,8 +701,11 @@ def test_a_dry_run_prints_a_diff_and_writes_nothing(write: Write) -> None:
     ran = run("install", "cursor", "--dry-run")
     assert '-"files": {"command": "x"}\n' in ran.stdout
     assert f'+"files": {{"command": "{PROGRAM}", "args": ["wrap", "--name", "files", "--", "x"]}}\n' in ran.stdout
+    assert ran.stderr.splitlines()[-1] == "Nothing was changed, because of --dry-run."
     assert [path.name for path in file.parent.iterdir()] == [file.name]
     assert file.read_bytes() == before
+    assert "Nothing was changed" not in run("install", "cursor").stderr
+    assert "Nothing was changed, because of --dry-run." in run("uninstall", "cursor", "--dry-run").stderr
 
 
 @pytest.mark.parametrize(

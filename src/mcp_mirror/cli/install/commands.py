@@ -17,6 +17,7 @@ from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
 from mcp_mirror.errors import ConfigError, MirrorError
 
 _CLIENT: Final = "A client's name, such as claude-code, or the path of a client's file."
+_UNCHANGED: Final = "Nothing was changed, because of --dry-run."
 _DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the changes, including secrets near them, and write nothing.")
 ]
@@ -192,6 +193,7 @@ def _carry_out(plans: Iterable[Plan], *, dry_run: bool, connects: bool) -> None:
         for plan in plans:
             _print_diff(plan)
             _print_plan(plan)
+        print_note(_UNCHANGED)
         return
     done: list[Plan] = []
     try:
@@ -288,6 +290,8 @@ def uninstall(
                     f"{plan.config.path} was edited and stays; move it away before you install again. The client does "
                     "not know the additions in it."
                 )
+        if dry_run:
+            print_note(_UNCHANGED)
     except MirrorError as error:
         exit_with_error(error)
 
