@@ -147,6 +147,15 @@ def test_an_embedded_text_has_the_preview_of_its_text() -> None:
     assert "0,0" not in notice_of(block, kind="binary", preview=False)
 
 
+def test_an_embedded_text_beside_a_sentence_is_shown_by_its_beginning() -> None:
+    resource = {"uri": "repo://a.py", "mimeType": "text/plain", "text": "def first(): ...\n" * 900}
+    blob = json.dumps(["downloaded a file", {"type": "resource", "resource": resource}]).encode()
+    size = format_bytes(len(resource["text"]))
+    assert f'| /1: "/resource/text" text {size}: "def first(): ...\\ndef first' in notice_of(blob)
+    like_a_block = json.dumps(["a row", {"data": "x" * 900, "resource": {"text": "y" * 900}}]).encode()
+    assert '"/resource/text"' not in notice_of(like_a_block)
+
+
 @pytest.mark.parametrize("style", ["compact", "paper", "json"])
 def test_a_notice_says_how_many_of_the_links_follow_it(style: NoticeStyle) -> None:
     line = "Below are 95 of 1,300 links and embedded texts."

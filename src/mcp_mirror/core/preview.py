@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
-from mcp_mirror.core.media import Media, locate_content, read_media
+from mcp_mirror.core.media import Media, has_content, locate_content, read_media
 from mcp_mirror.core.text_format import guess_format
 from mcp_mirror.core.value_sizes import Estimate, count_bytes, size_text
 from mcp_mirror.paths import escape_token
@@ -169,13 +169,21 @@ def _preview_block(blob: Buffer, room: _TokenBudget) -> Preview:
     """Media by their type and size, an embedded text by its size and lines, any other content block by its size."""
     if media := read_media(blob):
         return Preview(describe_media(media))
-    if (found := locate_content(blob)) is None:
+    if (embedded := _find_embedded_text(blob, Span(0, len(blob)))) is None:
         return Preview(f"content block, {format_bytes(len(blob))}")
-    location, span = found
-    place = f'"/{"/".join(map(str, location))}" '
+    place, span = embedded
     room.take(place)
     text = _preview_text(blob, span, room, size_text(blob, span))
-    return Preview(place + text.summary, text.lines)
+    return Preview(f"{place} {text.summary}", text.lines)
+
+
+def _find_embedded_text(blob: Buffer, span: Span) -> tuple[str, Span] | None:
+    """The quoted pointer and the span of the text in an embedded resource; None for any other object."""
+    block = blob[span.start : span.stop]
+    if not has_content(block) or read_media(block) or (found := locate_content(block)) is None:
+        return None
+    location, text = found
+    return f'"/{"/".join(map(str, location))}"', Span(span.start + text.start, text.length)
 
 
 def _preview_text(blob: Buffer, span: Span, room: _TokenBudget, text: TextSize) -> Preview:
@@ -367,6 +375,9 @@ def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, ...]
         return (text, start) if len(text.encode()) <= _MAX_LISTED_TEXT else (start,)
     if kind != "object" or span.length <= _MAX_STRING or span.length > _MAX_NESTED_BYTES:
         return (outline_value(blob, span, count),)
+    if embedded := _find_embedded_text(blob, span):
+        pointer, inner = embedded
+        return tuple(f"{pointer} {form}" for form in _format_item(blob, inner, count))
     known = list(islice(members(blob, span), _MAX_LISTED_KEYS + 1))
     keys = [
         f"{as_json_string(key, _MAX_FIELD_NAME)} {_describe_shape(blob, value, count)}"
