@@ -6,6 +6,7 @@ that differ each time. And what tests of several folders need.
 
 import gc
 import json
+import logging
 import os
 import shlex
 import signal
@@ -41,6 +42,17 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """Undo what a command that ran in this process set: its handler's stream closes, and later tests would log too."""
+    yield
+    root, own = logging.getLogger(), logging.getLogger("mcp_mirror")
+    if own.level:
+        own.setLevel(logging.NOTSET)
+        root.setLevel(logging.WARNING)
+        root.handlers[:] = [handler for handler in root.handlers if type(handler) is not logging.StreamHandler]
 
 
 @pytest.hookimpl(wrapper=True)
