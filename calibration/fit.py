@@ -12,6 +12,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+import msgspec
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -320,7 +321,7 @@ def fit(texts: Sequence[Text], true: Sequence[Sequence[int]]) -> CostTable:
     rules = fit_rules(ground, ground.table(units, {}), factor)
     for name, doubted in zip(CLASSES, doubts.tolist(), strict=True):
         each = zip(rules[name], doubted, strict=True)
-        rules[name] = tuple(replace(rule, doubt=float(f"{doubt:.3g}")) for rule, doubt in each)
+        rules[name] = tuple(msgspec.structs.replace(rule, doubt=float(f"{doubt:.3g}")) for rule, doubt in each)
     return ground.table(corrected, rules, margins, joints)
 
 

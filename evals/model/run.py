@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+import msgspec
 from dataclasses import replace
 from pathlib import Path
 from typing import Final

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import msgspec
 
 from mcp_mirror.assembly import (
     build_handlers,
@@ -48,8 +48,7 @@ def _listing_of(config: Config) -> tuple[str, int]:
     return config.mirror.listing, config.mirror.listing_budget
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
+class Application(msgspec.Struct, frozen=True):
     """A running gateway."""
 
     config: Config
@@ -63,7 +62,7 @@ class Application:
     is_local: bool
     """The only client is on standard streams."""
     signals: Signals
-    shutdown_notices: "list[ShutdownNotice]" = field(default_factory=list)
+    shutdown_notices: "list[ShutdownNotice]" = msgspec.field(default_factory=list)
     """Of each address at which orchestrators can probe the gateway."""
 
     @property
@@ -87,7 +86,7 @@ class Application:
         # A reload never gives one principal the values of another.
         is_isolated = before.flows.is_isolated or (config.auth.is_required and not self.is_local)
         after = self.builder.build(config, pins, before.catalog, is_isolated=is_isolated)
-        runtime.state = replace(after, catalogs=before.catalogs)
+        runtime.state = msgspec.structs.replace(after, catalogs=before.catalogs)
         if self.audit:
             self.audit.reopen()
         names = {one.name for one in config.upstreams}

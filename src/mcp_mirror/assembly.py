@@ -3,7 +3,6 @@
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +11,7 @@ from uuid import uuid4
 
 import anyio
 import mcp_types as types
+import msgspec
 from anyio.abc import TaskGroup
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from platformdirs import user_cache_path
@@ -65,8 +65,7 @@ from mcp_mirror.workers.sql import SqlWorkers
 _Writer = TypeVar("_Writer", UsageCounter, EventRecorder | None)
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(msgspec.Struct, frozen=True):
     """Everything that is open while a gateway runs."""
 
     child_watchdog: ChildWatchdog

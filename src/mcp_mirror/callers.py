@@ -6,9 +6,11 @@ only defines them; it sends nothing.
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from mcp_mirror.errors import RefusedError
 
@@ -44,8 +46,7 @@ _VIEWS: Final = "io.modelcontextprotocol/ui"
 """The extension of clients that show views of MCP Apps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """One client and the properties of its current request."""
 
     namespace: str
@@ -55,7 +56,7 @@ class Caller:
     results instead of sending requests."""
     session: str | None = None
     """The session of its requests; None for stateless requests."""
-    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    capabilities: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The client's capabilities as the client declared them."""
     scopes: frozenset[str] | None = None
     """The scopes of the request's token. None: all scopes, because the gateway requires no token."""

@@ -9,11 +9,12 @@ import ast
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 from urllib.parse import unquote
 from uuid import UUID
+
+import msgspec
 
 from mcp_mirror.types import JsonToken
 
@@ -92,8 +93,7 @@ _MAX_END = 4_000
 """Characters of the lines below a shown value: at most ten lines, each with a path and few words."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPath:
+class MemoryPath(msgspec.Struct, frozen=True):
     """A well-formed memory path, decoded."""
 
     base: str

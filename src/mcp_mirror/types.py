@@ -4,9 +4,10 @@ This module imports no other module of the package and contains no logic.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
+
+import msgspec
 
 Buffer = bytes | memoryview
 """Immutable bytes. A view keeps the frame alive that it is a part of."""
@@ -66,8 +67,7 @@ class Member(NamedTuple):
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayIndex:
+class ArrayIndex(msgspec.Struct, frozen=True):
     """The large array of a value, with the places of some of its items, so that a late item is found at once."""
 
     span: Span
@@ -80,8 +80,7 @@ class ArrayIndex:
     """The offsets of these items from the beginning of the array."""
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(msgspec.Struct, frozen=True):
     """The call that produced a value."""
 
     upstream: str
@@ -94,8 +93,7 @@ class Provenance:
     """The W3C trace context of the call; empty without traces."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """A value before it is stored: JSON text exactly as the upstream sent it."""
 
     blob: Buffer
@@ -121,8 +119,7 @@ class Draft:
         return self.text.size if self.text else len(self.blob)
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(msgspec.Struct, frozen=True):
     """The metadata of a stored value. Times are seconds since the epoch."""
 
     base: str
@@ -135,7 +132,7 @@ class Descriptor:
     expires: float
     provenance: Provenance
     media_type: str | None = None
-    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    labels: Mapping[str, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     companion: str | None = None
     """The base of the value that contains the rest of the same result's content."""
     envelope: bytes = b"{}"
@@ -153,8 +150,7 @@ class Descriptor:
         return self.size if self.text_size is None else self.text_size
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(msgspec.Struct, frozen=True):
     """Estimated tokens of tool results, sent to models and kept out of their context."""
 
     sent: int = 0
@@ -171,8 +167,7 @@ class Traffic:
         return round(self.kept_out / max(self.sent, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class StoreTotals:
+class StoreTotals(msgspec.Struct, frozen=True):
     """The contents of all namespaces, with expired values that were not removed yet."""
 
     values: int
@@ -182,11 +177,10 @@ class StoreTotals:
     """Values that this process has evicted since it opened the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStats:
+class StoreStats(msgspec.Struct, frozen=True):
     """The contents of one namespace and the traffic of its calls."""
 
     values: int
     size: int
     """Bytes."""
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: Traffic = msgspec.field(default_factory=Traffic)

@@ -8,12 +8,13 @@ import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from gateway_processes import forked_python, forked_upstream
 from http_sessions import HEADERS, META, session_of
@@ -331,7 +332,7 @@ async def test_a_session_without_its_scope_gets_no_messages_of_the_upstream() ->
     assert require_scopes(session, ()) is session
     await home.notify("notifications/message", {"data": 1})
     assert await home.request("roots/list", {}) == {"asked": "roots/list"}
-    session.caller = replace(session.caller, scopes=frozenset())
+    session.caller = msgspec.structs.replace(session.caller, scopes=frozenset())
     await home.notify("notifications/message", {"data": 2})
     with pytest.raises(RefusedError, match="The client cannot receive roots/list now"):
         await home.request("roots/list", {})

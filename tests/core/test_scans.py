@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -186,7 +185,8 @@ def freeze(result: ProcessedResult) -> ProcessedResult:
     """The same result with bytes in place of views, and without the index, which only a scan has."""
     captured = result.captured
     drafts = [
-        draft and replace(draft, blob=bytes(draft.blob), array=None) for draft in (captured.value, captured.companion)
+        draft and msgspec.structs.replace(draft, blob=bytes(draft.blob), array=None)
+        for draft in (captured.value, captured.companion)
     ]
     captured = msgspec.structs.replace(
         captured, value=drafts[0], companion=drafts[1], passed=tuple(map(bytes, captured.passed))

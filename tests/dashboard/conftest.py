@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 from tests.dashboard.samples import NOW, open_disk
 from tests.walk.conftest import configured, raw, run
@@ -63,7 +64,7 @@ class Page:
         return Page(self.services, self.sink, Viewer(**{"namespace": "local", **viewer}))
 
     def with_services(self, **changes: Any) -> Page:
-        return Page(replace(self.services, **changes), self.sink, self.viewer)
+        return Page(msgspec.structs.replace(self.services, **changes), self.sink, self.viewer)
 
     async def send(
         self, method: str, endpoint: str, /, headers: dict[str, str] | None = None, **query: Any

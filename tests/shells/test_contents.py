@@ -3,11 +3,11 @@
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from mcp_mirror.core.merged_lists import ResourceOrigin
@@ -202,7 +202,7 @@ async def test_by_default_everything_passes() -> None:
 
 async def test_resources_and_prompts_show_no_byte_without_previews() -> None:
     shelf = Shelf(capture_resources=False)
-    hidden = replace(shelf.capture, may_show=lambda name: name != PLACE.upstream)
+    hidden = msgspec.structs.replace(shelf.capture, may_show=lambda name: name != PLACE.upstream)
     captured: list[Mapping[str, Buffer | Segments]] = []
     contents = [b'{"uri":"x://c4nary","mimeType":"c4nary","text":"c4nary","_meta":{"c4nary":1}}', b'{"blob":"c4nary"}']
     captured.append(
@@ -232,7 +232,7 @@ async def test_stored_values_are_labelled_and_hidden_values_are_refused(kind: st
     shelf = Shelf()
     place = PlacePolicy(integrity="trusted", confidentiality="internal")
     bound = FlowsPolicy(model=PlacePolicy(accepts=Accepts(confidentiality="internal")))
-    shelf.capture = replace(shelf.capture, flows=Flows(bound, {"docs": place}))
+    shelf.capture = msgspec.structs.replace(shelf.capture, flows=Flows(bound, {"docs": place}))
     member = "contents" if kind == "resource" else "messages"
     item = content(LARGE) if kind == "resource" else message(type="text", text=LARGE)
     result: dict[str, Buffer | Segments] = {member: array_of((item,))}
@@ -242,7 +242,7 @@ async def test_stored_values_are_labelled_and_hidden_values_are_refused(kind: st
     result["_meta"] = b'{"ifc":{"confidentiality":"private"}}'
     with pytest.raises(ToolError, match=r"may not be shown to the model: it is private, and `flows\.model\.accepts"):
         await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
-    shelf.capture = replace(shelf.capture, mirror=MirrorPolicy(capture_resources=False))
+    shelf.capture = msgspec.structs.replace(shelf.capture, mirror=MirrorPolicy(capture_resources=False))
     with pytest.raises(ToolError):
         await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
     assert shelf.kept == 1

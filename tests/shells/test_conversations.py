@@ -1,9 +1,9 @@
 """Accounts of conversations: their owners and resets; they are bounded and never overdrawn."""
 
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,7 +127,7 @@ def test_a_call_in_flight_keeps_its_budget_when_the_conversation_restarts() -> N
 def test_a_changed_window_applies_to_running_conversations() -> None:
     conversations = kept()
     spend(conversations, CHAT, 900)
-    conversations = replace(conversations, policy=ContextPolicy(2000, 0.25))
+    conversations = msgspec.structs.replace(conversations, policy=ContextPolicy(2000, 0.25))
     assert spend(conversations, CHAT, 0) == 500
 
 

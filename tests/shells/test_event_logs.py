@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from redis.asyncio import Redis
 from redis_process import RedisProcess
@@ -158,8 +159,8 @@ async def test_sums_are_added_by_hour_upstream_and_tool(log: EventLog, clock: Cl
     first, second = (clock.hour - 2, "up", "a"), (clock.hour, "up", "b")
     await log.append("me", [], {first: one, second: Sums(calls=1)}, keep=KEEP)
     await log.append("me", [], {second: one}, keep=KEEP)
-    assert await log.sums("me", 0) == {first: one, second: replace(one, calls=4)}
-    assert await log.sums("me", clock.now) == {second: replace(one, calls=4)}
+    assert await log.sums("me", 0) == {first: one, second: msgspec.structs.replace(one, calls=4)}
+    assert await log.sums("me", clock.now) == {second: msgspec.structs.replace(one, calls=4)}
     assert await log.sums("me", (clock.hour - 2) * HOUR + 1800) == await log.sums("me", 0)
     assert await log.sums("me", clock.now + HOUR) == {}
     assert await log.namespaces() == {"me"}

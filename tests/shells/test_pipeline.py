@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
@@ -105,7 +106,7 @@ def test_a_transparent_gateway_counts_no_tokens() -> None:
 
 def test_the_event_log_is_the_outermost_stage_unless_nothing_is_stored() -> None:
     recorder = EventRecorder(MemoryEventLog(lambda: 1e9), EventsPolicy(), lambda: 1e9)
-    dependencies = replace(shared(Sink()), recorder=recorder)
+    dependencies = msgspec.structs.replace(shared(Sink()), recorder=recorder)
     stored, transparent = Config(), Config(mirror=MirrorPolicy(suffix="", capture="never"))
     first, *_ = build_stages(stored, build_flows(stored, is_isolated=False), dependencies)
     assert isinstance(first, EventStage)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from time import process_time
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from mcp_mirror.errors import ToolError
@@ -145,7 +145,7 @@ async def test_a_pasted_notice_resolves_to_its_value_not_to_its_input() -> None:
         "Give a path, exactly as it is written, as input to another function."
     )
     store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: Path("/nonexistent"))
-    await store.put("me", replace(descriptor(GRID), kind="array", size=3), (b"[7]",))
+    await store.put("me", msgspec.structs.replace(descriptor(GRID), kind="array", size=3), (b"[7]",))
     path = read_path(notice)
     assert path is not None
     nowhere: Any = None  # nothing here is scanned by another process
@@ -173,7 +173,7 @@ async def test_a_value_deleted_during_its_search_is_searched_to_the_end(
     frame.write_bytes(blob)
     file = FileSpan(str(frame), Span(0, len(blob))) if place == "in a file" else None
     store = kind(StorePolicy(), lambda: 1e9, lambda: tmp_path)
-    await store.put("me", replace(descriptor(GRID), size=len(blob)), (blob,), file)
+    await store.put("me", msgspec.structs.replace(descriptor(GRID), size=len(blob)), (blob,), file)
     with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
         async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
             found = await look_up(store, scanner, "me", MemoryPath(GRID, ("rows", "5000000", "last")))
@@ -198,10 +198,10 @@ async def recording_store(key: str, kind: type[Recording] = Recording) -> tuple[
     scan = scan_array(blob, blob.index(b"["))
     assert scan is not None
     known = members(blob, trim(blob)) if key else ()
-    described = replace(descriptor(GRID), size=len(blob), members=known, array=scan.as_index())
+    described = msgspec.structs.replace(descriptor(GRID), size=len(blob), members=known, array=scan.as_index())
     store = kind(StorePolicy(), lambda: 1e9, lambda: Path("/nonexistent"))
     store.spans = []
-    await store.put("me", replace(described, kind="object" if key else "array"), (blob,))
+    await store.put("me", msgspec.structs.replace(described, kind="object" if key else "array"), (blob,))
     return store, blob
 
 
@@ -239,7 +239,9 @@ async def test_only_a_part_of_an_indexed_array_is_read_for_an_item(key: str, ind
 async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(tokens: Any, reason: str) -> None:
     store, blob = await recording_store("rows")
     plain, _ = await recording_store("rows")
-    await plain.put("me", replace(descriptor(GRID), size=len(blob), members=members(blob, trim(blob))), (blob,))
+    await plain.put(
+        "me", msgspec.structs.replace(descriptor(GRID), size=len(blob), members=members(blob, trim(blob))), (blob,)
+    )
     errors = []
     with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
         async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated, Any, Final
 
@@ -87,13 +87,12 @@ def call(
     raise typer.Exit(1 if result.get("isError") else 0)
 
 
-@dataclass(slots=True)
-class _Status:
+class _Status(msgspec.Struct):
     """What the command waits for."""
 
     tool: str
     state: str = "starting"
-    began: float = field(default_factory=perf_counter)
+    began: float = msgspec.field(default_factory=perf_counter)
 
     def describe(self) -> str:
         """Return the line that a terminal shows."""

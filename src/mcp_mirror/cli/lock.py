@@ -1,11 +1,12 @@
 """The command `mcp-mirror lock`: compare the tool definitions of all upstreams with the lock file."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from mcp_mirror.app import Application, open_application
@@ -57,8 +58,7 @@ def lock(
     raise typer.Exit(1 if found[0].problems or (only_check and found[0].changes) else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """The lock file before and after."""
 
     before: Lock | None

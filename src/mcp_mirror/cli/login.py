@@ -9,13 +9,14 @@ import sys
 import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import anyio
 import anyio.to_thread
 import httpx2
+import msgspec
 import typer
 from mcp.shared.auth import AuthorizationCodeResult
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -179,12 +180,11 @@ async def _probe(endpoint: HttpEndpoint) -> tuple[httpx2.Request, httpx2.Respons
     return request, httpx2.Response(response.status_code, headers=response.headers, request=request)
 
 
-@dataclass(slots=True)
-class _Redirect:
+class _Redirect(msgspec.Struct):
     """The parameters that the browser was redirected with."""
 
-    event: anyio.Event = field(default_factory=anyio.Event)
-    parameters: dict[str, str] = field(default_factory=dict)
+    event: anyio.Event = msgspec.field(default_factory=anyio.Event)
+    parameters: dict[str, str] = msgspec.field(default_factory=dict)
 
     async def answer(self, request: Request) -> Response:
         """Answer the browser."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import msgspec
 import typer
 from anyio.abc import TaskStatus
 
@@ -59,8 +60,7 @@ def _check_readable_again(path: Path) -> None:
         raise ConfigError(f"{path} is a pipe, which can be read once. To reload, serve a file.")
 
 
-@dataclass(frozen=True, slots=True)
-class Reloading:
+class Reloading(msgspec.Struct, frozen=True):
     """Reloads one configuration file."""
 
     application: Application

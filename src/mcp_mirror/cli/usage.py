@@ -3,11 +3,11 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Annotated, Final, Literal, get_args
 
+import msgspec
 import typer
 from rich.table import Table
 
@@ -82,7 +82,7 @@ def usage(
         log = opened.events
         found = group_sums({name: await log.sums(name, first) for name in sorted(await log.namespaces())}, by)
         if as_:
-            print(json.dumps([{by: name} | asdict(one) for name, one in found.items()], indent=2))
+            print(json.dumps([{by: name} | msgspec.structs.asdict(one) for name, one in found.items()], indent=2))
         elif found:
             open_console().print(_build_table(found, by), markup=False, highlight=False)
         else:

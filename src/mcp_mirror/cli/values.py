@@ -9,10 +9,10 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 from rich import box
 from rich.table import Table
@@ -51,8 +51,7 @@ NamespaceOption = Annotated[
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A memory path, or a path below one.")]
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredValues:
+class _StoredValues(msgspec.Struct, frozen=True):
     """The values of one namespace."""
 
     store: Store

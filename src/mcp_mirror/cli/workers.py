@@ -12,9 +12,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, NoReturn
+
+import msgspec
 
 from mcp_mirror.cli.run import INTERRUPTED, MISCONFIGURED
 from mcp_mirror.errors import MirrorError
@@ -38,8 +40,7 @@ _MAX_DELAY: Final = 30.0
 _SHARED_STORES: Final = ("disk", "redis")
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStart:
+class WorkerStart(msgspec.Struct, frozen=True):
     """What a worker gets from its parent."""
 
     worker: Worker
@@ -53,8 +54,7 @@ class WorkerStart:
     """A signal to the parent has reloaded the configuration."""
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(msgspec.Struct):
     """One worker, and its successors."""
 
     process: int | None = None

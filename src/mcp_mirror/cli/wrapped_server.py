@@ -3,11 +3,12 @@
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
 from platformdirs import user_data_path
 
 from mcp_mirror.cli.options import AWAIT_VARIABLE
@@ -45,8 +46,7 @@ _TARGET_OPTIONS: Final = {"url": "--url", "headers": "--header", "transport": "-
 _HEADER_VARIABLE: Final = re.compile(r"([^=:\s]+)=([A-Za-z_][A-Za-z0-9_]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class WrappedServer:
+class WrappedServer(msgspec.Struct, frozen=True):
     """The server to wrap: a program or an address."""
 
     command: tuple[str, ...]

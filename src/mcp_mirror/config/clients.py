@@ -6,8 +6,10 @@ their locations, so that later messages name the keys that the user wrote.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.config.checks import HTTP_KEYS, STDIO_KEYS
 from mcp_mirror.config.scalars import kind_name
@@ -90,7 +92,7 @@ def gather_upstreams(root: YamlMapping, findings: Findings) -> YamlMapping:
         findings.warn(root.members[key].location, IGNORED_TOP[key])
     rest = {key: node for key, node in root.members.items() if not _is_moved(key)}
     location = root.members["upstreams"].location if "upstreams" in root.members else root.location
-    return replace(root, members=rest | {"upstreams": YamlMapping(location, gathered)})
+    return msgspec.structs.replace(root, members=rest | {"upstreams": YamlMapping(location, gathered)})
 
 
 def _is_moved(key: str) -> bool:
@@ -124,13 +126,12 @@ def _choose_upstream_name(name: str, location: YamlLocation, findings: Findings)
     return usable
 
 
-@dataclass(slots=True)
-class _Translation:
+class _Translation(msgspec.Struct):
     """The members of one server, with the keys of `upstreams`."""
 
     findings: Findings
-    members: dict[str, Node] = field(default_factory=dict)
-    tools: dict[str, Node] = field(default_factory=dict)
+    members: dict[str, Node] = msgspec.field(default_factory=dict)
+    tools: dict[str, Node] = msgspec.field(default_factory=dict)
 
     def put(self, key: str, node: Node) -> None:
         section, _, leaf = key.rpartition(".")
@@ -152,7 +153,7 @@ def _translate(server: Node, findings: Findings) -> Node:
             translation.put(_rename_key(key, node), _convert(key, node))
     if translation.tools:
         translation.put("tools", YamlMapping(server.location, translation.tools))
-    return replace(server, members=_drop_unused(translation.members, findings))
+    return msgspec.structs.replace(server, members=_drop_unused(translation.members, findings))
 
 
 def _rename_key(key: str, node: Node) -> str:

@@ -11,11 +11,12 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+import msgspec
 from platformdirs import user_config_path, user_data_path
 
 from mcp_mirror.config.checks import (
@@ -61,8 +62,7 @@ GivenStore = str | Mapping[str, Any] | StorePolicy | None
 """A kind of store, the content of `store`, or settings; None: the store of the configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundConfig:
+class FoundConfig(msgspec.Struct, frozen=True):
     """The configuration file to read, and other files that the user may have meant."""
 
     path: Path
@@ -233,7 +233,7 @@ def _split_disabled(root: YamlMapping, variables: Mapping[str, str]) -> tuple[Ya
     off = {name: node for name, node in upstreams.items() if not _is_enabled(node, variables)}
     on = {name: node for name, node in upstreams.items() if name not in off}
     return (
-        replace(root, members={**root.members, "upstreams": YamlMapping(location, on)}),
+        msgspec.structs.replace(root, members={**root.members, "upstreams": YamlMapping(location, on)}),
         YamlMapping(root.location, {"upstreams": YamlMapping(location, off)}),
     )
 

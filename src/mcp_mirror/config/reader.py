@@ -6,11 +6,13 @@ of the few that a key takes.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_origin
+
+import msgspec
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED
 from mcp_mirror.config.scalars import describe_expected, kind_name, list_options, read_scalar
@@ -35,8 +37,7 @@ _BAD: Final = object()
 """Instead of a value that cannot be read; its problem is already reported."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(msgspec.Struct, frozen=True):
     """Reads the sections of a file."""
 
     findings: Findings
@@ -219,4 +220,4 @@ def _hide_key(node: Node) -> YamlLocation:
 
 
 def _parent_location(location: YamlLocation) -> YamlLocation:
-    return replace(location, path=location.path[:-1])
+    return msgspec.structs.replace(location, path=location.path[:-1])

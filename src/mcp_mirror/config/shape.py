@@ -3,11 +3,13 @@
 import ast
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from textwrap import dedent
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from mcp_mirror.settings.declarations import (
     INLINE,
@@ -23,8 +25,7 @@ from mcp_mirror.settings.declarations import (
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True):
     """A type without `Annotated` and `None`."""
 
     kind: Any
@@ -60,8 +61,7 @@ class Value:
         return items if is_named else None
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """One field of a section."""
 
     section: type

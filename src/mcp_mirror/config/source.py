@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NoReturn, TypeAlias
 
+import msgspec
 import yaml
 
 from mcp_mirror.errors import ConfigError
@@ -60,8 +61,7 @@ _SYNTAX: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class YamlLocation:
+class YamlLocation(msgspec.Struct, frozen=True):
     """The line of a node (from 1), and the keys that lead to it, as the user wrote them."""
 
     line: int
@@ -83,16 +83,14 @@ class Scalar:
     """Whether the boolean means its opposite: a client's `disabled` is `enabled` here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(msgspec.Struct, frozen=True):
     """A list."""
 
     location: YamlLocation
     nodes: tuple["Node", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class YamlMapping:
+class YamlMapping(msgspec.Struct, frozen=True):
     """A mapping. The location of a member is that of its key."""
 
     location: YamlLocation
@@ -102,15 +100,14 @@ class YamlMapping:
 Node: TypeAlias = Scalar | Items | YamlMapping
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(msgspec.Struct):
     """The problems and warnings of one file, collected so that one error reports all of them."""
 
     file: str
     name_origin: Callable[[Sequence[str]], str] | None = None
     """Names the option of the command line that has the value at these keys; None for a file."""
-    _problems: list[tuple[int, str]] = field(default_factory=list)
-    _warnings: list[tuple[int, str]] = field(default_factory=list)
+    _problems: list[tuple[int, str]] = msgspec.field(default_factory=list)
+    _warnings: list[tuple[int, str]] = msgspec.field(default_factory=list)
 
     def report(self, location: YamlLocation, message: str) -> None:
         """Add a problem, which makes the file unusable."""
@@ -208,8 +205,7 @@ def _line_number(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-@dataclass(slots=True)
-class _NodeReader:
+class _NodeReader(msgspec.Struct):
     """One walk over PyYAML's graph, which may share nodes and contain itself."""
 
     findings: Findings
@@ -298,9 +294,11 @@ def each_scalar(node: Node, change: Callable[[Scalar], Scalar]) -> Node:
         case Scalar():
             return change(node)
         case Items():
-            return replace(node, nodes=tuple(each_scalar(item, change) for item in node.nodes))
+            return msgspec.structs.replace(node, nodes=tuple(each_scalar(item, change) for item in node.nodes))
         case YamlMapping():
-            return replace(node, members={key: each_scalar(value, change) for key, value in node.members.items()})
+            return msgspec.structs.replace(
+                node, members={key: each_scalar(value, change) for key, value in node.members.items()}
+            )
 
 
 def expand(node: Node, variables: Mapping[str, str], findings: Findings) -> Node:

@@ -15,8 +15,10 @@ gateway sends it, in the last resort by an error without text, which costs nothi
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
 
@@ -28,8 +30,7 @@ NOTICE_TOKENS: Final = 600
 """Tokens that are enough for nearly every notice of any style; with fewer, only the path is returned."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenAccount:
+class TokenAccount(msgspec.Struct, frozen=True):
     """The contents of one conversation in estimated tokens."""
 
     capacity: int
@@ -48,11 +49,11 @@ class TokenAccount:
 
     def reserve(self, tokens: int) -> "TokenAccount":
         """The account with this many more tokens reserved."""
-        return replace(self, reserved=self.reserved + tokens)
+        return msgspec.structs.replace(self, reserved=self.reserved + tokens)
 
     def settle(self, reserved: int, cost: int) -> "TokenAccount":
         """The account after a call: its reservation is released, and the tokens that it sent are counted."""
-        return replace(self, sent=self.sent + cost, reserved=self.reserved - reserved)
+        return msgspec.structs.replace(self, sent=self.sent + cost, reserved=self.reserved - reserved)
 
 
 def compute_capacity(policy: ContextPolicy) -> int | None:

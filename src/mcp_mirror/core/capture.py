@@ -4,7 +4,6 @@ A text is dropped only if it repeats the value.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -50,8 +49,7 @@ def decode_text(literal: Buffer) -> Buffer:
     return b"".join(text_pieces(literal, trim(literal)))
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureRules:
+class CaptureRules(msgspec.Struct, frozen=True):
     """How results of one tool are captured. Budgets are tokens, by the estimate that `capture` gets."""
 
     mode: CaptureMode
@@ -121,7 +119,7 @@ def capture(
     rules = (
         rules
         if rules.preview
-        else replace(rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
+        else msgspec.structs.replace(rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
     )
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
@@ -379,7 +377,7 @@ def _describe_media_paths(blocks: Sequence[ParsedBlock], place: str | None) -> I
 
 
 def _without_preview(draft: Draft) -> Draft:
-    return replace(draft, media_type=None, preview=False)
+    return msgspec.structs.replace(draft, media_type=None, preview=False)
 
 
 def _excerpt_error(value: Draft) -> ErrorExcerpt:

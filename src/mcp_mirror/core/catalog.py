@@ -210,8 +210,7 @@ class Catalog:
         return entry.advert["inputSchema"] if entry and entry.headers and not entry.is_twin else None
 
 
-@dataclass(frozen=True, slots=True)
-class _ListedTool:
+class _ListedTool(msgspec.Struct, frozen=True):
     """A tool that the catalog will contain."""
 
     origin: Origin
@@ -226,8 +225,7 @@ Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any] | Inspected
 """Tools may be raw definitions or inspected tools; raw definitions are inspected."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogRules:
+class CatalogRules(msgspec.Struct, frozen=True):
     """The settings from which a catalog is built."""
 
     mirror: MirrorPolicy
@@ -240,7 +238,7 @@ class CatalogRules:
     """The gateway replaces one server in its client: without a suffix, the names that MCP allows stay as they are."""
     pins: Pins = NO_PINS
     """The pinned definitions and the policy for tools that differ."""
-    owned_names: Mapping[str, Origin] = field(default_factory=lambda: NO_NAMES)
+    owned_names: Mapping[str, Origin] = msgspec.field(default_factory=lambda: NO_NAMES)
     """Names that belong to a tool and are not given to another one."""
 
     @property

@@ -6,8 +6,9 @@ module decides what a model is shown.
 
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.payload.json_rpc import decode_as, open_object
 from mcp_mirror.payload.json_spans import kind_at, locate
@@ -21,8 +22,7 @@ _HEAD_CHARACTERS: Final = 1 << 16
 """Characters of base64 that are decoded to find the pixel size: a JPEG may begin with a thumbnail."""
 
 
-@dataclass(frozen=True, slots=True)
-class Media:
+class Media(msgspec.Struct, frozen=True):
     """One media block."""
 
     media_type: str | None

@@ -6,7 +6,6 @@ the later item gets its upstream's name as a prefix.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -41,8 +40,7 @@ class ResourceOrigin(NamedTuple):
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class MergedList:
+class MergedList(msgspec.Struct, frozen=True):
     """The merged lists of all upstreams."""
 
     items: tuple[Segments, ...]

@@ -8,8 +8,9 @@ since some clients cut longer texts.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
@@ -56,8 +57,7 @@ _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
 """A string, or white space between tokens, of JSON text."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorExcerpt:
+class ErrorExcerpt(msgspec.Struct, frozen=True):
     """The beginning and the end of an error that is too large to be shown."""
 
     head: str
@@ -65,8 +65,7 @@ class ErrorExcerpt:
     """Empty if the head is the whole error."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeInput:
+class NoticeInput(msgspec.Struct, frozen=True):
     """The properties of a stored value that its notice needs."""
 
     path: str

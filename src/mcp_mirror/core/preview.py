@@ -5,10 +5,11 @@ Previews contain text of upstreams, which is bounded and sanitized (`security.sa
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, NamedTuple
+
+import msgspec
 
 from mcp_mirror.core.media import Media, has_content, locate_content, read_media
 from mcp_mirror.core.text_format import guess_format
@@ -149,8 +150,7 @@ def describe_media(media: Media) -> str:
     return ", ".join((strip_invisible(media.media_type or "file", _MAX_FIELD_NAME), *sides, format_bytes(media.size)))
 
 
-@dataclass(slots=True)
-class _TokenBudget:
+class _TokenBudget(msgspec.Struct):
     """The remaining tokens of a preview."""
 
     estimate: Estimate

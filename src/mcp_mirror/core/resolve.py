@@ -7,7 +7,6 @@ pointers inside a value are never resolved. Another module loads the values.
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -54,8 +53,7 @@ _MAX_NAMED: Final = 200
 """Characters of a path or a location in an error message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(msgspec.Struct, frozen=True):
     """A string in the arguments that names a stored value."""
 
     span: Span
@@ -68,24 +66,21 @@ class Pointer:
     """The path's tool is served here: if no value exists, the path is a mistake rather than a literal."""
 
 
-@dataclass(frozen=True, slots=True)
-class EscapedPath:
+class EscapedPath(msgspec.Struct, frozen=True):
     """A string that begins with `literal:`; its text is the path after the prefix."""
 
     span: Span
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(msgspec.Struct, frozen=True):
     """A part of the arguments that the tool's schema never accepts, and what the tool receives instead."""
 
     span: Span
     value: Segments
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(msgspec.Struct, frozen=True):
     """The value of a pointer."""
 
     path: str

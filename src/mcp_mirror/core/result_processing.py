@@ -4,7 +4,6 @@ The same step processes a result in memory and a whole frame in a file, which a 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -64,7 +63,9 @@ class ProcessingOptions(msgspec.Struct, frozen=True):
 
     def path_only(self) -> "ProcessingOptions":
         """The options for a result that is stored in every mode, and of which the model sees only the path."""
-        rules = replace(self.rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
+        rules = msgspec.structs.replace(
+            self.rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False
+        )
         return msgspec.structs.replace(self, rules=rules, style="opaque", visibility=Visibility.PATH_ONLY)
 
 
@@ -110,8 +111,7 @@ def read_ifc(meta: Buffer | msgspec.Raw) -> object:
         return "unreadable"
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedFrame:
+class RejectedFrame(msgspec.Struct, frozen=True):
     """The upstream returned a JSON-RPC error."""
 
     code: int
@@ -149,7 +149,7 @@ def process_result(
         captured = msgspec.structs.replace(captured, shown="", passed=captured.in_order)
     _check_keys(value, options.max_key_bytes)
     notice = _write_notice(value, captured, options, estimate, scans)
-    indexed = replace(value, members=value.members[:MAX_INDEXED_KEYS])
+    indexed = msgspec.structs.replace(value, members=value.members[:MAX_INDEXED_KEYS])
     return ProcessedResult(members, msgspec.structs.replace(captured, value=indexed, in_order=()), notice)
 
 

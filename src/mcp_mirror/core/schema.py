@@ -12,6 +12,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
+import msgspec
+
 from mcp_mirror.core.schema_references import (
     ANCHORS,
     REFERENCES,
@@ -129,8 +131,7 @@ def types_at(schema: Schema) -> Callable[[Location], frozenset[str]]:
     return find
 
 
-@dataclass(slots=True)
-class _VisitBudget:
+class _VisitBudget(msgspec.Struct):
     """The budget of subschemas that may still be visited in one schema."""
 
     references: References

@@ -4,8 +4,9 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
@@ -159,8 +160,7 @@ def _detect_csv(lines: Sequence[str]) -> str:
     return "" if columns is None or columns.are_false else f"{columns.name}, {len(columns.rows[0])} columns"
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
+class _Columns(msgspec.Struct, frozen=True):
     """Lines that a delimiter splits into equally many cells."""
 
     name: str

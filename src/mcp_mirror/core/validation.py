@@ -13,6 +13,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 import jsonschema_rs
+import msgspec
 
 from mcp_mirror.core.schema_references import (
     References,
@@ -63,8 +64,7 @@ class _UnboundedError(Exception):
     """Validation may take exponential time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """An upper bound on the work of validation."""
 
     subschemas: int

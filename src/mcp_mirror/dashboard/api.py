@@ -7,7 +7,6 @@ page itself: other origins are rejected, and changes need a header that no form 
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import chain
 from time import time
@@ -57,8 +56,7 @@ _MAX_CONTEXT: Final = 10_000_000
 Endpoint = Callable[["DashboardRequest"], Awaitable[Response]]
 
 
-@dataclass(frozen=True, slots=True)
-class DashboardRequest:
+class DashboardRequest(msgspec.Struct, frozen=True):
     """One request of the page."""
 
     services: DashboardServices
@@ -128,12 +126,11 @@ class DashboardRequest:
         )
 
 
-@dataclass(slots=True)
-class DashboardApi:
+class DashboardApi(msgspec.Struct):
     """The ASGI application of the API."""
 
     services: DashboardServices
-    _open: Counter[str] = field(default_factory=Counter)
+    _open: Counter[str] = msgspec.field(default_factory=Counter)
     """The number of open requests by namespace."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

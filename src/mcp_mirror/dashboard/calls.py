@@ -6,7 +6,6 @@ An operator sees the calls of all principals in one list: its cursor has the cur
 import base64
 import binascii
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 from typing import Any, Final
 
@@ -28,8 +27,7 @@ _FOREIGN_CURSOR: Final = "The cursor is not one of this list. Begin at the newes
 _HIDDEN: Final = "The call belongs to another principal, so its arguments are not shown."
 
 
-@dataclass(frozen=True, slots=True)
-class CallFilter:
+class CallFilter(msgspec.Struct, frozen=True):
     """The filters of the list; empty: no filter."""
 
     tool: str = ""
@@ -50,8 +48,7 @@ class CallFilter:
         return bool(event.why) or not self.only_why
 
 
-@dataclass(frozen=True, slots=True)
-class FoundCall:
+class FoundCall(msgspec.Struct, frozen=True):
     """One call in the log."""
 
     namespace: str
@@ -59,8 +56,7 @@ class FoundCall:
     event: CallEvent
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(msgspec.Struct, frozen=True):
     """The calls of some namespaces, as a viewer sees them."""
 
     services: DashboardServices

@@ -1,10 +1,10 @@
 """The lineage of a value, or of the newest calls and values, for the page."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import read_path
@@ -39,7 +39,9 @@ async def read_lineage(
     def select() -> Graph:
         selected = graph.lineage_of(path.base) if path else select_newest(graph, newest)
         if not include_parts:
-            selected = replace(selected, edges=tuple(dict.fromkeys(replace(one, part="") for one in selected.edges)))
+            selected = msgspec.structs.replace(
+                selected, edges=tuple(dict.fromkeys(msgspec.structs.replace(one, part="") for one in selected.edges))
+            )
         return selected
 
     return (await find_older(store, namespace, await anyio.to_thread.run_sync(select))).to_json()

@@ -6,7 +6,6 @@ them as text.
 
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -44,8 +43,7 @@ MAX_IMAGE_BYTES: Final = 20 << 20
 _NO_ARGUMENTS: Final = b"{}"
 
 
-@dataclass(frozen=True, slots=True)
-class PartQuery:
+class PartQuery(msgspec.Struct, frozen=True):
     """A query for a part of a value."""
 
     offset: int

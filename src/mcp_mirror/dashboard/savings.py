@@ -5,10 +5,11 @@ tool is an extra step: it costs the tokens that it shows, and the whole context 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from operator import add, attrgetter
 from typing import Any, Final
+
+import msgspec
 
 from mcp_mirror.callers import OWN
 from mcp_mirror.settings.policies import PricePolicy
@@ -45,11 +46,10 @@ _MILLION: Final = 1_000_000
 _OTHERS: Final = "(others)"
 _Counts = tuple[int, ...]
 """The members of `Sums`."""
-_read_counts: Final = attrgetter(*(one.name for one in fields(Sums)))
+_read_counts: Final = attrgetter(*(one.name for one in msgspec.structs.fields(Sums)))
 
 
-@dataclass(frozen=True, slots=True)
-class Assumptions:
+class Assumptions(msgspec.Struct, frozen=True):
     """What the store does not know: the model's price and the length of conversations."""
 
     price: PricePolicy
@@ -123,7 +123,7 @@ def _build_row(name: str, found: Mapping[Any, _Counts], assumed: Assumptions) ->
     step_cost = own.calls * assumed.per_step
     return {
         "name": name,
-        **asdict(both),
+        **msgspec.structs.asdict(both),
         "steps": own.calls,
         "read_again": own.sent,
         "avoided": avoided,

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from mcp_mirror.callers import LOCAL, name_principal
 from mcp_mirror.errors import ToolError
@@ -22,8 +23,7 @@ _MAX_NAME: Final = 120
 """Bytes of a principal's name that the page shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class DashboardServices:
+class DashboardServices(msgspec.Struct, frozen=True):
     """A store and the objects that read it."""
 
     store: Store
@@ -40,8 +40,7 @@ class DashboardServices:
     """Called with a namespace after one of its values was deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Viewer:
+class Viewer(msgspec.Struct, frozen=True):
     """A person who uses the dashboard."""
 
     namespace: str

@@ -5,10 +5,10 @@ Foreign, unknown and deleted paths give the same error. Each read of a value wri
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.core.media import read_media
 from mcp_mirror.core.preview import describe_media
@@ -55,8 +55,7 @@ class ForbiddenError(MirrorError):
     """The viewer may not read this; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValueFilter:
+class ValueFilter(msgspec.Struct, frozen=True):
     """The filters of the list; empty and None: no filter."""
 
     search: str = ""
@@ -86,8 +85,7 @@ class ValueFilter:
         return any(wanted in text.casefold() for text in texts)
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
+class Values(msgspec.Struct, frozen=True):
     """The values of one namespace, as a viewer sees them."""
 
     services: DashboardServices

@@ -6,9 +6,10 @@ a time, so that other threads wait only briefly for the interpreter lock.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Literal
+
+import msgspec
 
 from mcp_mirror.errors import MirrorError
 
@@ -60,8 +61,7 @@ def convert_scalar(value: object) -> object:
     return _SCALARS[type(value).__name__](value)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedData:
+class EncodedData(msgspec.Struct, frozen=True):
     """A table or an array as JSON."""
 
     raw: bytes
@@ -90,8 +90,7 @@ def write_data(value: Any, form: Form, encode: Encode) -> EncodedData:
     return EncodedData(raw, {"type": _describe_class(value), "shape": list(shape), "dtype": dtype})
 
 
-@dataclass(frozen=True, slots=True)
-class _ColumnTable:
+class _ColumnTable(msgspec.Struct, frozen=True):
     """A table, column by column."""
 
     names: tuple[str, ...]

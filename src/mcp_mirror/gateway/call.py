@@ -6,6 +6,8 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from mcp_mirror.callers import OWN, Caller, ClientChannel
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import ToolResult
@@ -96,8 +98,7 @@ Stage = Callable[[Call, Next], Awaitable[ToolResult]]
 """One step of the pipeline: it answers a call itself or passes it to the next stage."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeState:
+class RuntimeState(msgspec.Struct, frozen=True):
     """Everything that a reload or a changed list replaces. The gateway swaps it as a whole."""
 
     config: Config
@@ -113,7 +114,7 @@ class RuntimeState:
     """The pipeline."""
     catalog: Catalog
     """The tools that clients see."""
-    catalogs: Mapping[str, Catalog] = field(default_factory=dict)
+    catalogs: Mapping[str, Catalog] = msgspec.field(default_factory=dict)
     """Catalogs of owners whose connections list other tools; see `Caller.connection_key`."""
 
     def catalog_for(self, caller: Caller) -> Catalog:

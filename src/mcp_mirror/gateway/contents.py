@@ -6,7 +6,6 @@ that the model may not see are always captured. Each content and each message is
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -47,8 +46,7 @@ class _Source(NamedTuple):
     """The flow labels."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContentCapture:
+class ContentCapture(msgspec.Struct, frozen=True):
     """Captures the contents of resources and prompts if the configuration or the flow policy requires it."""
 
     writer: ValueWriter
@@ -58,7 +56,7 @@ class ContentCapture:
     """Returns a UUID of version 4."""
     may_show: Callable[[str], bool] = lambda _upstream: True
     """Returns whether the model may see an upstream's text. Contents of other upstreams are always stored."""
-    flows: Flows = field(default_factory=Flows)
+    flows: Flows = msgspec.field(default_factory=Flows)
 
     async def capture_resource(self, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
         """Return the result of a `resources/read` with notices in place of large contents.

@@ -8,7 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -86,8 +86,7 @@ def read_conversation(meta: Mapping[str, Any], connection: str | None) -> Conver
     return Conversation(key, report.tokens, is_reset=report.reset)
 
 
-@dataclass(slots=True)
-class _LedgerEntry:
+class _LedgerEntry(msgspec.Struct):
     account: TokenAccount
     used: float
     """Seconds, by the clock."""
@@ -134,14 +133,13 @@ UNLIMITED: Final = Reservation()
 """The reservation of calls without a budget. It never changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextBudgets:
+class ContextBudgets(msgspec.Struct, frozen=True):
     """The accounts of all conversations. Copies with another policy share them."""
 
     policy: ContextPolicy
     clock: Callable[[], float]
     """Seconds, monotonic."""
-    _accounts: dict[str, OrderedDict[Key, _LedgerEntry]] = field(default_factory=dict)
+    _accounts: dict[str, OrderedDict[Key, _LedgerEntry]] = msgspec.field(default_factory=dict)
 
     @contextmanager
     def reserve(
@@ -180,9 +178,9 @@ class ContextBudgets:
             entry = accounts[conversation.key] = _LedgerEntry(_create_account(capacity, definitions()), now)
         elif conversation.is_reset:
             sent = definitions() if conversation.tokens is None else conversation.tokens
-            entry.account = replace(entry.account, sent=sent)
+            entry.account = msgspec.structs.replace(entry.account, sent=sent)
         sent = max(entry.account.sent, conversation.tokens or 0)
-        entry.account, entry.used = replace(entry.account, sent=sent, capacity=capacity), now
+        entry.account, entry.used = msgspec.structs.replace(entry.account, sent=sent, capacity=capacity), now
         accounts.move_to_end(conversation.key)
         while len(accounts) > _MAX_CONVERSATIONS:
             accounts.popitem(last=False)

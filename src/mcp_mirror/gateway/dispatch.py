@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -152,7 +151,7 @@ class Dispatcher:
         if services.sandbox is not None and tool.name == RUN:
             calls = ScriptCalls(call, channel or call.channel, services, self._runtime)
             scripts = Scripts(services.sandbox, call.config.code, calls)
-        memory = replace(
+        memory = msgspec.structs.replace(
             open_memory(services, call.config, self._runtime.state.flows, call.id),
             mirror=lower_budgets(call.config.mirror, call.reservation.tokens),
             consent=call.granted_flow,
@@ -309,7 +308,7 @@ def _may_ask(call: Call) -> bool:
 def _require_input(call: Call, required: InputRequired) -> ToolResult:
     """Return the upstream's input requests, with the state that the client returns."""
     if call.round_state:
-        required = replace(required, state={**(required.state or {}), **call.round_state})
+        required = msgspec.structs.replace(required, state={**(required.state or {}), **call.round_state})
     return build_input_required_reply(required, call.arguments, call.name)
 
 

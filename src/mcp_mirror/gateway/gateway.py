@@ -1,9 +1,10 @@
 """The gateway for servers, the library and the commands: answers tool calls, lists tools, opens the memory."""
 
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Final, TypedDict, Unpack
+
+import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.replies import ToolResult
@@ -40,8 +41,7 @@ class CallOptions(TypedDict, total=False):
     is_limited: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Gateway:
+class Gateway(msgspec.Struct, frozen=True):
     """Answers tool calls with the current state."""
 
     runtime: Runtime

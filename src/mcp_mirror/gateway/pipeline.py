@@ -1,9 +1,10 @@
 """The order of the stages that every tool call passes through, and the state of a gateway for a configuration."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import ToolResult, build_error_reply
@@ -35,8 +36,7 @@ ENTRY_POINTS: Final = "mcp_mirror.stages"
 """The entry point group of stages that `mirror.stages` names."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageDependencies:
+class StageDependencies(msgspec.Struct, frozen=True):
     """Objects that stages share. They outlive a reload."""
 
     services: Services
@@ -72,7 +72,7 @@ def build_stages(
         UsageStage(services.usage_counter, estimate) if has_memory else None,
         QuotaStage(shared.quotas) if recorder and shared.quotas else None,
         ConcurrencyStage(shared.limiter),
-        ContextBudgetStage(replace(shared.budgets, policy=config.context), estimate)
+        ContextBudgetStage(msgspec.structs.replace(shared.budgets, policy=config.context), estimate)
         if has_memory and config.context.window is not None
         else None,
         answer_errors,
@@ -131,8 +131,7 @@ async def answer_errors(call: Call, call_next: Next) -> ToolResult:
         return build_error_reply(str(error))
 
 
-@dataclass(frozen=True, slots=True)
-class StateBuilder:
+class StateBuilder(msgspec.Struct, frozen=True):
     """The objects that outlive a reload, from which every state is built."""
 
     shared: StageDependencies

@@ -6,7 +6,6 @@ use to upstreams.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -64,8 +63,7 @@ View = tuple[str, tuple[str, ...]]
 """What determines a caller's lists: its namespace, and the names of all upstreams that it may see, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelayRequest:
+class RelayRequest(msgspec.Struct, frozen=True):
     """A client's request for a resource, a prompt or a completion."""
 
     channel: ClientChannel
@@ -84,8 +82,7 @@ class RelayedResult(NamedTuple):
     origin: ResourceOrigin
 
 
-@dataclass(frozen=True, slots=True)
-class ClientList:
+class ClientList(msgspec.Struct, frozen=True):
     """A merged list for a client."""
 
     items: tuple[Segments, ...]
@@ -94,14 +91,13 @@ class ClientList:
     cache_scope: str
 
 
-@dataclass(slots=True)
-class Relay:
+class Relay(msgspec.Struct):
     """Relays requests for resources, prompts and completions."""
 
     gateway: Gateway
-    _origins: dict[tuple[ItemKind, View], Mapping[str, ResourceOrigin]] = field(default_factory=dict)
+    _origins: dict[tuple[ItemKind, View], Mapping[str, ResourceOrigin]] = msgspec.field(default_factory=dict)
     """The last merged lists, the newest last, as names and origins."""
-    _last_pages: dict[tuple[ItemKind, str, str], PagedList] = field(default_factory=dict)
+    _last_pages: dict[tuple[ItemKind, str, str], PagedList] = msgspec.field(default_factory=dict)
     """The last list by kind, upstream and namespace: an upstream may list other items to other principals."""
 
     def offers(self, capability: str, caller: Caller, detail: str = "") -> bool:

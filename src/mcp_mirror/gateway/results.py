@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -99,14 +99,14 @@ class ResultProcessor:
     ) -> ProcessingOptions:
         """Return how the result of a call is processed; see `decide_visibility` for `preview`."""
         is_whole = not entry.is_twin or (entry.has_view and call.caller.shows_views)
-        rules = replace(entry.rules, mode="never") if is_whole else entry.rules
+        rules = msgspec.structs.replace(entry.rules, mode="never") if is_whole else entry.rules
         mirror, tokens = call.config.mirror, call.reservation.tokens
         if tokens is not None:
             mirror = lower_budgets(mirror, tokens)
             inline_budget, error_budget = min(rules.inline_budget, tokens), min(rules.error_budget, tokens)
-            rules = replace(rules, inline_budget=inline_budget, error_budget=error_budget)
+            rules = msgspec.structs.replace(rules, inline_budget=inline_budget, error_budget=error_budget)
         if not preview:
-            rules = replace(rules, preview=False)
+            rules = msgspec.structs.replace(rules, preview=False)
         return ProcessingOptions(
             rules=rules,
             style=mirror.notice,

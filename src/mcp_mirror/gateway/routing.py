@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -33,8 +33,7 @@ _UNKNOWN: Final = frozenset((RefusalReason.UNKNOWN_TOOL, RefusalReason.INSUFFICI
 """The caller's catalog does not have the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Router:
+class Router(msgspec.Struct, frozen=True):
     """Routes calls by the catalog that is current after every wait."""
 
     upstreams: UpstreamRegistry

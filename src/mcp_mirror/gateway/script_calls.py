@@ -1,7 +1,7 @@
 """Calls the tools that a script uses: through the whole pipeline, as if the client called them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -34,8 +34,7 @@ _MAX_ROUNDS: Final = 20
 _NO_MESSAGE: Final = "The tool failed without a message."
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptCalls:
+class ScriptCalls(msgspec.Struct, frozen=True):
     """The tools of one script."""
 
     call: Call

@@ -1,8 +1,9 @@
 """The objects that all calls share. They outlive every reload."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from mcp_mirror.memory.code.sandbox import Sandbox
 from mcp_mirror.memory.tools.tool import Memory
@@ -22,8 +23,7 @@ from mcp_mirror.workers.schemas import SchemaWorkers
 from mcp_mirror.workers.sql import SqlWorkers
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
+class Services(msgspec.Struct, frozen=True):
     """Upstreams, store, worker processes and logs."""
 
     upstreams: UpstreamRegistry

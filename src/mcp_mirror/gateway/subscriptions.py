@@ -6,10 +6,10 @@ open.
 
 import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 from mcp import MCPError
 
@@ -30,15 +30,14 @@ _Key = tuple[ResourceOrigin, str | None]
 """A resource and the owner of the connection; None for the shared connection."""
 
 
-@dataclass(slots=True)
-class _Subscription:
+class _Subscription(msgspec.Struct):
     """The subscription of one resource over one connection, and its subscribers."""
 
     origin: ResourceOrigin
     connection: ReconnectingConnection
-    subscribers: dict[Hashable, tuple[UpdateListener, ClientChannel]] = field(default_factory=dict)
+    subscribers: dict[Hashable, tuple[UpdateListener, ClientChannel]] = msgspec.field(default_factory=dict)
     """The channel determines the connection and the scopes of a subscriber."""
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
 
 
 class Subscriptions:

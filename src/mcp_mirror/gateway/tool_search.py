@@ -5,8 +5,9 @@ the audit log see that tool.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import ToolError
@@ -82,8 +83,7 @@ def complete_name(name: str, own_tools: Collection[str], catalog: Catalog, suffi
     return twins[0] if len(twins) == 1 else name  # a twin has another name if not all clients accept the tool's
 
 
-@dataclass(frozen=True, slots=True)
-class ToolListing:
+class ToolListing(msgspec.Struct, frozen=True):
     """The tools that one client sees in `tools/list`."""
 
     catalog: Catalog

@@ -4,7 +4,8 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+
+import msgspec
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.errors import MirrorError, unwrap_error_group
@@ -13,8 +14,7 @@ from mcp_mirror.settings.policies import Config
 from mcp_mirror.upstreams.local import LocalFunctions
 
 
-@dataclass(frozen=True, slots=True)
-class RunningApplication:
+class RunningApplication(msgspec.Struct, frozen=True):
     """An open application."""
 
     application: Application

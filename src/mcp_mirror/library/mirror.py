@@ -376,7 +376,9 @@ class Mirror:
         )
         value = None if trace.returned is None else json.loads(bytes(trace.returned))
         return ScriptReply(
-            **{one.name: getattr(reply, one.name) for one in fields(reply)}, value=value, printed=trace.printed
+            **{one.name: getattr(reply, one.name) for one in fields(reply)},
+            value=value,
+            printed=trace.printed,
         )
 
     @property

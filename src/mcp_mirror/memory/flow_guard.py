@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -33,8 +32,7 @@ _NEXT_STEP: Final[Mapping[str, str]] = {
 _DEFAULT_NEXT_STEP: Final = "Nothing was read or sent. Use another value, or ask the user to change that rule."
 
 
-@dataclass(frozen=True, slots=True)
-class FlowGuard:
+class FlowGuard(msgspec.Struct, frozen=True):
     """Applies the flow policy to the values of one call."""
 
     flows: Flows
@@ -42,7 +40,7 @@ class FlowGuard:
     tool: str
     """The tool's name, as clients know it."""
     audit: Audit = NO_AUDIT
-    trace: CallTrace = field(default_factory=CallTrace)
+    trace: CallTrace = msgspec.field(default_factory=CallTrace)
     """Receives the values that the call uses."""
     consent: str | None = None
     """The one flow that the user allowed for this call."""
@@ -135,8 +133,7 @@ def describe_labels(labels: Labels) -> str:
     return f"from {', '.join(sorted(labels.sources))}; {labels.integrity}; {labels.confidentiality}"
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentLoader:
+class ArgumentLoader(msgspec.Struct, frozen=True):
     """Loads the stored values that pointers in the arguments of a call name."""
 
     writer: ValueWriter

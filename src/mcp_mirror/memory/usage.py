@@ -5,10 +5,10 @@ counts of the last seconds. If the store fails, the gateway tries again later.
 """
 
 import logging
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio
+import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.base import Store
@@ -21,14 +21,13 @@ _PAUSE: Final = 5.0
 _NO_TRAFFIC: Final = Traffic()
 
 
-@dataclass(slots=True)
-class UsageCounter:
+class UsageCounter(msgspec.Struct):
     """Counts tokens; keeps the counts that are not in the store yet."""
 
     store: Store
     pause: float = _PAUSE
     """Seconds between two writes to the store."""
-    _pending: dict[str, Traffic] = field(default_factory=dict)
+    _pending: dict[str, Traffic] = msgspec.field(default_factory=dict)
 
     def add(self, namespace: str, sent: int, kept_out: int) -> None:
         """Count the tokens of a reply."""
@@ -43,7 +42,7 @@ class UsageCounter:
         """
         stats = await self.store.stats(namespace)
         pending = self._pending.get(namespace, _NO_TRAFFIC)
-        return replace(stats, traffic=stats.traffic.plus(pending.sent, pending.kept_out))
+        return msgspec.structs.replace(stats, traffic=stats.traffic.plus(pending.sent, pending.kept_out))
 
     async def flush(self) -> None:
         """Add the counts to the store; if it fails, keep them for the next time."""

@@ -1,11 +1,11 @@
 """Stores captured values with their descriptors, and remembers the texts of their notices."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.core.capture import Captured, CaptureRules, capture
 from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions
@@ -23,11 +23,10 @@ _MAX_REMEMBERED: Final = 256
 _STORE_ALL: Final = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=False)
 
 
-@dataclass(frozen=True, slots=True)
-class RecentNotices:
+class RecentNotices(msgspec.Struct, frozen=True):
     """The newest notices of this process that begin with a path: models paste a notice without its first line."""
 
-    _texts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _texts: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
     """Namespace, and text below the path, by base."""
 
     def add(self, namespace: str, notice: str, base: str) -> None:
@@ -46,8 +45,7 @@ class RecentNotices:
         return MemoryPath(base) if base else None
 
 
-@dataclass(frozen=True, slots=True)
-class ValueWriter:
+class ValueWriter(msgspec.Struct, frozen=True):
     """Writes values to the store. Callers name a path only after its value is stored."""
 
     store: Store
@@ -56,7 +54,7 @@ class ValueWriter:
     """Seconds since the epoch."""
     on_change: Callable[[str], None] = lambda _namespace: None
     """Called with a namespace whose values have changed."""
-    notices: RecentNotices = field(default_factory=RecentNotices)
+    notices: RecentNotices = msgspec.field(default_factory=RecentNotices)
     """The notices of the values that this process stored."""
 
     async def store_result(
@@ -86,7 +84,7 @@ class ValueWriter:
             described = self._describe(options.bases.companion, captured.companion, provenance, labels)
             await self.store.put(namespace, described, (captured.companion.blob,), captured.companion.file)
         described = self._describe(options.bases.value, captured.value, provenance, labels)
-        described = replace(described, companion=companion, envelope=captured.envelope)
+        described = msgspec.structs.replace(described, companion=companion, envelope=captured.envelope)
         try:
             await self.store.put(namespace, described, (captured.value.blob,), captured.value.file)
         except StoreError:
@@ -123,8 +121,10 @@ class ValueWriter:
             captured = await anyio.to_thread.run_sync(capture, {"structuredContent": blob}, _STORE_ALL, estimate)
             if captured.value is None:
                 raise StoreError("null cannot be stored. Store another value.")
-            draft = replace(captured.value, members=captured.value.members[:MAX_INDEXED_KEYS])
-            described = replace(self._describe(base, draft, provenance, labels), envelope=captured.envelope)
+            draft = msgspec.structs.replace(captured.value, members=captured.value.members[:MAX_INDEXED_KEYS])
+            described = msgspec.structs.replace(
+                self._describe(base, draft, provenance, labels), envelope=captured.envelope
+            )
             await self.store.put(namespace, described, (blob,))
             self.on_change(namespace)
 

@@ -6,8 +6,10 @@ wait and never fails.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
+
+import msgspec
 
 from mcp_mirror.errors import MirrorError, RefusalReason
 from mcp_mirror.security.sanitize import PathHasher
@@ -28,8 +30,7 @@ _MAX_ITEMS: Final = 16
 """Labels or details of one record."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
+class AuditRecord(msgspec.Struct, frozen=True):
     """One line of the audit log."""
 
     event: Event
@@ -41,11 +42,11 @@ class AuditRecord:
     """One word, such as `ok`, `stored`, `error`, `refused`."""
     path: str | None = None
     """The memory path of the record. Its hash is written."""
-    labels: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The labels of the value."""
     bytes: int = 0
     """The size of the response, or of the value that was read."""
-    detail: Mapping[str, str] = field(default_factory=dict)
+    detail: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Further members, without text of upstreams or clients."""
     upstream: str = ""
     milliseconds: float | None = None
@@ -67,8 +68,7 @@ class AuditSink(Protocol):
         """The number of records that were `written` and `lost`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(msgspec.Struct, frozen=True):
     """Writes audit records to a sink. Without a sink, records are dropped."""
 
     sink: AuditSink | None = None
@@ -80,7 +80,9 @@ class Audit:
     def write(self, record: AuditRecord) -> None:
         """Write a record soon. Never raises and never waits."""
         if self.sink is not None:
-            self.sink.enqueue(record if record.correlation else replace(record, correlation=self.correlation))
+            self.sink.enqueue(
+                record if record.correlation else msgspec.structs.replace(record, correlation=self.correlation)
+            )
 
     async def admit(self, record: AuditRecord) -> bool:
         """Whether the recorded action may be done. If records are required, the record is written first."""
@@ -93,7 +95,7 @@ class Audit:
 
     def with_correlation(self, correlation: str) -> "Audit":
         """The same audit log, with the correlation id of one call."""
-        return replace(self, correlation=correlation)
+        return msgspec.structs.replace(self, correlation=correlation)
 
 
 NO_AUDIT: Final = Audit()

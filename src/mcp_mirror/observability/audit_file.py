@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import anyio
+import msgspec
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import AuditRecord, format_record
@@ -36,8 +36,7 @@ _WRITE_TIMEOUT: Final = 5.0
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(msgspec.Struct, frozen=True):
     line: bytes
     done: "Future[bool] | None" = None
     """Receives whether the line was written."""

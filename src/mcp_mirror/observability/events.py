@@ -8,7 +8,6 @@ store fails, the gateway tries again later, with a bounded number of calls.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
 from operator import add
 from typing import Final
 
@@ -40,7 +39,7 @@ _MAX_INPUTS: Final = 100
 _MAX_PATH: Final = 400
 """Characters of a memory path."""
 _FAILED: Final = frozenset({"error", "cancelled"})
-_COUNTS: Final = len(fields(Sums))
+_COUNTS: Final = len(msgspec.structs.fields(Sums))
 
 
 class CallEvent(msgspec.Struct, array_like=True, frozen=True):
@@ -105,12 +104,11 @@ class FinishedCall(msgspec.Struct):
     """When the call began. The recorder sets it."""
 
 
-@dataclass(slots=True)
-class _Batch:
+class _Batch(msgspec.Struct):
     """What one namespace adds to the log."""
 
-    entries: deque[bytes] = field(default_factory=deque)
-    counts: dict[SumKey, list[int]] = field(default_factory=dict)
+    entries: deque[bytes] = msgspec.field(default_factory=deque)
+    counts: dict[SumKey, list[int]] = msgspec.field(default_factory=dict)
     """The members of `Sums`."""
 
     @property

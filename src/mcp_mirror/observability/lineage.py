@@ -6,11 +6,11 @@ have any more.
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.observability.events import CallEvent, read_calls
 from mcp_mirror.paths import label_of
@@ -28,8 +28,7 @@ _LABEL_CHARACTERS: Final = 80
 Direction = Literal["up", "down"]
 
 
-@dataclass(frozen=True, slots=True)
-class ValueNode:
+class ValueNode(msgspec.Struct, frozen=True):
     """A stored value, or one that was removed."""
 
     path: str
@@ -49,8 +48,7 @@ class ValueNode:
         return _value_id(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class CallNode:
+class CallNode(msgspec.Struct, frozen=True):
     """A tool call that made or used values."""
 
     call: str
@@ -71,8 +69,7 @@ class CallNode:
 Node = ValueNode | CallNode
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(msgspec.Struct, frozen=True):
     """The way of data from one node to another."""
 
     source: str
@@ -81,15 +78,14 @@ class Edge:
     """The part of the value that was used, such as `/rows/0`; empty for the whole value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True):
     """Nodes by id, and edges.
 
     Edges lead from calls to values that they made, and from values to calls that used them. A call of a script whose
     result was not stored has an edge to the call that ran the script.
     """
 
-    nodes: Mapping[str, Node] = field(default_factory=dict)
+    nodes: Mapping[str, Node] = msgspec.field(default_factory=dict)
     edges: tuple[Edge, ...] = ()
     is_cut: bool = False
     """There are more nodes than these."""

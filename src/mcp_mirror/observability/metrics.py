@@ -6,9 +6,9 @@ bounded: tools have the names of the catalog, up to a limit, and no label contai
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -27,8 +27,7 @@ Samples = Iterable[tuple[Sequence[str], float]]
 """Values of the labels, and the value of the sample."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """A gauge or a counter that is read when it is exported, because the gateway knows its value anyway."""
 
     name: str
@@ -56,8 +55,7 @@ class _StateCollector(Collector):
         yield from self.families
 
 
-@dataclass(frozen=True, slots=True)
-class _CallChildren:
+class _CallChildren(msgspec.Struct, frozen=True):
     """The time series of one tool and one class of errors."""
 
     seconds: Callable[[float], None]

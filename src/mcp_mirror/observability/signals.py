@@ -4,8 +4,9 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from mcp_mirror.settings.policies import Config
 
@@ -21,8 +22,7 @@ _FLUSH_TIMEOUT: Final = 5.0
 """Seconds that a shutdown waits for the last exports."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signals:
+class Signals(msgspec.Struct, frozen=True):
     """Metrics, traces and logs."""
 
     metrics: "Metrics | None" = None
@@ -56,7 +56,7 @@ def open_signals(config: Config, version: str, environ: Mapping[str, str]) -> Si
         return signals
     from mcp_mirror.observability.metrics import Metrics  # noqa: PLC0415  # only if configured
 
-    return replace(signals, metrics=Metrics(version))
+    return msgspec.structs.replace(signals, metrics=Metrics(version))
 
 
 def _open_exports(config: Config, version: str, environ: Mapping[str, str]) -> Signals:

@@ -5,8 +5,9 @@ that is fed whole or byte by byte gives the same messages.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from mcp_mirror.types import Buffer
 
@@ -84,8 +85,7 @@ class LineReader(Generic[T]):
         self._collector.add(data)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSentEvent(Generic[T]):
+class ServerSentEvent(msgspec.Struct, Generic[T], frozen=True):
     """One server-sent event."""
 
     fields: tuple[bytes, ...]

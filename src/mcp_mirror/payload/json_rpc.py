@@ -9,7 +9,6 @@ import codecs
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -201,8 +200,7 @@ def recover_method(frame: Buffer) -> str | None:
     return str(match[1], "ascii") if match else None
 
 
-@dataclass(frozen=True, slots=True)
-class Lifted:
+class Lifted(msgspec.Struct, frozen=True):
     """A message without its payload: the SDK gets `stub`, the gateway gets `members`."""
 
     stub: bytes
@@ -256,8 +254,7 @@ def lift_params(message: Message, token: str) -> Lifted | None:
     return Lifted(join(object_of({**request, "params": object_of(params)})), members)
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
+class Marked(msgspec.Struct, frozen=True):
     """An outgoing stub, and the mark of the payload that belongs into it."""
 
     token: str

@@ -8,7 +8,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -70,8 +69,7 @@ FindItem = Callable[[Buffer, Span, int], Span | int]
 """Returns the item of an array at an index, or the number of items if the index is too large; see `item`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Miss:
+class Miss(msgspec.Struct, frozen=True):
     """Why a JSON Pointer does not resolve."""
 
     depth: int

@@ -10,7 +10,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -51,8 +50,7 @@ _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayScan:
+class ArrayScan(msgspec.Struct, frozen=True):
     """An array whose items were checked and counted."""
 
     span: Span
@@ -222,8 +220,7 @@ def _scan_string(blob: Buffer, start: int) -> Span | None:
     return Span(start, len(literal))
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedText:
+class ScannedText(msgspec.Struct, frozen=True):
     """A JSON text with one large array or string, which was scanned."""
 
     blob: Buffer

@@ -7,8 +7,9 @@ images of users, refusals, calls that the provider itself executed, and unknown 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+import msgspec
 
 from mcp_mirror.prune.stubs import Blocks, Json, JsonText, PartForm, Text
 from mcp_mirror.types import Location
@@ -28,8 +29,7 @@ LABELS: Final[Mapping[PartKind, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FormatRule:
+class FormatRule(msgspec.Struct, frozen=True):
     """A prunable part of a format."""
 
     kind: PartKind
@@ -41,14 +41,13 @@ class FormatRule:
     """The supported types of the part."""
     items: str | None = None
     """The key of the message's list that contains the item."""
-    item: Mapping[Location, str] = field(default_factory=dict)
+    item: Mapping[Location, str] = msgspec.field(default_factory=dict)
     """Members of the item and their values, which select the items of this rule."""
     owner: str | None = None
     """The key of the call id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """A prunable or pruned part of a message."""
 
     kind: PartKind

@@ -7,9 +7,10 @@ cache remains valid.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol
+
+import msgspec
 
 from mcp_mirror.prune.formats import (
     LABELS,
@@ -82,8 +83,7 @@ class Memory(Protocol):
         """Store a value, JSON text, under its path. If the path exists, it has the same value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """A pruned part."""
 
     phase: Phase
@@ -99,8 +99,7 @@ class Cut:
     """Its path; None without a memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(msgspec.Struct, frozen=True):
     """A pruned conversation."""
 
     messages: list[Any]
@@ -157,8 +156,7 @@ def prune_messages(
     return Pruned(ledger.messages() if cuts else messages, ledger.total, before, ledger.meets(budget), cuts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
+class _Trial(msgspec.Struct, frozen=True):
     """A pruned part that may be restored."""
 
     phase: Phase

@@ -39,8 +39,7 @@ _REQUEST_MEMBERS: Final = ("cache_control", "providerOptions")
 """Members of a block that belong to the request rather than the result, and remain in place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stub:
+class Stub(msgspec.Struct, frozen=True):
     """A stub for a pruned part."""
 
     words: str
@@ -123,8 +122,7 @@ class JsonText(Text):
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Json:
+class Json(msgspec.Struct, frozen=True):
     """A JSON value: an input or a structured result."""
 
     domains: tuple[Domain, ...] = ("json",)
@@ -147,8 +145,7 @@ class Json:
         return json.loads(bytes(blob))
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(msgspec.Struct, frozen=True):
     """A result as a list of content blocks; a list with a block of unknown type is not pruned."""
 
     text: str

@@ -5,7 +5,6 @@ Unchanged parts keep their bytes. The result is a sequence of pieces: spans of t
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -31,8 +30,7 @@ from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(msgspec.Struct, frozen=True):
     """A new value: spans of the old value, and new bytes, without an object for each of 200,000 pieces."""
 
     places: "array[int]"
@@ -75,8 +73,7 @@ class _Operation(msgspec.Struct, frozen=True):
     from_: str | None = msgspec.field(default=None, name="from")
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(msgspec.Struct, frozen=True):
     """A JSON Patch."""
 
     operations: bytes
@@ -207,8 +204,7 @@ _STEPS: Final[Mapping[str, Callable[[NodeRef, _Operation], None]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Merge:
+class Merge(msgspec.Struct, frozen=True):
     """A merge patch."""
 
     patch: bytes
@@ -253,8 +249,7 @@ def _merge_members(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple
         yield ref, value
 
 
-@dataclass(frozen=True, slots=True)
-class Replace:
+class Replace(msgspec.Struct, frozen=True):
     """An exact replacement of a text by another, in a string or in the JSON text of any other value."""
 
     old: str

@@ -7,10 +7,11 @@ of the hit are shown.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
@@ -39,8 +40,7 @@ _STRING: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+")([ \t\r\n]*+:)?+', re.DOTAL
 """A string. A string with a second group is a key."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Hit:
+class _Hit(msgspec.Struct, frozen=True):
     """A matching line."""
 
     at: int
@@ -50,8 +50,7 @@ class _Hit:
     counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(msgspec.Struct, frozen=True):
     """A query for the hits of a pattern."""
 
     pattern: str

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import re2
 
 from mcp_mirror.errors import ToolError
@@ -146,8 +146,7 @@ class Line(NamedTuple):
     """Matches in the rest of the line, which is not in `data`."""
 
 
-@dataclass(slots=True)
-class _Chunk:
+class _Chunk(msgspec.Struct):
     """Lines of a text. Those that begin between `begin` and `end` are searched, the others are context."""
 
     data: bytes

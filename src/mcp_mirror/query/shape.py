@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.core.preview import format_count, outline_value
 from mcp_mirror.core.value_sizes import count_bytes
@@ -26,8 +27,7 @@ _FIRST_LINE: Final = 80
 _FOOTER: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(msgspec.Struct, frozen=True):
     """A query for the bytes of a value in the form that a model reads."""
 
     def __call__(self, blob: Buffer, _is_over: IsOver) -> int:
@@ -35,8 +35,7 @@ class Size:
         return count_bytes(blob)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """A query for the outline of a value."""
 
     budget: Budget

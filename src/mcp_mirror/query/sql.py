@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from mcp_mirror.query.sql_tables import TableSource, load_table
 from mcp_mirror.security.sanitize import sanitize
@@ -64,16 +65,14 @@ _NO_CTES: Final[Mapping[str, Any]] = {}
 _NOT_JSON: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity|inf|nan)\b')
 
 
-@dataclass(frozen=True, slots=True)
-class SqlResult:
+class SqlResult(msgspec.Struct, frozen=True):
     """The rows of a result."""
 
     rows: bytes | None
     """A JSON array of objects; None: it is in the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class SqlFailure:
+class SqlFailure(msgspec.Struct, frozen=True):
     """Why a query failed."""
 
     message: str

@@ -14,8 +14,9 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
@@ -72,8 +73,7 @@ _PARQUET: Final = b"PAR1"
 _PARQUET_BASE64: Final = b'"UEFSM'
 
 
-@dataclass(frozen=True, slots=True)
-class TableSource:
+class TableSource(msgspec.Struct, frozen=True):
     """A value that becomes a table."""
 
     name: str

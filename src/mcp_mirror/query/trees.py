@@ -17,8 +17,7 @@ from mcp_mirror.types import Buffer, Kind, Span
 _SPACE: Final = b" \t\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(msgspec.Struct, frozen=True):
     """An unparsed value."""
 
     blob: Buffer
@@ -30,8 +29,7 @@ class Leaf:
         return kind_at(self.blob, self.span.start)
 
 
-@dataclass(slots=True)
-class NodeRef:
+class NodeRef(msgspec.Struct):
     """A reference to a value: the root, an item of an array or a member of an object."""
 
     node: "Node"
@@ -42,8 +40,7 @@ class NodeRef:
     """In an object, the key as written, with the colon."""
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(msgspec.Struct):
     """Consecutive unparsed items."""
 
     leaf: Leaf
@@ -52,14 +49,13 @@ class _Run:
     lead: bytes | None = None
 
 
-@dataclass(slots=True)
-class Array:
+class Array(msgspec.Struct):
     """A parsed array."""
 
     head: bytes
     tail: bytes
     between: bytes
-    parts: "list[NodeRef | _Run]" = field(default_factory=list)
+    parts: "list[NodeRef | _Run]" = msgspec.field(default_factory=list)
 
     def find(self, token: str) -> NodeRef | None:
         """The item at an index; None if it does not exist."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Literal, get_args
 
+import msgspec
+
 from mcp_mirror.core.preview import format_count, outline_value
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
@@ -64,8 +66,7 @@ class Budget:
         return Budget(tokens, max(self.characters - len(text) - 1, 0), self.estimate)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """A query for a part of a value."""
 
     by: Unit | None

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar, Final
 
+import msgspec
+
 from mcp_mirror.settings.labels import (
     FILES,
     FUNCTIONS,
@@ -32,8 +34,7 @@ DEFAULT_ZONE: Final = "local"
 _PLAIN: Final = PlacePolicy()
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """Why a value may not go somewhere."""
 
     rule: str

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
 from typing import Any, Final, Literal
@@ -64,8 +63,7 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 NO_LOCK: Final = Lock(_FORMAT, {})
 
 
-@dataclass(frozen=True, slots=True)
-class DefinitionChange:
+class DefinitionChange(msgspec.Struct, frozen=True):
     """A difference between a pin and the upstream: of one tool, or of the instructions."""
 
     upstream: str
@@ -110,8 +108,7 @@ class DefinitionChange:
         return (line[:_SHOWN] for line in islice(diff, 2, None) if not line.startswith("@@ "))
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """A change and its consequence."""
 
     change: DefinitionChange
@@ -201,8 +198,7 @@ def compare_instructions(lock: Lock, upstream: str, instructions: str | None) ->
     return DefinitionChange(upstream, None, old, new)
 
 
-@dataclass(frozen=True, slots=True)
-class Pins:
+class Pins(msgspec.Struct, frozen=True):
     """The pins of a configuration and the mode in which they are enforced."""
 
     lock: Lock = NO_LOCK

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
+import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import BusyError, UpstreamError
@@ -35,8 +36,7 @@ class Limit:
         return f"`limits.{self.name}` ({self.most:,})"
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(msgspec.Struct, frozen=True):
     """The limits of a waiting queue."""
 
     bound: Limit

@@ -6,11 +6,11 @@ address, so DNS rebinding has no effect. The check also applies to hosts of redi
 
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import anyio
 import httpx2
+import msgspec
 
 from mcp_mirror.settings.access import is_local_host, is_loopback, is_public
 from mcp_mirror.system.http_connections import HttpConnections, Receiver, open_connection
@@ -26,8 +26,7 @@ _KEPT_SECONDS: Final = 4.0
 that closes at that moment fails."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddressPolicy:
+class AddressPolicy(msgspec.Struct, frozen=True):
     """The hosts that may have private addresses."""
 
     named: frozenset[str] = frozenset()

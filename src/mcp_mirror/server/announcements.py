@@ -5,11 +5,11 @@ Repeated changes of one list or resource are merged, so a slow client gets one n
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import anyio
 import mcp_types as types
+import msgspec
 from anyio.abc import TaskGroup
 from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError
@@ -27,8 +27,7 @@ _MAX_UPDATES: Final = 1_000
 UPDATED: Final = "notifications/resources/updated"
 
 
-@dataclass(frozen=True, slots=True)
-class ListChange:
+class ListChange(msgspec.Struct, frozen=True):
     """A change of a list, and the clients that may see it."""
 
     kind: str

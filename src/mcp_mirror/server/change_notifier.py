@@ -2,12 +2,13 @@
 
 import logging
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from mcp_mirror.callers import OWN
 from mcp_mirror.core.catalog import Catalog, CatalogEntry, CatalogRules, build_catalog
@@ -38,17 +39,15 @@ _MAX_LOGGED: Final = 10
 """Findings that one rebuild logs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _CatalogRebuild:
+class _CatalogRebuild(msgspec.Struct, frozen=True):
     """Catalogs that must be rebuilt."""
 
     owners: tuple[str | None, ...]
     upstream: str | None
-    is_done: anyio.Event = field(default_factory=anyio.Event)
+    is_done: anyio.Event = msgspec.field(default_factory=anyio.Event)
 
 
-@dataclass(frozen=True, slots=True)
-class _RebuiltCatalog:
+class _RebuiltCatalog(msgspec.Struct, frozen=True):
     """A rebuilt catalog, and its differences from those that are served."""
 
     catalog: Catalog
@@ -169,13 +168,13 @@ class ChangeNotifier:
         # Values of tools that are gone can still be read, so their labels stay.
         catalog = replace(rebuilt.catalog, labels=rebuilt.catalog.labels | before.labels | LABELS | OWN_LABELS | {RUN})
         if owner is None:
-            self._runtime.state = replace(state, catalog=catalog)
+            self._runtime.state = msgspec.structs.replace(state, catalog=catalog)
             return
         others = {name: one for name, one in state.catalogs.items() if name != owner}
         catalogs = others if rebuilt.is_common else {**others, owner: catalog}
         if rebuilt.is_common and len(others) == len(state.catalogs):
             return
-        self._runtime.state = replace(state, catalogs=catalogs)
+        self._runtime.state = msgspec.structs.replace(state, catalogs=catalogs)
 
     def _find_required_scopes(self, upstream: str | None) -> tuple[str, ...]:
         found = (one.policy for one in self._upstreams if one.policy.name == upstream)
@@ -264,7 +263,7 @@ class ChangeNotifier:
         state = self._state
         if session in state.catalogs:
             catalogs = {owner: catalog for owner, catalog in state.catalogs.items() if owner != session}
-            self._runtime.state = replace(state, catalogs=catalogs)
+            self._runtime.state = msgspec.structs.replace(state, catalogs=catalogs)
         self._logged.pop(session, None)
         self._subscriptions.drop_session(session)
 

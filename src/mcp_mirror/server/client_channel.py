@@ -5,11 +5,11 @@ A channel relays messages of upstreams with all their members.
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import anyio
 import mcp_types as types
+import msgspec
 from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
@@ -29,8 +29,7 @@ class _AnyResult(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-@dataclass(slots=True, eq=False)
-class Session:
+class Session(msgspec.Struct, eq=False):
     """A session of a 2025-11-25 client, and the channel to the client between its requests."""
 
     caller: Caller
@@ -44,7 +43,7 @@ class Session:
     log_level: str | None = None
     protocol_version: str | None = None
     """The protocol version of the session; None until the SDK has accepted a tool call or a list of it."""
-    direct_requests: CancelScopes = field(default_factory=CancelScopes)
+    direct_requests: CancelScopes = msgspec.field(default_factory=CancelScopes)
     """The cancel scopes of the direct requests over HTTP, by their ids as the SDK compares ids."""
     wants_progress: bool = False
     is_waiting: bool = True
@@ -80,8 +79,7 @@ class RequestStream(Protocol):
         """
 
 
-@dataclass(slots=True)
-class SdkStream:
+class SdkStream(msgspec.Struct):
     """A stream of the SDK."""
 
     session: ServerSession
@@ -109,8 +107,7 @@ class SdkStream:
         return result.model_dump(mode="json")
 
 
-@dataclass(slots=True)
-class RequestChannel:
+class RequestChannel(msgspec.Struct):
     """The channel to a client on the stream of one of its requests."""
 
     stream: RequestStream

@@ -6,9 +6,9 @@ and log level. Whether the SDK accepts an envelope depends only on its text.
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from mcp.server.session import ServerSession
 
 from mcp_mirror.payload.json_rpc import open_object
@@ -35,8 +35,7 @@ def read_envelope(meta: Buffer) -> Envelope:
     return frozenset((key, bytes(text)) for key, text in members.items() if key.startswith(RESERVED))
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedEnvelope:
+class AcceptedEnvelope(msgspec.Struct, frozen=True):
     """The contents of an envelope."""
 
     protocol_version: str

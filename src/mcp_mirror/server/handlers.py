@@ -8,7 +8,6 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import mcp_types as types
@@ -75,8 +74,7 @@ class ToolCallRequest(msgspec.Struct, frozen=True):
     """The client's answers, if the request repeats one that required input."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolList:
+class ToolList(msgspec.Struct, frozen=True):
     """The result of a `tools/list` request."""
 
     tools: Segments
@@ -87,8 +85,7 @@ class ToolList:
     """`public` or `private`."""
 
 
-@dataclass(slots=True)
-class Handlers:
+class Handlers(msgspec.Struct):
     """The handlers of all methods."""
 
     gateway: Gateway
@@ -99,7 +96,7 @@ class Handlers:
     pending_payloads: PendingPayloads
     admission: PrincipalLimiter
     """The rate and concurrency limits of each principal."""
-    accepted_envelopes: AcceptedEnvelopes = field(default_factory=AcceptedEnvelopes)
+    accepted_envelopes: AcceptedEnvelopes = msgspec.field(default_factory=AcceptedEnvelopes)
     """The envelopes of 2026-07-28 tool calls that the SDK has accepted."""
     open_direct_requests: int = 0
     """The number of requests that the direct path answers now."""

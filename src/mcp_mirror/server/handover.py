@@ -10,14 +10,13 @@ import re
 import socket
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(msgspec.Struct, frozen=True):
     """One of several worker processes, as its parent process has prepared it."""
 
     number: int

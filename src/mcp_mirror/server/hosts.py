@@ -7,10 +7,10 @@ from its own origin. The check parses both headers completely and compares their
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+import msgspec
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
 
@@ -26,8 +26,7 @@ _MAX_CACHED: Final = 64
 """Pairs of headers whose result is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Address:
+class _Address(msgspec.Struct, frozen=True):
     """A host and a port; an origin also has a scheme."""
 
     scheme: str

@@ -6,9 +6,9 @@ the bytes of one request only: those after it stay unparsed, so that another wor
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 _REQUEST_LINE: Final = re.compile(rb"((?!CONNECT )[A-Z-]+) ([!-~]+) HTTP/(1\.[01])\r\n")
@@ -29,8 +29,7 @@ class HeadTooLargeError(Exception):
     """A head is over a limit; the message names it."""
 
 
-@dataclass(slots=True)
-class RequestHead:
+class RequestHead(msgspec.Struct):
     """The head of a request."""
 
     method: str

@@ -9,7 +9,6 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import mcp_types as types
@@ -38,8 +37,7 @@ _MAX_DEPTH: Final = 240
 """Levels of nesting of such a member. pydantic writes 255, with those of the message around it."""
 
 
-@dataclass(slots=True)
-class _PendingPayload:
+class _PendingPayload(msgspec.Struct):
     """The payload of one request: its parameters until the handler reads them, then its result until it is written."""
 
     since: float

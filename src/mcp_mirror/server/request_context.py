@@ -3,10 +3,10 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import mcp_types as types
+import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.types import Scope
@@ -103,7 +103,7 @@ def _select_supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_scopes(caller: Caller, scopes: frozenset[str] | None) -> Caller:
     """Return a client with the scopes of a request's token."""
-    return caller if caller.scopes == scopes else replace(caller, scopes=scopes)
+    return caller if caller.scopes == scopes else msgspec.structs.replace(caller, scopes=scopes)
 
 
 def build_session_key(namespace: str, session_id: str) -> str:
@@ -116,8 +116,7 @@ def build_session_key(namespace: str, session_id: str) -> str:
     return f"{session_id} {namespace}" if session_id and namespace != LOCAL else session_id
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(msgspec.Struct, frozen=True):
     """The head of an HTTP request."""
 
     scope: Scope

@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import anyio
+import msgspec
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import LOCAL, Caller
@@ -25,8 +25,7 @@ _MIN_SWEEP_INTERVAL: Final = 1.0
 _INITIALIZE: Final = "initialize"
 
 
-@dataclass(slots=True)
-class _SessionRecord:
+class _SessionRecord(msgspec.Struct):
     """A session that the SDK has created."""
 
     namespace: str

@@ -7,10 +7,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import anyio
+import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.gateway.services import Services
@@ -118,8 +118,7 @@ def _read_stalls() -> Samples:
     return [((f"{bound:g}",), count) for bound, count in loop.stalls.counts.items()]
 
 
-@dataclass(slots=True)
-class _StoreSize:
+class _StoreSize(msgspec.Struct):
     """The size of a store, as it answered last."""
 
     store: Store
@@ -139,8 +138,7 @@ class _StoreSize:
         return lambda: [] if self.totals is None else [((), select(self.totals))]
 
 
-@dataclass(slots=True)
-class _LoopLag:
+class _LoopLag(msgspec.Struct):
     """The duration of one pass of the event loop."""
 
     seconds: float = 0.0

@@ -1,8 +1,9 @@
 """The interface of all stores. Callers of a store must not depend on its kind."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, Protocol, Self
+
+import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.event_log import EventLog
@@ -14,8 +15,7 @@ ValueKey = tuple[str, str]
 """The namespace and the base of a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
+class Tombstone(msgspec.Struct, frozen=True):
     """The remaining description of a removed value, kept for a limited time."""
 
     descriptor: Descriptor

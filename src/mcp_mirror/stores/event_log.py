@@ -5,9 +5,10 @@ An entry is a record in bytes; this module does not know its content. The log in
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
+
+import msgspec
 
 KEPT_SECONDS: Final = 90 * 86_400
 """Seconds for which entries and sums are kept."""
@@ -19,8 +20,7 @@ _FULL_SHARES: Final = 10
 _CURSOR_DIGITS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(msgspec.Struct, frozen=True):
     """Sums over calls."""
 
     calls: int = 0
@@ -120,13 +120,12 @@ def count_daily_calls(sums: Mapping[SumKey, Sums]) -> dict[int, int]:
     return days
 
 
-@dataclass(slots=True)
-class _Share:
+class _Share(msgspec.Struct):
     """The entries and sums of one namespace."""
 
-    entries: deque[tuple[str, float, bytes]] = field(default_factory=deque)
+    entries: deque[tuple[str, float, bytes]] = msgspec.field(default_factory=deque)
     """Cursor, time of the append and entry, the oldest first."""
-    sums: dict[SumKey, Sums] = field(default_factory=dict)
+    sums: dict[SumKey, Sums] = msgspec.field(default_factory=dict)
 
 
 class MemoryEventLog:

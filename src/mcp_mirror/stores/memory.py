@@ -7,7 +7,6 @@ import time
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -59,22 +58,21 @@ class _StoredValue(msgspec.Struct, gc=False):
 
     def describe(self, base: str) -> Descriptor:
         """The descriptor with the present expiry."""
-        return replace(unpack_descriptor(base, self.record), expires=self.expires)
+        return msgspec.structs.replace(unpack_descriptor(base, self.record), expires=self.expires)
 
 
-@dataclass(slots=True)
-class _Share:
+class _Share(msgspec.Struct):
     """The values of one namespace."""
 
-    keys: OrderedDict[ValueKey, None] = field(default_factory=OrderedDict)
+    keys: OrderedDict[ValueKey, None] = msgspec.field(default_factory=OrderedDict)
     """In the order of last use, which is the order of expiry unless the clock was set back."""
     latest: float = -inf
     """The latest expiry of a value."""
     unordered_until: float = -inf
     """Until then a value may expire later than one that was used after it."""
     size: int = 0
-    bases: SortedItems[str] = field(default_factory=SortedItems)
-    by_creation: dict[str, SortedItems[tuple[float, str]]] = field(default_factory=dict)
+    bases: SortedItems[str] = msgspec.field(default_factory=SortedItems)
+    by_creation: dict[str, SortedItems[tuple[float, str]]] = msgspec.field(default_factory=dict)
     """Creation time and base by tool label; those of all labels under the empty label."""
 
     @property

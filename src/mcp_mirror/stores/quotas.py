@@ -11,8 +11,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
@@ -39,8 +40,7 @@ _PAUSE_PART: Final = 3
 """The pause after a batch as a multiple of its duration."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceUsage:
+class SpaceUsage(msgspec.Struct, frozen=True):
     """The number and bytes of values of one namespace or of the whole store."""
 
     values: int = 0
@@ -164,7 +164,7 @@ def refuse_oversized(size: int, policy: StorePolicy) -> None:
 
 def make_tombstone(descriptor: Descriptor, reason: Reason, at: float) -> Tombstone:
     """The tombstone of a removed value, which describes only its origin."""
-    return Tombstone(replace(descriptor, members=(), envelope=b"{}", array=None), reason, at)
+    return Tombstone(msgspec.structs.replace(descriptor, members=(), envelope=b"{}", array=None), reason, at)
 
 
 class ExpirySweeper:

@@ -10,14 +10,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from mcp_mirror.system.resources import open_wide_pipes
 from mcp_mirror.system.watchdog_process import WatchdogProcess
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyProgram:
+class EarlyProgram(msgspec.Struct, frozen=True):
     """A program that runs already, and the gateway's ends of its standard streams."""
 
     command: tuple[str, ...]

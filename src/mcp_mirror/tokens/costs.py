@@ -16,6 +16,8 @@ from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
 
+import msgspec
+
 from mcp_mirror.tokens.lexicon import Data, Lexicon, pack_lexicon
 
 _CASED: Final = "A-Za-z\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u03ff\u0400-\u052f\u1e00-\u1fff"
@@ -174,8 +176,7 @@ _KEPT: Final = 1 << 14
 """Pieces without a measured cost about which something is cached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """The cost of a piece without a measured cost for one provider, in units.
 
     `weights` apply to the sum of its parts' costs, their number, its characters, and a constant. The variance is
@@ -195,8 +196,7 @@ class Rule:
         return max(round(by_parts * parts + by_count * count + by_characters * characters + constant), UNIT)
 
 
-@dataclass(frozen=True, slots=True)
-class Margin:
+class Margin(msgspec.Struct, frozen=True):
     """The margin that is added to a provider's expected tokens: a share of them and a number of standard deviations.
 
     `noise` is the variance of each token with a measured cost, caused by merges with its neighbours.
@@ -346,8 +346,7 @@ def _compute_row_size(width: int) -> int:
     return (width + 1) * LANE // 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(msgspec.Struct, frozen=True):
     """Rows of costs, read on demand."""
 
     data: Data

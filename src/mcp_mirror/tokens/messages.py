@@ -7,8 +7,9 @@ members: every text in a message is read at any depth, except members that ident
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 Message = Mapping[str, Any]
 
@@ -50,8 +51,7 @@ MEDIUM_TOKENS: Final = 6_400
 """Minimum tokens of any other medium that is not a text; one per 4 characters of its data if that is more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """The parts of one message that a model reads: texts, number of calls and results, tokens of media."""
 
     texts: tuple[str, ...]

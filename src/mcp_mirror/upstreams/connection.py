@@ -7,7 +7,6 @@ opens: requests fail at once with the upstream's last error, and one request a s
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Literal, NoReturn
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn
 import anyio
 import anyio.lowlevel
 import mcp_types as types
+import msgspec
 from mcp import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -71,8 +71,7 @@ Modes = tuple[Mode, ...]
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(msgspec.Struct, frozen=True):
     """The state of an upstream."""
 
     state: State
@@ -108,7 +107,7 @@ class ReconnectingConnection:
             may_be_refused: A refused handshake does not count as a failure of the server.
         """
         self.settings = settings
-        self.owner: ConnectionOwner = replace(owner, on_change=self._note_change)
+        self.owner: ConnectionOwner = msgspec.structs.replace(owner, on_change=self._note_change)
         self.status: Status = Status("starting")
         self.listing: Listing | None = None
         """The last listing; it stays while the upstream is down, so that tools keep their names."""

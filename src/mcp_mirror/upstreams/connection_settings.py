@@ -1,10 +1,10 @@
 """The settings and helpers that all connections to one upstream share."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import mcp_types as types
+import msgspec
 
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.core.tool_inspection import InspectedTool
@@ -30,8 +30,7 @@ OpenList = Callable[[SpooledFrame, str, int], Awaitable[OpenedList | RejectedFra
 """Reads a page of a list from a spool file. Arguments: the page, the member with the list, its limit in bytes."""
 
 
-@dataclass(slots=True)
-class ConnectionCounts:
+class ConnectionCounts(msgspec.Struct):
     """What has happened to the connections of one upstream since its start."""
 
     opened: int = 0
@@ -41,8 +40,7 @@ class ConnectionCounts:
     """Open connections that ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionSettings:
+class ConnectionSettings(msgspec.Struct, frozen=True):
     """The settings and helpers of all connections to one upstream."""
 
     policy: UpstreamPolicy
@@ -57,7 +55,7 @@ class ConnectionSettings:
     """Provides OAuth tokens; None if the upstream needs none."""
     listing_cache: ListingCache | None = None
     """Keeps listings between runs; None: listings are not kept."""
-    counts: ConnectionCounts = field(default_factory=ConnectionCounts)
+    counts: ConnectionCounts = msgspec.field(default_factory=ConnectionCounts)
 
     def transport(self, output: ServerOutput, accept_cookies: "AcceptCookies") -> "StdioTransport | HttpTransport":
         """Return a new transport for one session."""

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 import anyio
+import msgspec
 
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.security.rate_limits import Limit
@@ -131,8 +132,7 @@ def _full_error(upstream: str, limit: Limit) -> UpstreamError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DedicatedConnectionPolicy:
+class DedicatedConnectionPolicy(msgspec.Struct, frozen=True):
     """The rules for dedicated connections, over all upstreams."""
 
     slots: ConnectionSlots
@@ -141,8 +141,7 @@ class DedicatedConnectionPolicy:
     """Seconds without use after which a principal's connection closes; a session's connection ends with the session."""
 
 
-@dataclass(slots=True)
-class DedicatedConnection:
+class DedicatedConnection(msgspec.Struct):
     """A connection that belongs to one session or one principal."""
 
     key: ConnectionKey
@@ -151,7 +150,7 @@ class DedicatedConnection:
     policy: DedicatedConnectionPolicy
     release: Callable[[ConnectionKey], None]
     """Closes the connection with a key."""
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
 
     @property
     def is_idle(self) -> bool:

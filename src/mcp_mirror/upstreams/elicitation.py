@@ -10,7 +10,6 @@ import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, NotRequired, TypedDict
 
 import anyio
@@ -41,8 +40,7 @@ _MAX_SUSPENDED: Final = 1000
 _ABANDONED: Final = "The call was ended: its input request was not answered in time, or its server is gone."
 
 
-@dataclass(frozen=True, slots=True)
-class InputRequired:
+class InputRequired(msgspec.Struct, frozen=True):
     """The input that a server requires before it can answer a call."""
 
     requests: Mapping[str, Any]
@@ -60,8 +58,7 @@ class _InputRequest(TypedDict):
     params: NotRequired[dict[str, Any] | None]
 
 
-@dataclass(frozen=True, slots=True)
-class InputRound:
+class InputRound(msgspec.Struct, frozen=True):
     """The answers with which a client repeats a call."""
 
     answers: Buffer
@@ -161,7 +158,7 @@ def count_round(required: InputRequired, answered: InputRound | None, limit: int
     number = 1 + int((answered.state.get(_ROUND) if answered else None) or 0)
     if number > limit:
         raise UpstreamError(f"The server {explain_too_many_requests(limit)}")
-    return replace(required, state={**(required.state or {}), _ROUND: str(number)})
+    return msgspec.structs.replace(required, state={**(required.state or {}), _ROUND: str(number)})
 
 
 async def _collect_answers(requests: Mapping[str, Any], channel: ClientChannel) -> dict[str, Any]:
@@ -205,13 +202,12 @@ def check_capabilities(caller: Caller, required: InputRequired) -> None:
             raise RefusedError(message, types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, data)
 
 
-@dataclass(slots=True)
-class _OpenRequest:
+class _OpenRequest(msgspec.Struct):
     """A request of a server that waits for the client's answer."""
 
     method: str
     params: Mapping[str, Any]
-    answered: anyio.Event = field(default_factory=anyio.Event)
+    answered: anyio.Event = msgspec.field(default_factory=anyio.Event)
     answer: Mapping[str, Any] | None = None
 
 

@@ -68,12 +68,11 @@ class Listing:
         object.__setattr__(self, "is_stateless", self.protocol_version in MODERN_PROTOCOL_VERSIONS)
 
 
-@dataclass(slots=True)
-class PagedList:
+class PagedList(msgspec.Struct):
     """All pages of a list joined; items are the bytes that the upstream sent."""
 
-    items: list[Buffer] = field(default_factory=list)
-    hints: list[tuple[int | None, str | None]] = field(default_factory=list)
+    items: list[Buffer] = msgspec.field(default_factory=list)
+    hints: list[tuple[int | None, str | None]] = msgspec.field(default_factory=list)
     cut: str | None = None
     """The limit that cut the list off; None if the list is complete."""
     size: int = 0

@@ -8,12 +8,13 @@ import inspect
 from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError
@@ -230,8 +231,7 @@ class LocalUpstream:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
+class _Done(msgspec.Struct, frozen=True):
     """The result of a completed call."""
 
     result: Result

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Self
 
 import anyio
 import mcp_types as types
+import msgspec
 from anyio.abc import TaskGroup
 from mcp.shared.dispatcher import as_request_id
 from mcp.shared.message import SessionMessage
@@ -145,8 +146,7 @@ class InflightRequest:
         self.is_over.set()
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionOwner:
+class ConnectionOwner(msgspec.Struct, frozen=True):
     """The session or principal that a connection belongs to, and the listeners to the server's changes."""
 
     on_change: Callable[[str], anyio.Event | None]
@@ -155,7 +155,7 @@ class ConnectionOwner:
     """Called with the URI of an updated resource, and the parameters of the notification."""
     channel: ClientChannel | None = None
     """The channel of the one client that the connection belongs to; None if it has several."""
-    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    capabilities: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The client capabilities that the handshake declares."""
     name: str | None = None
     """The name of the owner, see `Caller.connection_key`; None if the connection is shared by all."""

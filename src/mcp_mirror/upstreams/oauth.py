@@ -8,11 +8,11 @@ shares nothing with the connection to the upstream.
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
 import httpx2
+import msgspec
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.client.auth.extensions.client_credentials import (
     ClientCredentialsOAuthProvider,
@@ -56,8 +56,7 @@ class AuthorizationError(httpx2.TransportError):
     """A request has no token; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrowserSignIn:
+class BrowserSignIn(msgspec.Struct, frozen=True):
     """A person who can sign in with a browser."""
 
     redirect_url: str

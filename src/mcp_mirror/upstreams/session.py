@@ -8,7 +8,6 @@ the upstream sent. A session does not interpret results.
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
 from itertools import count
 from secrets import token_hex
 from typing import Any, Final, Literal
@@ -420,7 +419,7 @@ async def open_session(
     """
     policy = settings.policy
     channel = owner.channel if owner.channel is None or policy.preview else filter_content(owner.channel)
-    visible = replace(owner, channel=channel)
+    visible = msgspec.structs.replace(owner, channel=channel)
     async with anyio.create_task_group() as tasks:
         dispatcher = NotificationDispatcher(tasks, visible, policy.bounds)
         bypass = PayloadBypass(owner.capabilities, dispatcher.dispatch, settings.spool.policy)

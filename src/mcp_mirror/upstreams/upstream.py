@@ -6,7 +6,6 @@ configured `scope` allow it; else each session, or each principal, gets a dedica
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -50,8 +49,7 @@ _LONGEST_SWEEP_INTERVAL: Final = 15.0
 """Seconds between two checks for expired dedicated connections, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientIdentity:
+class ClientIdentity(msgspec.Struct, frozen=True):
     """The only client of a gateway on standard streams."""
 
     channel: ClientChannel
@@ -59,8 +57,7 @@ class ClientIdentity:
     """The ways to connect on its behalf: first in its own protocol version."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeListeners:
+class ChangeListeners(msgspec.Struct, frozen=True):
     """The listeners to changes that upstreams announce."""
 
     on_change: Callable[[str, str | None, str], anyio.Event | None]
@@ -71,8 +68,7 @@ class ChangeListeners:
     """Whether an upstream's text may be shown to models; see `Gateway.may_show`."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamDependencies:
+class UpstreamDependencies(msgspec.Struct, frozen=True):
     """The objects that all upstreams share."""
 
     spool: Spool

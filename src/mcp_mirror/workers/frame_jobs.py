@@ -3,7 +3,6 @@
 import ctypes
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -44,8 +43,7 @@ _LIST_MEMBERS: Final = ("ttlMs", "cacheScope", "nextCursor")
 _SMALL: Final = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedList:
+class OpenedList(msgspec.Struct, frozen=True):
     """A page of a list that is in a file."""
 
     bounds: "array[int]"
@@ -58,8 +56,7 @@ class OpenedList:
     """All bytes of the page; the worker process sends none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(msgspec.Struct, frozen=True):
     """A processed result without its bytes: the `file` of each draft locates them."""
 
     result: ProcessedResult
@@ -192,7 +189,7 @@ class _Files:
 
     def locate_draft(self, draft: Draft | None) -> Draft | None:
         """The draft with the file span of its bytes in place of the bytes."""
-        return replace(draft, blob=b"", file=self.locate(draft.blob)) if draft else None
+        return msgspec.structs.replace(draft, blob=b"", file=self.locate(draft.blob)) if draft else None
 
     def locate_members(self, members: Mapping[str, Buffer]) -> dict[str, FileSpan]:
         """The file spans of a result's members. Of very many, those that MCP does not define are one piece."""

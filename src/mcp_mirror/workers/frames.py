@@ -4,7 +4,6 @@ Requests and responses contain file names and offsets, not the bytes of values.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -120,7 +119,7 @@ class FrameScanner:
         """
         job = partial(open_list, str(frame.path), member, most)
         answer: OpenedList | RejectedFrame = await self._run(job)
-        return answer if isinstance(answer, RejectedFrame) else replace(answer, whole=frame.view)
+        return answer if isinstance(answer, RejectedFrame) else msgspec.structs.replace(answer, whole=frame.view)
 
     async def find(self, arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
         """Find the pointers in arguments, at most `most` (see `find_pointers`), without delaying other calls.
@@ -190,7 +189,7 @@ def _map_result(scanned: Scanned) -> ProcessedResult:
     """The processed result with its bytes memory-mapped from their files."""
 
     def with_bytes(draft: Draft | None) -> Draft | None:
-        return replace(draft, blob=map_span(draft.file)) if draft and draft.file else draft
+        return msgspec.structs.replace(draft, blob=map_span(draft.file)) if draft and draft.file else draft
 
     captured = scanned.result.captured
     captured = msgspec.structs.replace(

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import anyio
+import msgspec
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
@@ -106,8 +106,7 @@ class WorkerDiedError(PoolError):
     """The process ended during the task, for example at its memory limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSize:
+class PoolSize(msgspec.Struct, frozen=True):
     """The limits of a pool."""
 
     processes: int
@@ -118,8 +117,7 @@ class PoolSize:
     """Bytes of data that one process may allocate; None: no limit."""
 
 
-@dataclass(eq=False, slots=True)
-class _Task:
+class _Task(msgspec.Struct, eq=False):
     principal: str
     began: float
     scope: anyio.CancelScope

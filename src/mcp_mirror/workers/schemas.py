@@ -9,7 +9,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -197,8 +197,7 @@ class SchemaWorkers:
             )
 
 
-@dataclass(slots=True)
-class _Listing:
+class _Listing(msgspec.Struct):
     """The examination of one listing, with its budgets and time slices."""
 
     policy: UpstreamPolicy
@@ -207,7 +206,7 @@ class _Listing:
     """Objects and arrays of all definitions."""
     seconds_left: float = _LISTING
     """Seconds that worker processes may still take."""
-    _began: float = field(default_factory=monotonic)
+    _began: float = msgspec.field(default_factory=monotonic)
 
     async def pause(self) -> None:
         """Let other tasks run if this slice is over."""

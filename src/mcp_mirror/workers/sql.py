@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import SqlFailure, SqlResult, import_database, run_sql
@@ -38,8 +40,7 @@ class TableValue:
     """The value is a content block."""
 
 
-@dataclass(frozen=True, slots=True)
-class SqlCall:
+class SqlCall(msgspec.Struct, frozen=True):
     """One query, with its limits."""
 
     sql: str

@@ -6,9 +6,10 @@ The paths and formats are those of the clients' documentation; the documentation
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final, Literal
+
+import msgspec
 
 from mcp_mirror.cli.install.entries import EntryShape
 from mcp_mirror.errors import ConfigError
@@ -25,8 +26,7 @@ _SUFFIXES: Final = frozenset({".json", ".jsonc", ".yaml", ".yml", ".toml"})
 _EDITORS: Final = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """What the paths of clients depend on."""
 
     platform: str
@@ -58,8 +58,7 @@ class Machine:
         return Path(self.environ.get(variable) or default)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A file, or a pattern of files, in which a client keeps servers."""
 
     base: Base
@@ -91,8 +90,7 @@ class Place:
         return is_specific and PurePath(*file.parts[-len(parts) :]).match(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(msgspec.Struct, frozen=True):
     """A client and its files."""
 
     name: str

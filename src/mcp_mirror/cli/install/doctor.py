@@ -5,12 +5,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from subprocess import DEVNULL
 from typing import IO, Annotated, Final
 
 import anyio
+import msgspec
 import typer
 
 from mcp_mirror.cli.console import IS_GATEWAY, print_problems
@@ -42,8 +42,7 @@ _FINDING: Final = re.compile(r"^(?:problem|mcp-mirror): ", re.MULTILINE)
 """The beginning of a problem that `check` prints."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
+class _Check(msgspec.Struct, frozen=True):
     """A server to start."""
 
     target: Target

@@ -7,11 +7,12 @@ other users of the machine can read command lines.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from mcp_mirror.cli.install.formats.document import Add, DropFirst, Edit, Location, Prepend, Put
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
@@ -39,8 +40,7 @@ _WORD_OPTIONS: Final = frozenset({
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class EntryShape:
+class EntryShape(msgspec.Struct, frozen=True):
     """How a client writes its entries."""
 
     command: str = "command"
@@ -62,14 +62,13 @@ class EntryShape:
     """Values of `type` for servers that are part of the client."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteServer:
+class RemoteServer(msgspec.Struct, frozen=True):
     """A server at an address."""
 
     url: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Header names and values, as the client expands them."""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Header names, and values that contain `${VAR}` for a variable of the client's environment."""
     is_sse: bool = False
 

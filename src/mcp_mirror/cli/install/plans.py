@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from difflib import unified_diff
 from itertools import count
 from pathlib import Path
+
+import msgspec
 
 from mcp_mirror.cli.install.files import has_file, read_bytes, write_file
 from mcp_mirror.cli.install.targets import Target
 from mcp_mirror.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayFile:
+class GatewayFile(msgspec.Struct, frozen=True):
     """The configuration of the gateway to which `--merge` moves servers."""
 
     path: Path
@@ -23,8 +23,7 @@ class GatewayFile:
     """A sentence for each setting of the servers that has no effect in the gateway."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """A new content of a client's file."""
 
     target: Target

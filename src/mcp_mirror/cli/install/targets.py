@@ -1,9 +1,10 @@
 """The files of clients on this machine, and the servers in them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from mcp_mirror.cli.install.clients import (
     ANY_CLIENT,
@@ -22,8 +23,7 @@ from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.sanitize import sanitize
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """A file of a client."""
 
     client: Client
@@ -55,8 +55,7 @@ class Target:
         return parse_document(read_bytes(self.file), self.file)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A server in a file."""
 
     name: str

@@ -5,7 +5,7 @@ and repeats the call with the answer; the call's sealed state names the flow, an
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from secrets import token_urlsafe
 from typing import Any, Final
 
@@ -33,8 +33,7 @@ _SCHEMA: Final[Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Consent:
+class Consent(msgspec.Struct, frozen=True):
     """The user's consent that a call carries."""
 
     flow: str | None = None
@@ -65,8 +64,7 @@ class UsedConsents:
         return is_first
 
 
-@dataclass(frozen=True, slots=True)
-class ConsentStage:
+class ConsentStage(msgspec.Struct, frozen=True):
     """Repeats a refused call with the user's consent."""
 
     used: UsedConsents

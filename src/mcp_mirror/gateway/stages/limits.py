@@ -30,11 +30,10 @@ _IDLE: Final = 60.0
 """Seconds after which the count of a principal without calls is dropped, and read again at the next call."""
 
 
-@dataclass(slots=True)
-class _Count:
+class _Count(msgspec.Struct):
     """The calls of one principal."""
 
-    stored: dict[int, int] = field(default_factory=dict)
+    stored: dict[int, int] = msgspec.field(default_factory=dict)
     """Calls in the event log, by day."""
     pending: int = 0
     """Calls that have ended and may not be in the log yet."""
@@ -137,8 +136,7 @@ def _build_error(key: str, most: int, period: str, restart: datetime) -> ToolErr
     )
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaStage:
+class QuotaStage(msgspec.Struct, frozen=True):
     """Applies `limits.calls_per_day` and `limits.calls_per_month`."""
 
     quotas: CallQuotas
@@ -158,8 +156,7 @@ class QuotaStage:
             self.quotas.end(call.namespace)
 
 
-@dataclass(frozen=True, slots=True)
-class ConcurrencyStage:
+class ConcurrencyStage(msgspec.Struct, frozen=True):
     """Queues calls over `limits.calls_per_principal` and refuses calls over the queue or the rate."""
 
     limiter: PrincipalLimiter

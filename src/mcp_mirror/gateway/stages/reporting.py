@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.core.replies import ToolResult, build_error_reply, count_reply_bytes, read_texts
 from mcp_mirror.errors import MirrorError, RefusedError
@@ -34,8 +36,7 @@ _UNKNOWN_TOOL: Final = "No tool has the name that the client called."
 """In place of an error that repeats the name, which may be any text."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditStage:
+class AuditStage(msgspec.Struct, frozen=True):
     """Records the principal, the tool and the outcome of each call."""
 
     audit: Audit
@@ -50,11 +51,12 @@ class AuditStage:
 
     def _write(self, call: Call, end: CallEnd) -> None:
         record = record_of(call, end.outcome, call.trace.reason)
-        self.audit.write(replace(record, bytes=count_reply_bytes(end.reply), milliseconds=end.milliseconds))
+        self.audit.write(
+            msgspec.structs.replace(record, bytes=count_reply_bytes(end.reply), milliseconds=end.milliseconds)
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class CallLogStage:
+class CallLogStage(msgspec.Struct, frozen=True):
     """Logs calls: names, sizes and a path hash."""
 
     path_hasher: PathHasher
@@ -83,8 +85,7 @@ class CallLogStage:
         _logger.info("call %s", " ".join(f"{name}={member}" for name, member in members.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class EventStage:
+class EventStage(msgspec.Struct, frozen=True):
     """Passes finished calls to the recorder."""
 
     recorder: EventRecorder

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -34,8 +33,7 @@ RequestObserver = Callable[[Call, CatalogEntry, UpstreamRequest, SendRequest], A
 """Sends the request of a call to an upstream, which it may measure or change."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallMetricsStage:
+class CallMetricsStage(msgspec.Struct, frozen=True):
     """Measures calls."""
 
     metrics: "Metrics"
@@ -57,8 +55,7 @@ class CallMetricsStage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestMetrics:
+class RequestMetrics(msgspec.Struct, frozen=True):
     """A `RequestObserver` that measures requests to upstreams."""
 
     metrics: "Metrics"
@@ -114,8 +111,7 @@ def classify_error(error: Exception) -> str:
     return "upstream_error" if isinstance(error, UpstreamError) else "_OTHER"
 
 
-@dataclass(frozen=True, slots=True)
-class TracingStage:
+class TracingStage(msgspec.Struct, frozen=True):
     """Records the span of a call of a client or a script, with links to the calls that produced its input values."""
 
     tracing: "Tracing"
@@ -151,8 +147,7 @@ class TracingStage:
         self.tracing.end(trace.span, classify_end(call, end))
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTracing:
+class RequestTracing(msgspec.Struct, frozen=True):
     """A `RequestObserver` that records the span of a request, and sends its context to the upstream."""
 
     tracing: "Tracing"

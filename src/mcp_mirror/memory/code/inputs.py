@@ -3,7 +3,7 @@
 import keyword
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -76,8 +76,7 @@ class Input(TableValue):
         return self.read_text() if self.is_text else bytes(self.blob)
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(msgspec.Struct, frozen=True):
     """All inputs of a script or a query, with the properties of the stored values among them."""
 
     inputs: tuple[Input, ...]
@@ -165,7 +164,7 @@ async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, R
     def parse() -> dict[Pointer, Resolved]:
         rows = {pointer: read_python_literal(value.blob) for pointer, value in values.items()}
         return {
-            pointer: value if (parsed := rows[pointer]) is None else replace(value, blob=parsed)
+            pointer: value if (parsed := rows[pointer]) is None else msgspec.structs.replace(value, blob=parsed)
             for pointer, value in values.items()
         }
 

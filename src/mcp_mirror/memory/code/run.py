@@ -350,11 +350,13 @@ def _explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool]) ->
         return failure
     unknown = [word for word in re.split("[`']", failure.message) if word.isidentifier() and word not in tools]
     if not {*TOOLS, RUN}.isdisjoint(unknown):
-        return replace(failure, message=f"{failure.message}\n{_MEMORY_TOOLS}")
+        return msgspec.structs.replace(failure, message=f"{failure.message}\n{_MEMORY_TOOLS}")
     near = [name for word in unknown for name in find_nearest(word, tools)]
     if failure.kind != TYPE_CHECK or "has no attribute" not in failure.message or not near:
         return failure
-    return replace(failure, message=f"{failure.message}\nSimilar tools: {', '.join(dict.fromkeys(near))}.")
+    return msgspec.structs.replace(
+        failure, message=f"{failure.message}\nSimilar tools: {', '.join(dict.fromkeys(near))}."
+    )
 
 
 _DESCRIPTION: Final = (

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import anyio.from_thread
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.code.mistakes import find_mistakes
@@ -55,8 +56,7 @@ Settled = Mapping[str, Any]
 """The answer to a call of the sandbox: a value, or an exception."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """The limits of one script."""
 
     seconds: float
@@ -84,8 +84,7 @@ class Script:
     on_print: Callable[[str], None] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """Why a script failed."""
 
     message: str
@@ -99,8 +98,7 @@ class Failure:
     """The configuration key of the limit that the script exceeded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The end of a script: the returned value as JSON text, or a failure."""
 
     value: bytes = b"null"

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from mcp_mirror.memory.code.sandbox import Sandbox
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import CodePolicy
@@ -23,8 +25,7 @@ class ScriptTool:
     """Its server annotates it as read-only, or it is a function of the program."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptCall:
+class ScriptCall(msgspec.Struct, frozen=True):
     """One call of a tool by a script."""
 
     tool: ScriptTool
@@ -38,8 +39,7 @@ class ScriptCall:
     """The call needs no question to the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptToolResult:
+class ScriptToolResult(msgspec.Struct, frozen=True):
     """The result of a tool call for the script."""
 
     value: Buffer = b"null"
@@ -64,8 +64,7 @@ class ScriptTools(Protocol):
         """Call a tool. Failures are results with an error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scripts:
+class Scripts(msgspec.Struct, frozen=True):
     """What runs the scripts of one call."""
 
     sandbox: Sandbox

@@ -1,8 +1,9 @@
 """Tools that store a new value: a query result, an edited copy, or a value of the model. Stored values never change."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.core.value_sizes import count_tokens
@@ -25,8 +26,7 @@ _MAX_SHOWN_BYTES: Final = 1 << 20
 """Results above this size are stored without an estimate of their tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(msgspec.Struct, frozen=True):
     """Runs a JMESPath expression on a value."""
 
     expression: str

@@ -9,9 +9,10 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.system.files import atomic_write
@@ -30,8 +31,7 @@ _FILE_FLAGS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
+class Roots(msgspec.Struct, frozen=True):
     """The folders in which the gateway may read and write files."""
 
     folders: tuple[str, ...]
@@ -106,8 +106,7 @@ def _open(path: "_RootedPath") -> int | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _RootedPath:
+class _RootedPath(msgspec.Struct, frozen=True):
     """A path below a root."""
 
     root: str

@@ -2,9 +2,10 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
+
+import msgspec
 
 from mcp_mirror.core.capture import PASS_THROUGH_TOKENS, CaptureRules
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
@@ -34,8 +35,7 @@ _CONTENT: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[', b"]}}")
 _TEXT: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[{"type":"text","text":', b"}]}}")
 
 
-@dataclass(frozen=True, slots=True)
-class NewValue:
+class NewValue(msgspec.Struct, frozen=True):
     """A value to store."""
 
     pieces: Iterable[Buffer]

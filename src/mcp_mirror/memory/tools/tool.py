@@ -32,8 +32,7 @@ Content = tuple[Segments, ...]
 """The content blocks of a result, JSON text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """The memory that the gateway's own tools and resources work on."""
 
     writer: ValueWriter
@@ -48,11 +47,11 @@ class Memory:
     new_id: Callable[[], UUID]
     audit: Audit = NO_AUDIT
     """Records each access."""
-    flows: Flows = field(default_factory=Flows)
+    flows: Flows = msgspec.field(default_factory=Flows)
     """The flow policy."""
     consent: str | None = None
     """The one flow that the user allowed for this call."""
-    trace: CallTrace = field(default_factory=CallTrace)
+    trace: CallTrace = msgspec.field(default_factory=CallTrace)
     """Receives the path of a value that a tool stores, and those of the values that it reads."""
     scripts: Scripts | None = None
     """Runs scripts; None outside of calls, and without the extra `code`."""
@@ -110,8 +109,7 @@ class Arguments:
         return bytes(self._values[name])
 
 
-@dataclass(frozen=True, slots=True)
-class ToolInput:
+class ToolInput(msgspec.Struct, frozen=True):
     """One call of one of the gateway's own tools."""
 
     memory: Memory

@@ -8,10 +8,10 @@ metadata (RFC 9728) names the issuers of tokens.
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import anyio
+import msgspec
 from mcp.server.auth.handlers.metadata import ProtectedResourceMetadataHandler
 from mcp.server.auth.routes import build_resource_metadata_url, cors_middleware
 from mcp.shared.auth import ProtectedResourceMetadata
@@ -39,8 +39,7 @@ _TOKEN_PARAMETERS: Final = frozenset({"access_token", "token", "authorization", 
 _SCHEMES: Final[Mapping[str, str]] = {"bearer": "Bearer", "dpop": "DPoP"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Rejection:
+class _Rejection(msgspec.Struct, frozen=True):
     """A reason for which the gate rejects a request."""
 
     status: int

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from mcp_mirror.types import FileSpan, Segments
 
 _CHUNK: Final = 1 << 20
@@ -44,8 +46,7 @@ def name_of(digest: str, start: int) -> str:
     return f"{digest}.{start}" if start else digest
 
 
-@dataclass(frozen=True, slots=True)
-class BlobDraft:
+class BlobDraft(msgspec.Struct, frozen=True):
     """A blob on the disk under a temporary name."""
 
     path: Path

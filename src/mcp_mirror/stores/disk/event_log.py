@@ -13,7 +13,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, fields
 from functools import partial
 from pathlib import Path
 from threading import RLock
@@ -21,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
 from mcp_mirror.stores.disk.process_dir import lock_folder
@@ -42,7 +42,7 @@ _SPARE: Final = 4 << 20
 """Free bytes of the disk below which nothing is appended, because deleting values on a full disk needs some."""
 _CURSOR_DIGITS: Final = 19
 _MAX_CURSOR: Final = (1 << 63) - 1
-_COLUMNS: Final = tuple(one.name for one in fields(Sums))
+_COLUMNS: Final = tuple(one.name for one in msgspec.structs.fields(Sums))
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS calls (
@@ -160,7 +160,9 @@ class DiskEventLog:
                 self._owners.add(namespace)
                 room = fair_share(keep, len(self._owners))
                 change.execute(_TRIM, {"namespace": namespace, "keep": room})
-            change.executemany(_ADD_SUMS, [(namespace, *key, *astuple(one)) for key, one in sums.items()])
+            change.executemany(
+                _ADD_SUMS, [(namespace, *key, *msgspec.structs.astuple(one)) for key, one in sums.items()]
+            )
             change.executemany(_ADD_DAY, [(namespace, *one) for one in count_daily_calls(sums).items()])
 
     @contextmanager

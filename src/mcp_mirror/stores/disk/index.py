@@ -9,10 +9,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
 from typing import Any, Final
+
+import msgspec
 
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.store import StorePolicy
@@ -60,8 +61,7 @@ _FILES_AT_ONCE: Final = 16
 """Files that one change removes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValueLocation:
+class ValueLocation(msgspec.Struct, frozen=True):
     """The location of a value's bytes: in the index or in a blob."""
 
     size: int
@@ -179,7 +179,7 @@ class Index:
                     (Tombstone(self._records.decode(*key, record), reason, at) for record, reason, at in found), None
                 )
             known = self._records.decode(namespace, base, row[0])
-            return replace(known, expires=self._clock() + self._policy.lifetime)
+            return msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
 
     def find(self, namespace: str, base: str, span: Span | None = None) -> ValueLocation | None:
         """The location of a value, which counts as used, with the bytes of `span` if the value is small."""

@@ -3,8 +3,9 @@
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from typing import Any, Final
+
+import msgspec
 
 from mcp_mirror.stores.disk.index import Index
 from mcp_mirror.stores.records import RecordCodec
@@ -82,7 +83,7 @@ class DiskListings:
                         break
                     if known := self._records.decode_or_report(namespace, base, record):
                         shown = min(expires, now + self._lifetime)
-                        page.append(known if known.expires == shown else replace(known, expires=shown))
+                        page.append(known if known.expires == shown else msgspec.structs.replace(known, expires=shown))
         return tuple(page)
 
     def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:

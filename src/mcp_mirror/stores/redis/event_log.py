@@ -10,11 +10,11 @@ breaks in between, the gateway repeats it, and calls may be counted twice.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple
 from typing import Any, Final
 from urllib.parse import unquote
 
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.stores.event_log import (
     DAY,
@@ -34,7 +34,7 @@ _FIELD: Final = b"e"
 """The field of a stream entry that contains it."""
 _AT_ONCE: Final = 200
 """Commands, entries or sums of one exchange, which the event loop handles in a few milliseconds."""
-_PLACES: Final = len(astuple(Sums()))
+_PLACES: Final = len(msgspec.structs.astuple(Sums()))
 _TIME_DIGITS: Final = 15
 _NUMBER_DIGITS: Final = 10
 
@@ -78,7 +78,7 @@ class RedisEventLog:
         for (hour, upstream, tool), one in sums.items():
             key = self._keys.of("sums", owner, str(hour // HOURS_PER_DAY))
             name = f"{hour}:{encode_name(upstream)}:{encode_name(tool)}"
-            for place, number in enumerate(astuple(one)):
+            for place, number in enumerate(msgspec.structs.astuple(one)):
                 if number:
                     yield "HINCRBY", key, f"{name}:{place}", number
             yield "EXPIRE", key, KEPT_SECONDS + DAY

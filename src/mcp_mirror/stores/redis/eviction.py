@@ -4,9 +4,10 @@ The plan is made within a transaction: it reads, and returns commands. A change 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
+
+import msgspec
 
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason
@@ -29,8 +30,7 @@ _PER_BATCH: Final = 16
 """Expired values that one transaction of the background task removes: a put may wait for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionPlan:
+class EvictionPlan(msgspec.Struct, frozen=True):
     """The removals before a value can be stored."""
 
     commands: tuple[Command, ...] = ()
@@ -45,8 +45,7 @@ class EvictionPlan:
     """This put was already carried out: its reply was lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class RedisEviction:
+class RedisEviction(msgspec.Struct, frozen=True):
     """Plans removals."""
 
     commands: RedisCommands

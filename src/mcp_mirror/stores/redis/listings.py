@@ -3,9 +3,10 @@
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote
+
+import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.quotas import SpaceUsage
@@ -90,7 +91,7 @@ class RedisListings:
                 continue
             value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record)
             if value_record and not value_record.tombstone:
-                found.append(replace(value_record.descriptor, expires=float(used) + self._lifetime))
+                found.append(msgspec.structs.replace(value_record.descriptor, expires=float(used) + self._lifetime))
         return found
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:

@@ -11,12 +11,12 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
 import anyio.to_thread
+import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
@@ -218,7 +218,7 @@ class RedisStore(RedisListings):
             return make_tombstone(known, "expired", used + self._policy.lifetime)
         is_complete, _ = await self._use(value, now)
         return (
-            replace(known, expires=now + self._policy.lifetime)
+            msgspec.structs.replace(known, expires=now + self._policy.lifetime)
             if is_complete
             else make_tombstone(known, "evicted", now)
         )

@@ -6,12 +6,12 @@ the gateway's own requests, and takes their responses out of JSON bodies and ser
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
 import httpx2
 import mcp_types as types
+import msgspec
 from anyio.abc import TaskGroup
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -108,8 +108,7 @@ class _StreamableWriter(_HttpWriter):
         self._transport.drop_request(identity, self._tasks)
 
 
-@dataclass(frozen=True, slots=True)
-class HttpTransport:
+class HttpTransport(msgspec.Struct, frozen=True):
     """Exchanges messages with the server at a URL."""
 
     endpoint: HttpEndpoint

@@ -9,13 +9,13 @@ the SDK's transport, which handles it as the response to a request of its own. N
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import anyio
 import httpx2
 import mcp_types as types
+import msgspec
 from anyio.abc import TaskGroup
 
 from mcp_mirror.errors import WireError
@@ -77,8 +77,7 @@ class _RequestBody(httpx2.AsyncByteStream):
             yield chunk
 
 
-@dataclass(frozen=True, slots=True)
-class _RequestModel:
+class _RequestModel(msgspec.Struct, frozen=True):
     """The parts that all requests of a session have in common."""
 
     headers: Sequence[tuple[str, str]]

@@ -11,12 +11,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import IO, Final, Protocol
 
 import anyio
 import anyio.to_thread
 import mcp_types as types
+import msgspec
 from anyio.abc import ByteReceiveStream, Process
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
@@ -56,8 +56,7 @@ _PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSErr
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class StdioTransport:
+class StdioTransport(msgspec.Struct, frozen=True):
     """Starts the child process and exchanges messages with it."""
 
     name: str

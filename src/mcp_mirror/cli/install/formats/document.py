@@ -6,8 +6,9 @@ import copy
 from abc import ABC, abstractmethod
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, AnyStr, ClassVar, Final, Self
+
+import msgspec
 
 from mcp_mirror.errors import ConfigError
 
@@ -17,16 +18,14 @@ Location = tuple[str | int, ...]
 UNSAFE: Final = "the text has a form that cannot be edited safely"
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """Replace a value."""
 
     at: Location
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+class Add(msgspec.Struct, frozen=True):
     """Add a member to a mapping, after another member."""
 
     at: Location
@@ -36,8 +35,7 @@ class Add:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
-class AddFirst:
+class AddFirst(msgspec.Struct, frozen=True):
     """Add an entry as the first of a mapping or a list that has entries."""
 
     at: Location
@@ -47,31 +45,27 @@ class AddFirst:
     value: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(msgspec.Struct, frozen=True):
     """Remove a member of a mapping or an item of a list."""
 
     at: Location
 
 
-@dataclass(frozen=True, slots=True)
-class Prepend:
+class Prepend(msgspec.Struct, frozen=True):
     """Insert texts at the start of a list."""
 
     at: Location
     items: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DropFirst:
+class DropFirst(msgspec.Struct, frozen=True):
     """Remove the first items of a list."""
 
     at: Location
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
+class Restore(msgspec.Struct, frozen=True):
     """Replace a value by the text of a value in another document of the same format."""
 
     at: Location
