@@ -15,7 +15,6 @@ import httpx2
 
 from mcp_mirror.errors import walk_causes
 from mcp_mirror.payload.content_encodings import BodyError
-from mcp_mirror.security.ssrf_guard import PRIVATE
 from mcp_mirror.system.resources import explain_shortage
 
 _MARK: Final = token_hex(16)
@@ -94,6 +93,8 @@ def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
 
 
 def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
+    from mcp_mirror.security.ssrf_guard import PRIVATE  # noqa: PLC0415  # imports an HTTP client, which stdio does not need
+
     if isinstance(error, BodyError):
         return str(error), "Correct the server, or a proxy in front of it"
     if isinstance(error, httpx2.ConnectError) and str(error) == PRIVATE:
