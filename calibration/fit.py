@@ -12,10 +12,10 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-import msgspec
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from counts import TOKENIZERS

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-import msgspec
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-import msgspec
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
