@@ -6,12 +6,12 @@ import sys
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import PIPE, Popen
 from typing import Any, Final
 
 import anyio
@@ -117,11 +117,13 @@ async def endpoint_of(
     if transport == "stdio":
         yield StdioEndpoint(sys.executable, arguments)
         return
-    async with await anyio.open_process([sys.executable, *arguments], stdout=PIPE, stderr=None) as process:
+    # An asyncio process that is killed at the end of a loop may stay open, which a later test would report.
+    with Popen([sys.executable, *arguments], stdout=PIPE) as process:  # noqa: ASYNC220
         assert process.stdout is not None
-        port = int(await process.stdout.receive())
-        yield HttpEndpoint(f"http://127.0.0.1:{port}/mcp")
-        with suppress(ProcessLookupError):
+        port = int(await anyio.to_thread.run_sync(process.stdout.readline))
+        try:
+            yield HttpEndpoint(f"http://127.0.0.1:{port}/mcp")
+        finally:
             process.kill()
 
 
