@@ -152,8 +152,18 @@ def test_an_embedded_text_beside_a_sentence_is_shown_by_its_beginning() -> None:
     blob = json.dumps(["downloaded a file", {"type": "resource", "resource": resource}]).encode()
     size = format_bytes(len(resource["text"]))
     assert f'| /1: "/resource/text" text {size}: "def first(): ...\\ndef first' in notice_of(blob)
+    assert "Use the path or path/1 as argument of the next tool" in notice_of(blob)
+    assert "Use it or path/1 as argument of next tool" in notice_of(blob, "json")
     like_a_block = json.dumps(["a row", {"data": "x" * 900, "resource": {"text": "y" * 900}}]).encode()
     assert '"/resource/text"' not in notice_of(like_a_block)
+
+
+def test_each_of_several_embedded_texts_is_shown_by_its_beginning() -> None:
+    texts = ["first file\n" * 90, "second file\n" * 200_000]
+    blob = json.dumps([{"type": "resource", "resource": {"uri": "repo://a", "text": text}} for text in texts]).encode()
+    shown = notice_of(blob).splitlines()[2:4]
+    assert shown[0].startswith('| /0: "/resource/text" text 990 B: "first file')
+    assert shown[1].startswith('| /1: "/resource/text" text 2.4 MB: "second file')
 
 
 @pytest.mark.parametrize("style", ["compact", "paper", "json"])

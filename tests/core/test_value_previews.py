@@ -82,6 +82,9 @@ def test_the_tail_may_have_no_room() -> None:
 def test_a_text_past_the_bound_has_no_line_count() -> None:
     shown = preview(b'"' + b"ab\\n" * 9_000_000 + b'"')
     assert shown.summary == "text, 27 MB"
+    assert shown.lines == (*["ab"] * 5, "...", *["ab"] * 3)
+    one_long_line = preview(b'"' + b"a" * 40_000_000 + b'\\nb\\nc"')
+    assert (one_long_line.lines[0][:3], one_long_line.lines[1:]) == ("aaa", ("...", "b", "c"))
 
 
 def test_one_thing_is_named_in_the_singular() -> None:

@@ -11,11 +11,12 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.payload.json_rpc import decode_as, open_object
-from mcp_mirror.payload.json_spans import kind_at, locate
+from mcp_mirror.payload.json_spans import kind_at, locate, members, trim
 from mcp_mirror.types import Buffer, Location, Span
 
 _SHOWN_TYPES: Final = (b'"image"', b'"audio"')
-_MEDIA_TYPES: Final = (*_SHOWN_TYPES, b'"resource"')
+_RESOURCE: Final = b'"resource"'
+_MEDIA_TYPES: Final = (*_SHOWN_TYPES, _RESOURCE)
 _EDGE_BYTES: Final = 1 << 12
 """Bytes at each end of a block that are searched for its type: only the base64 of a block is long."""
 _HEAD_CHARACTERS: Final = 1 << 16
@@ -54,11 +55,24 @@ def read_media(block: Buffer) -> Media | None:
 
 def has_content(block: Buffer) -> bool:
     """Whether an object, JSON text, is a content block with media or with an embedded text."""
-    members = _open_block(block)
-    if find_media(members):
-        return True
-    resource = open_object(members.get("resource", b"null")) or {}
-    return bytes(members.get("type", b"")) == b'"resource"' and bytes(resource.get("text", b"")[:1]) == b'"'
+    return read_media(block) is not None or find_embedded_text(block) is not None
+
+
+def find_embedded_text(blob: Buffer, span: Span | None = None) -> Span | None:
+    """The text of an embedded resource, a JSON string; None for any other value.
+
+    Args:
+        blob: JSON text.
+        span: The value; None: the whole text.
+    """
+    block = trim(blob, span)
+    outer = _find_members(blob, block) if _may_be((_RESOURCE,), blob, block) else {}
+    kind, resource = outer.get("type"), outer.get("resource")
+    if kind is None or resource is None or bytes(blob[kind.start : kind.stop]) != _RESOURCE:
+        return None
+    inner = _find_members(blob, resource)
+    texts = {key for key in ("blob", "text") if key in inner and kind_at(blob, inner[key].start) == "text"}
+    return inner["text"] if texts == {"text"} else None
 
 
 def locate_content(block: Buffer) -> tuple[Location, Span] | None:
@@ -76,25 +90,39 @@ def locate_content(block: Buffer) -> tuple[Location, Span] | None:
 _CONTENTS: Final = (("data",), ("blob",), ("resource", "blob"), ("resource", "text"))
 
 
+def _find_members(blob: Buffer, span: Span) -> Mapping[str, Span]:
+    """The members of the object at a span; empty for any other value."""
+    return dict(members(blob, span)) if kind_at(blob, span.start) == "object" else {}
+
+
+def _may_be(kinds: tuple[bytes, ...], blob: Buffer, span: Span) -> bool:
+    """Whether one of these types is near an end of a content block, so that the block is worth a scan."""
+    head, tail = (
+        blob[span.start : min(span.start + _EDGE_BYTES, span.stop)],
+        blob[max(span.stop - _EDGE_BYTES, span.start) : span.stop],
+    )
+    edges = bytes(head) + bytes(tail)
+    return any(kind in edges for kind in kinds)
+
+
 def _open_block(block: Buffer) -> Mapping[str, Buffer]:
     """The members of a content block; empty if it has neither media nor an embedded text."""
-    edges = bytes(block[:_EDGE_BYTES]) + bytes(block[-_EDGE_BYTES:])
-    return open_object(block) or {} if any(kind in edges for kind in _MEDIA_TYPES) else {}
+    return open_object(block) or {} if _may_be(_MEDIA_TYPES, block, Span(0, len(block))) else {}
 
 
-def find_media(members: Mapping[str, Buffer]) -> Media | None:
+def find_media(block: Mapping[str, Buffer]) -> Media | None:
     """The media in a parsed content block; None for any other block."""
-    kind = bytes(members.get("type", b"")[:16])
+    kind = bytes(block.get("type", b"")[:16])
     if kind in _SHOWN_TYPES:
-        holder, encoded = members, members.get("data", b"")
-    elif kind == b'"resource"':
-        holder = open_object(members.get("resource", b"null")) or {}
+        holder, encoded = block, block.get("data", b"")
+    elif kind == _RESOURCE:
+        holder = open_object(block.get("resource", b"null")) or {}
         encoded = holder.get("blob", b"")
     else:
         return None
     if bytes(encoded[:1]) != b'"':
         return None
-    return Media(decode_as(holder.get("mimeType"), str), encoded[1:-1], is_file=kind == b'"resource"')
+    return Media(decode_as(holder.get("mimeType"), str), encoded[1:-1], is_file=kind == _RESOURCE)
 
 
 def detect_media_type(data: bytes) -> str:

@@ -46,11 +46,11 @@ _MAX_MEDIA_LINES: Final = 8
 
 _USE: Final = "Use it as the argument of the next tool."
 _USE_BELOW: Final = "Use it or path/key as argument of next tool."
-_USE_ITEM: Final = "Use it or path/0 as argument of next tool."
+_USE_ITEM: Final = "Use it or path/{item} as argument of next tool."
 _SUBJECT: Final = "This path stands for"
 _PREVIEW: Final = f"{_SUBJECT} the result. Preview, not the result:"
 _NOT_THE_PREVIEW: Final = "Use the path as the argument of the next tool, not the preview."
-_NOT_THE_PREVIEW_ITEM: Final = "Use the path or path/0 as argument of the next tool, not the preview."
+_NOT_THE_PREVIEW_ITEM: Final = "Use the path or path/{item} as argument of the next tool, not the preview."
 _PREVIEW_MARK: Final = "| "
 """Begins each line of a preview. A line without a mark looks like the result, which models then copy."""
 _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
@@ -116,9 +116,9 @@ def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
     """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
     if stored.preview and stored.error is None and stored.kind != "object" and (shown := _preview(stored)).lines:
         marked = (f"{_PREVIEW_MARK}{line}" for line in shown.lines)
-        instruction = _NOT_THE_PREVIEW_ITEM if stored.kind == "array" else _NOT_THE_PREVIEW
+        instruction = _NOT_THE_PREVIEW_ITEM.format(item=shown.main_item) if stored.kind == "array" else _NOT_THE_PREVIEW
         return (f"{_PREVIEW} {shown.summary}", *marked), instruction
-    return _describe_value(stored), _write_instruction(stored)
+    return _describe_value(stored), _write_instruction(stored, Preview(""))
 
 
 def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
@@ -168,10 +168,10 @@ def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _write_instruction(stored: NoticeInput) -> str:
+def _write_instruction(stored: NoticeInput, shape: Preview) -> str:
     """The instruction for the path; `path/key` only for values with parts."""
     if stored.kind == "array":
-        return _USE_ITEM
+        return _USE_ITEM.format(item=shape.main_item)
     return _USE_BELOW if stored.kind == "object" else _USE
 
 
@@ -227,8 +227,9 @@ def _write_paper_keys(stored: NoticeInput) -> str:
 
 def _write_json(stored: NoticeInput) -> str:
     members: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": format_bytes(_count_bytes(stored))}
-    if stored.shown is None and stored.error is None:
-        members |= _build_json_preview(stored)
+    is_described = stored.shown is None and stored.error is None
+    shape = _preview(stored) if is_described and stored.preview and stored.kind != "object" else Preview("")
+    members |= _build_json_preview(stored, shape) if is_described else {}
     if stored.error is not None:
         members["error_begins"] = _cut_head(stored.error.head, _EXCERPT_BYTES)
         members |= {"error_ends": _cut_tail(stored.error.tail, _EXCERPT_BYTES // 2)} if stored.error.tail else {}
@@ -237,18 +238,17 @@ def _write_json(stored: NoticeInput) -> str:
     parts = {key: _dump_json(value) for key, value in members.items()}
     parts |= {} if stored.shown is None else {"content": _encode_content(stored.shown, stored.kind)}
     parts |= {} if stored.companion is None else {"text_path": _dump_json(stored.companion)}
-    parts["use"] = _dump_json(f"{_SUBJECT} the result. {_write_instruction(stored)}")
+    parts["use"] = _dump_json(f"{_SUBJECT} the result. {_write_instruction(stored, shape)}")
     return "{" + ", ".join(f'"{key}": {text}' for key, text in parts.items()) + "}"
 
 
-def _build_json_preview(stored: NoticeInput) -> dict[str, Any]:
+def _build_json_preview(stored: NoticeInput, shape: Preview) -> dict[str, Any]:
     if stored.kind == "object":
         shown, left = _format_keys(stored, lambda key, value: _dump_json({unescape_token(key): value}), _MAX_KEYS_BYTES)
         keys = {key: value for pair in shown for key, value in json.loads(pair).items()}
         return ({"keys": keys} if keys else {}) | ({"more_keys": left} if left else {})
     if not stored.preview:
         return {}
-    shape = _preview(stored)
     return {"is": shape.summary} | ({"preview": list(shape.lines)} if shape.lines else {})
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.core.media import Media, has_content, locate_content, read_media
+from mcp_mirror.core.media import Media, find_embedded_text, read_media
 from mcp_mirror.core.text_format import guess_format
 from mcp_mirror.core.value_sizes import Estimate, count_bytes, size_text
 from mcp_mirror.paths import escape_token
@@ -62,6 +62,8 @@ _MAX_LISTED_TEXT: Final = 320
 """Bytes of a whole text in such a line."""
 _MAX_LISTED_KEYS: Final = 8
 """Keys of an object in such a line."""
+_EMBEDDED_TEXT: Final = '"/resource/text"'
+"""The pointer to the text of an embedded resource, as notices show it."""
 _MAX_STRING: Final = 40
 """Bytes of a string in the first item."""
 
@@ -73,6 +75,8 @@ class Preview(NamedTuple):
     """Kind, size and shape: `text, 134 kB, 4,000 lines, log`."""
     lines: tuple[str, ...] = ()
     """Its beginning and end, or its first item."""
+    main_item: int = 0
+    """The item that a model most probably needs, if the value is an array: the largest of a few different ones."""
 
 
 def format_bytes(size: int) -> str:
@@ -169,21 +173,16 @@ def _preview_block(blob: Buffer, room: _TokenBudget) -> Preview:
     """Media by their type and size, an embedded text by its size and lines, any other content block by its size."""
     if media := read_media(blob):
         return Preview(describe_media(media))
-    if (embedded := _find_embedded_text(blob, Span(0, len(blob)))) is None:
+    if (span := find_embedded_text(blob)) is None:
         return Preview(f"content block, {format_bytes(len(blob))}")
-    place, span = embedded
-    room.take(place)
+    room.take(_EMBEDDED_TEXT)
     text = _preview_text(blob, span, room, size_text(blob, span))
-    return Preview(f"{place} {text.summary}", text.lines)
+    return Preview(f"{_EMBEDDED_TEXT} {text.summary}", text.lines)
 
 
-def _find_embedded_text(blob: Buffer, span: Span) -> tuple[str, Span] | None:
-    """The quoted pointer and the span of the text in an embedded resource; None for any other object."""
-    block = blob[span.start : span.stop]
-    if not has_content(block) or read_media(block) or (found := locate_content(block)) is None:
-        return None
-    location, text = found
-    return f'"/{"/".join(map(str, location))}"', Span(span.start + text.start, text.length)
+def _find_embedded_text(blob: Buffer, span: Span) -> Span | None:
+    """The text of the embedded resource at a span; None for any other object, and for a very large one."""
+    return find_embedded_text(blob, span) if span.length <= _MAX_COUNTED_BYTES else None
 
 
 def _preview_text(blob: Buffer, span: Span, room: _TokenBudget, text: TextSize) -> Preview:
@@ -196,7 +195,7 @@ def _preview_text(blob: Buffer, span: Span, room: _TokenBudget, text: TextSize) 
     parts += [kind] if (kind := guess_format(head, is_whole=is_whole, end=end)) else []
     summary = ", ".join(parts)
     room.take(summary)
-    if not text.breaks:
+    if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
         return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
     first, last = _split_lines(head), _split_lines(end)
     last = last[max(_HEAD_LINES if is_whole else 1, len(last) - _TAIL_LINES) :]
@@ -215,7 +214,14 @@ def _show_ends(head: str, end: str) -> Iterator[str]:
 
 
 def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: _TokenBudget) -> Iterator[str]:
-    """Lines of head and tail in turn while there is room, and the number of lines omitted between them."""
+    """Lines of head and tail in turn while there is room, and the number of lines omitted between them.
+
+    Args:
+        first: The first lines.
+        last: The last lines.
+        count: The number of all lines; 0: unknown.
+        room: The remaining tokens.
+    """
     room.take("... 1,000 lines ...")
     heads: list[str] = []
     tails: list[str] = []
@@ -225,7 +231,9 @@ def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: _To
         if at < len(last) and not _append_line(last[-1 - at], tails, room):
             break
     yield from heads
-    if (left := count - len(heads) - len(tails)) > 0:
+    if not count:
+        yield "..."
+    elif (left := count - len(heads) - len(tails)) > 0:
         yield f"... {format_count(left, 'line')} ..."
     yield from reversed(tails)
 
@@ -247,7 +255,8 @@ def _preview_array(blob: Buffer, span: Span, room: _TokenBudget, count: CountIte
     if listed := _find_listed_items(blob, span):
         summary = f"array[{len(listed)}], {size}"
         room.take(summary)
-        return Preview(summary, tuple(_list_items(blob, listed, room, count)))
+        largest = max(range(len(listed)), key=lambda at: listed[at].length)
+        return Preview(summary, tuple(_list_items(blob, listed, room, count)), largest)
     if not _is_table(blob, span):
         return Preview(f"{_describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room))
     number = format_count(count(blob, span), "object") if span.length <= _MAX_COUNTED_BYTES else "objects"
@@ -343,7 +352,7 @@ def _show_first_items(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str
 
 
 def _find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:
-    """The items of an array that are shown one by one: a few of different kinds, or texts of which one is long.
+    """The items of an array that are shown one by one: a few of different kinds, texts of which one is long, or files.
 
     Many servers send a sentence, the data, and another sentence.
     """
@@ -351,9 +360,13 @@ def _find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:
     if not 1 < len(found) <= _MAX_LISTED_ITEMS or span.length <= _MAX_SHOWN_VALUE:
         return ()
     kinds = {kind_at(blob, one.start) for one in found}
-    are_long_texts = kinds == {"text"} and max(one.length for one in found) > _MAX_LINE
-    has_large_item = not kinds.isdisjoint(("object", "array", "text")) and len(kinds) > 1
-    return found if are_long_texts or has_large_item else ()
+    if len(kinds) > 1:
+        is_listed = not kinds.isdisjoint(("object", "array", "text"))
+    elif kinds == {"text"}:
+        is_listed = max(one.length for one in found) > _MAX_LINE
+    else:
+        is_listed = kinds == {"object"} and any(_find_embedded_text(blob, one) for one in found)
+    return found if is_listed else ()
 
 
 def _list_items(blob: Buffer, listed: Sequence[Span], room: _TokenBudget, count: CountItems) -> Iterator[str]:
@@ -373,11 +386,10 @@ def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, ...]
         text = as_json_string(text_start(blob, span, 2 * _MAX_LISTED_TEXT), 2 * _MAX_LISTED_TEXT)
         start = f"{outline_hidden(blob, span, count)}: {_format_cell(blob, span)}"
         return (text, start) if len(text.encode()) <= _MAX_LISTED_TEXT else (start,)
+    if kind == "object" and (text_span := _find_embedded_text(blob, span)):
+        return tuple(f"{_EMBEDDED_TEXT} {form}" for form in _format_item(blob, text_span, count))
     if kind != "object" or span.length <= _MAX_STRING or span.length > _MAX_NESTED_BYTES:
         return (outline_value(blob, span, count),)
-    if embedded := _find_embedded_text(blob, span):
-        pointer, inner = embedded
-        return tuple(f"{pointer} {form}" for form in _format_item(blob, inner, count))
     known = list(islice(members(blob, span), _MAX_LISTED_KEYS + 1))
     keys = [
         f"{as_json_string(key, _MAX_FIELD_NAME)} {_describe_shape(blob, value, count)}"
