@@ -97,11 +97,8 @@ def _find_members(blob: Buffer, span: Span) -> Mapping[str, Span]:
 
 def _may_be(kinds: tuple[bytes, ...], blob: Buffer, span: Span) -> bool:
     """Whether one of these types is near an end of a content block, so that the block is worth a scan."""
-    head, tail = (
-        blob[span.start : min(span.start + _EDGE_BYTES, span.stop)],
-        blob[max(span.stop - _EDGE_BYTES, span.start) : span.stop],
-    )
-    edges = bytes(head) + bytes(tail)
+    head_stop, tail_start = min(span.start + _EDGE_BYTES, span.stop), max(span.stop - _EDGE_BYTES, span.start)
+    edges = bytes(blob[span.start : head_stop]) + bytes(blob[tail_start : span.stop])
     return any(kind in edges for kind in kinds)
 
 
