@@ -79,7 +79,7 @@ _NOTICE_WORDS = r"This path (?:\([^\n]*\) )?stands for "
 _NOTICE_ENDS = ("next tool.", "not the preview.")
 _PATHLESS_NOTICE = re.compile(_NOTICE_WORDS)
 _NOTICE_FRAMES = (
-    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}"\n{_NOTICE_WORDS}'), _NOTICE_ENDS),
+    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}(?:/[0-9])?"\n{_NOTICE_WORDS}'), _NOTICE_ENDS),
     (re.compile(_INPUT_LINE), ("as input to another function.",)),
     (re.compile(rf'\{{"(?:result|memory_path)": "[A-Za-z0-9_-]+-{_UUID4}"'), ("}",)),
 )
@@ -230,10 +230,12 @@ def parse_wrapped_path(text: str) -> MemoryPath | None:
     """Parse a memory path in spaces, quotes and the like, as models write it; None unless the text is one.
 
     Those only at the end of the text remain part of the last key, which may end with them. If the value has no such
-    key, use `without_wrapping`.
+    key, use `without_wrapping`. A whole notice is not a path, although keys may contain line breaks.
     """
     bare = parse_path(strip_wrapping(text))
-    if bare is None or isinstance(bare.tokens[-1] if bare.tokens else None, int):
+    if bare is None or ("\n" in text and is_whole_notice(text.strip())):
+        return None
+    if isinstance(bare.tokens[-1] if bare.tokens else None, int):
         return bare
     return parse_path(text) or bare
 
@@ -266,24 +268,24 @@ def is_pathless_notice(text: str) -> bool:
 
 
 def find_copied_notice(text: str, notices: Mapping[str, str]) -> str | None:
-    """The base of the notice of which a text is a copy, possibly with a few wrong lines; None if that is uncertain.
+    """The key of the notice of which a text is a copy, possibly with a few wrong lines; None if that is uncertain.
 
     The first lines, which describe the values, must be equal, and more than half of the other lines. Several equally
     similar notices are uncertain.
 
     Args:
         text: The text, without the line of the path.
-        notices: The texts of notices, without that line, by base.
+        notices: The texts of notices, without that line, by base or path.
     """
     first, *rest = text.strip().split("\n")
     lines = set(rest)
     equal = {
-        base: len(lines.intersection(known.split("\n")))
-        for base, known in notices.items()
+        key: len(lines.intersection(known.split("\n")))
+        for key, known in notices.items()
         if known.startswith(f"{first}\n")
     }
     most = max(equal.values(), default=0)
-    closest = [base for base in equal if equal[base] == most]
+    closest = [key for key in equal if equal[key] == most]
     return closest[0] if len(closest) == 1 and 2 * most > len(lines) else None
 
 
@@ -299,6 +301,15 @@ def find_notice_bases(text: str) -> frozenset[str]:
         return frozenset()
     first, _, rest = text.partition("\n")
     return find_bases(rest if rest and first.startswith(_INPUT_LINE) else text)
+
+
+def read_notice_path(text: str) -> MemoryPath | None:
+    """The path at the beginning of a whole notice; None for any other text, and for a notice with several bases."""
+    bases = find_notice_bases(text)
+    if len(bases) != 1:
+        return None
+    first = parse_wrapped_path(text.partition("\n")[0])
+    return first if first and first.base in bases else MemoryPath(next(iter(bases)))
 
 
 def position_token(position: int) -> str:

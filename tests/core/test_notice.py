@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.core.notice import ErrorExcerpt, NoticeInput, write_notice
 from mcp_mirror.core.preview import format_bytes, format_time
-from mcp_mirror.paths import find_notice_bases, is_whole_notice, new_base
+from mcp_mirror.paths import MemoryPath, find_notice_bases, is_whole_notice, new_base, read_notice_path
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.policies import NoticeStyle
@@ -147,13 +147,33 @@ def test_an_embedded_text_has_the_preview_of_its_text() -> None:
     assert "0,0" not in notice_of(block, kind="binary", preview=False)
 
 
-def test_an_embedded_text_beside_a_sentence_is_shown_by_its_beginning() -> None:
+def file_beside(*texts: str) -> bytes:
     resource = {"uri": "repo://a.py", "mimeType": "text/plain", "text": "def first(): ...\n" * 900}
-    blob = json.dumps(["downloaded a file", {"type": "resource", "resource": resource}]).encode()
-    size = format_bytes(len(resource["text"]))
-    assert f'| /1: "/resource/text" text {size}: "def first(): ...\\ndef first' in notice_of(blob)
-    assert "Use the path or path/1 as argument of the next tool" in notice_of(blob)
-    assert "Use it or path/1 as argument of next tool" in notice_of(blob, "json")
+    return json.dumps([*texts, {"type": "resource", "resource": resource}]).encode()
+
+
+def test_the_notice_of_a_text_after_a_sentence_names_the_path_of_the_text() -> None:
+    lines = notice_of(file_beside("downloaded a file")).splitlines()
+    assert lines[0] == f'"{BASE}/1"'
+    assert lines[1] == "This path stands for the result. Preview, not the result: text, 15.3 kB, 900 lines, source code"
+    assert lines[2] == "| def first(): ..."
+    assert lines[-2:] == ['The result also has "downloaded a file".', use_of_preview("text")]
+    assert read_notice_path("\n".join(lines)) == MemoryPath(BASE, ("1",))
+    rows = "id,name\n" + "1,Ann\n" * 400
+    assert notice_of(["12 rows:", rows, "the end"]).startswith(f'"{BASE}/1"\nThis path stands for the result. Preview')
+    assert 'The result also has "12 rows:", "the end".' in notice_of(["12 rows:", rows, "the end"])
+
+
+@pytest.mark.parametrize("beside", [("word " * 40,), ("a note\n",) * 5, ("\u4f60\u597d" * 20,) * 4])
+def test_long_or_many_texts_beside_a_text_have_a_line_each(beside: tuple[str, ...]) -> None:
+    assert notice_of(file_beside(*beside)).startswith(f'"{BASE}"\n')
+
+
+def test_an_embedded_text_beside_other_values_is_shown_by_its_beginning() -> None:
+    blob = file_beside("a sentence", "word " * 40)
+    assert '| /2: "/resource/text" text 15.3 kB: "def first(): ...\\ndef first' in notice_of(blob)
+    assert "Use the path or path/2 as argument of the next tool" in notice_of(blob)
+    assert "Use it or path/2 as argument of next tool" in notice_of(blob, "json")
     like_a_block = json.dumps(["a row", {"data": "x" * 900, "resource": {"text": "y" * 900}}]).encode()
     assert '"/resource/text"' not in notice_of(like_a_block)
 

@@ -823,6 +823,25 @@ async def test_a_copied_notice_without_its_path_is_the_only_value_like_it() -> N
     assert received == []
 
 
+async def test_a_notice_of_a_text_after_a_sentence_stands_for_the_text() -> None:
+    received: list[str] = []
+    async with with_report(received) as mirror:
+
+        @mirror.tool
+        def download() -> list[str]:
+            return ["The download is complete.", "A line of the file.\n" * 2_000]
+
+        stored = await mirror.call("download_mirrored", {})
+        first, _, rest = stored.text.partition("\n")
+        assert first == f'"{stored.path}/1"'
+        for pasted in (first, stored.text, as_block(stored.text), rest, as_block(rest)):
+            assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
+            assert received.pop() == "A line of the file.\n" * 2_000
+            read = await mirror.call("memory_read", {"memory_path": pasted})
+            assert read.text.startswith("A line of the file.")
+    assert "The download is complete." in rest
+
+
 async def test_a_pasted_notice_of_several_values_is_refused_and_named() -> None:
     received: list[str] = []
     async with with_report(received) as mirror:

@@ -20,6 +20,7 @@ from mcp_mirror.core.preview import (
     format_count,
     outline_hidden,
     outline_value,
+    preview_main_text,
     preview_rows,
     preview_value,
 )
@@ -108,17 +109,27 @@ def _write_compact(stored: NoticeInput) -> str:
         text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
         return stored.shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named))
     companion = ("The same result's text:", stored.companion) if stored.companion else ()
-    description, instruction = _describe(stored)
-    return "\n".join((f'"{stored.path}"', *description, *named, *companion, instruction))
+    path, description, instruction = _describe(stored)
+    return "\n".join((f'"{path}"', *description, *named, *companion, instruction))
 
 
-def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
-    """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
-    if stored.preview and stored.error is None and stored.kind != "object" and (shown := _preview(stored)).lines:
-        marked = (f"{_PREVIEW_MARK}{line}" for line in shown.lines)
-        instruction = _NOT_THE_PREVIEW_ITEM.format(item=shown.main_item) if stored.kind == "array" else _NOT_THE_PREVIEW
-        return (f"{_PREVIEW} {shown.summary}", *marked), instruction
-    return _describe_value(stored), _write_instruction(stored, Preview(""))
+def _describe(stored: NoticeInput) -> tuple[str, tuple[str, ...], str]:
+    """Return the path, the lines that describe its value, with a preview if allowed, and the instruction for them."""
+    if not stored.preview or stored.error is not None or stored.kind == "object":
+        return stored.path, _describe_value(stored), _write_instruction(stored, Preview(""))
+    main = preview_main_text(stored.blob, stored.estimate) if stored.kind == "array" else None
+    if main and main.preview.lines:
+        others = f"The result also has {', '.join(main.others)}."
+        return f"{stored.path}/{main.item}", (*_mark_preview(main.preview), others), _NOT_THE_PREVIEW
+    shown = _preview(stored)
+    if not shown.lines:
+        return stored.path, _describe_value(stored), _write_instruction(stored, shown)
+    instruction = _NOT_THE_PREVIEW_ITEM.format(item=shown.main_item) if stored.kind == "array" else _NOT_THE_PREVIEW
+    return stored.path, _mark_preview(shown), instruction
+
+
+def _mark_preview(shown: Preview) -> tuple[str, ...]:
+    return f"{_PREVIEW} {shown.summary}", *(f"{_PREVIEW_MARK}{line}" for line in shown.lines)
 
 
 def _describe_value(stored: NoticeInput) -> tuple[str, ...]:

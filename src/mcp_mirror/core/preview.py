@@ -79,6 +79,16 @@ class Preview(NamedTuple):
     """The item that a model most probably needs, if the value is an array: the largest of a few different ones."""
 
 
+class MainText(NamedTuple):
+    """The one large text in an array whose other items are short texts."""
+
+    item: int
+    """Its index."""
+    preview: Preview
+    others: tuple[str, ...]
+    """The other items, quoted."""
+
+
 def format_bytes(size: int) -> str:
     """A size in a readable unit: `19.8 MB`."""
     for unit, scale in _UNITS:
@@ -119,6 +129,25 @@ def preview_value(
         return _preview_array(blob, span, room, count)
     scalar = str(bytes(blob[span.start : span.stop][:_MAX_SHOWN_VALUE]), "utf-8", "replace")
     return Preview(f"{kind} {strip_invisible(scalar, _MAX_SHOWN_VALUE)}")
+
+
+def preview_main_text(blob: Buffer, estimate: Estimate) -> MainText | None:
+    """The preview of the one large text in an array, JSON text, with short texts beside it; None for any other array.
+
+    Servers of code hosts send a sentence, and then a file. The large text may be that of an embedded resource.
+    """
+    listed = _find_listed_items(blob, trim(blob))
+    sizes = [one.length for one in listed]
+    short = [one for one in listed if one.length <= _MAX_LINE and kind_at(blob, one.start) == "text"]
+    if not listed or len(short) != len(listed) - 1:
+        return None
+    item = sizes.index(max(sizes))
+    span = listed[item] if kind_at(blob, listed[item].start) == "text" else _find_embedded_text(blob, listed[item])
+    others = tuple(as_json_string(text_start(blob, one, 2 * _MAX_LINE), 2 * _MAX_LINE) for one in short)
+    room = _TokenBudget(estimate)
+    if span is None or span.length <= _MAX_LINE or not all(map(room.take, others)):
+        return None
+    return MainText(item, _preview_text(blob, span, room, size_text(blob, span)), others)
 
 
 def preview_rows(

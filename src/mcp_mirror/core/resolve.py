@@ -24,6 +24,7 @@ from mcp_mirror.paths import (
     label_of,
     label_of_near_miss,
     parse_wrapped_path,
+    read_notice_path,
     strip_wrapping,
     unwrap_result,
 )
@@ -283,16 +284,16 @@ def _parse_pointer(text: str, span: Span, at: Location, known: Container[str]) -
     bare = strip_wrapping(text)
     if path := parse_wrapped_path(text):
         return Pointer(span, at, bare, path, label_of(path.base) in known)
+    pasted = text.strip()
+    is_short = len(pasted) <= MAX_NOTICE
+    bases = find_notice_bases(pasted) if is_short else frozenset()
+    if bases and all(label_of(base) in known for base in bases):
+        path = read_notice_path(pasted)
+        return Pointer(span, at, str(path or bare), path, is_known=True)
     if (label := label_of_near_miss(bare)) and label in known:
         return Pointer(span, at, bare, None, is_known=True)
-    if len(pasted := text.strip()) > MAX_NOTICE:
-        return None
-    if is_pathless_notice(pasted):
+    if is_short and is_pathless_notice(pasted):
         return Pointer(span, at, pasted, None, is_known=True)
-    bases = find_notice_bases(pasted)
-    if bases and all(label_of(base) in known for base in bases):
-        path = MemoryPath(next(iter(bases))) if len(bases) == 1 else None
-        return Pointer(span, at, str(path or bare), path, is_known=True)
     return None
 
 

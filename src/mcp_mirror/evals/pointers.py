@@ -12,11 +12,11 @@ from mcp_mirror.paths import (
     MemoryPath,
     find_bases,
     find_copied_notice,
-    find_notice_bases,
     is_pathless_notice,
     label_of,
     parse_path,
-    strip_wrapping,
+    parse_wrapped_path,
+    read_notice_path,
     tool_label,
     unwrap_result,
 )
@@ -71,13 +71,12 @@ def judge_pointer(value: Any, known: Mapping[str, str], source: str) -> JudgedPo
 def _intended_path(value: str, known: Mapping[str, str]) -> MemoryPath | None:
     """The path in a text, in any form that the gateway accepts, also of a notice without its first line, the path."""
     value = unwrap_result(value)
-    if path := parse_path(strip_wrapping(value)):
-        return path
-    bases = find_notice_bases(value.strip())
-    if is_pathless_notice(value.strip()):
-        copied = find_copied_notice(value, {base: text.partition("\n")[2] for base, text in known.items()})
-        bases = frozenset({copied} if copied else ())
-    return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
+    if path := parse_wrapped_path(value):
+        return path.without_wrapping
+    if not is_pathless_notice(value.strip()):
+        return read_notice_path(value.strip())
+    copied = find_copied_notice(value, {base: text.partition("\n")[2] for base, text in known.items()})
+    return read_notice_path(known[copied]) if copied else None
 
 
 def _wrong_source(path: MemoryPath, source: str) -> str:

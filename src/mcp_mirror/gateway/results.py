@@ -162,7 +162,7 @@ class ResultProcessor:
             provenance = Provenance(entry.upstream, entry.tool, digest, paths, trace.traceparent)
             writer = self.services.writer
             await writer.store_result(call.namespace, provenance, options, captured, trace.labels)
-            writer.notices.add(call.namespace, processed.result.notice, options.bases.value)
+            writer.notices.add(call.namespace, processed.result.notice)
             trace.path = options.bases.value
         trace.envelope = captured.envelope
 

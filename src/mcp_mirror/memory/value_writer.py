@@ -11,7 +11,7 @@ from mcp_mirror.core.capture import Captured, CaptureRules, capture
 from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import StoreError
-from mcp_mirror.paths import MemoryPath, find_copied_notice, is_pathless_notice
+from mcp_mirror.paths import MemoryPath, find_copied_notice, is_pathless_notice, parse_path, parse_wrapped_path
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.types import Descriptor, Draft, Provenance
@@ -27,13 +27,14 @@ class RecentNotices(msgspec.Struct, frozen=True):
     """The newest notices of this process that begin with a path: models paste a notice without its first line."""
 
     _texts: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
-    """Namespace, and text below the path, by base."""
+    """Namespace, and text below the path, by path."""
 
-    def add(self, namespace: str, notice: str, base: str) -> None:
+    def add(self, namespace: str, notice: str) -> None:
         """Remember a notice that begins with the path of its value; ignore other notices."""
-        text = notice.partition("\n")[2]
-        if is_pathless_notice(text):
-            self._texts[base] = (namespace, text)
+        first, _, text = notice.partition("\n")
+        path = parse_wrapped_path(first)
+        if path and is_pathless_notice(text):
+            self._texts[str(path)] = (namespace, text)
             if len(self._texts) > _MAX_REMEMBERED:
                 del self._texts[next(iter(self._texts))]
 
@@ -41,8 +42,8 @@ class RecentNotices(msgspec.Struct, frozen=True):
         """Return the path of the notice of which a text is a copy without the path; None if that is uncertain."""
         if not is_pathless_notice(text.strip()):
             return None
-        base = find_copied_notice(text, {base: known for base, (own, known) in self._texts.items() if own == namespace})
-        return MemoryPath(base) if base else None
+        path = find_copied_notice(text, {path: known for path, (own, known) in self._texts.items() if own == namespace})
+        return parse_path(path) if path else None
 
 
 class ValueWriter(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import AuditRecord, Event
-from mcp_mirror.paths import MemoryPath, find_notice_bases, parse_wrapped_path, strip_wrapping, unwrap_result
+from mcp_mirror.paths import MemoryPath, parse_wrapped_path, read_notice_path, strip_wrapping, unwrap_result
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
 from mcp_mirror.query.shape import Size
 from mcp_mirror.security.flows import format_labels
@@ -120,10 +120,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
 def read_path(text: str) -> MemoryPath | None:
     """Return the path in a text as models write it, such as in quotes or as a whole notice; None without one."""
     text = unwrap_result(text)
-    if path := parse_wrapped_path(text):
-        return path
-    bases = find_notice_bases(text.strip())
-    return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
+    return parse_wrapped_path(text) or read_notice_path(text.strip())
 
 
 def _advise(found_value: FoundValue) -> str:
