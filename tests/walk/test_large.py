@@ -90,6 +90,17 @@ async def test_an_embedded_text_beside_a_sentence_is_passed_as_its_text(
         assert received["params"]["arguments"] == {"text": file["text"], "block": block}
         counted = {"inputs": {"t": path}, "sql": "SELECT count(*) AS n FROM t"}
         assert await client.text("memory_query", counted) == '[{"n":2000}]'
+        window = {"memory_path": path, "by": "lines", "offset": -2}
+        assert await client.text("memory_read", window) == "print('a')\nprint('a')"
+        assert (await client.text("memory_read", {"memory_path": path})).startswith("print('a')\nprint('a')\n")
+        assert (await client.text("memory_read", {"memory_path": path, "by": "keys"})).startswith('"/type"')
+        assert (await client.text("memory_grep", {"memory_path": path, "pattern": "a", "limit": 1})).startswith("0:")
+        change = {"memory_path": path, "old_text": "'a'", "new_text": "1", "all": True}
+        edited = path_in(await client.text("memory_edit", change))
+        received = json.loads(await client.text("hear_mirrored", {"text": edited}))
+        assert received["params"]["arguments"] == {"text": "print(1)\n" * 2000}
+        merged = await client.text("memory_edit", {"memory_path": path, "merge": {"type": "text"}})
+        assert merged.startswith("A binary value cannot be edited.")
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])

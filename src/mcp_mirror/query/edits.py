@@ -12,8 +12,8 @@ import msgspec
 from mcp_mirror.core.content_comparison import parse_exact
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import unescape_token
-from mcp_mirror.payload.json_spans import members, trim
-from mcp_mirror.query.texts import IsOver, check_time, find_text, is_text
+from mcp_mirror.payload.json_spans import members
+from mcp_mirror.query.texts import IsOver, check_time, find_text, is_text, locate_text
 from mcp_mirror.query.trees import (
     Array,
     Leaf,
@@ -250,7 +250,10 @@ def _merge_members(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple
 
 
 class Replace(msgspec.Struct, frozen=True):
-    """An exact replacement of a text by another, in a string or in the JSON text of any other value."""
+    """An exact replacement of a text by another, in a string or in the JSON text of any other value.
+
+    Of an embedded resource with a text, the text is edited, and it alone is the new value.
+    """
 
     old: str
     new: str
@@ -263,7 +266,7 @@ class Replace(msgspec.Struct, frozen=True):
         Raises:
             ToolError: The text does not occur, or too often; the result is not JSON; the time limit is reached.
         """
-        span = trim(blob)
+        span = locate_text(blob)
         most = _MAX_REPLACED if self.replaces_all else 2
         found = find_text(blob, span, self.old.encode(), most, is_over)
         self._check_count(len(found))

@@ -15,9 +15,9 @@ import msgspec
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import strings_at, trim
+from mcp_mirror.payload.json_spans import strings_at
 from mcp_mirror.query.lines import MANY, Line, Matcher, count_further, find_matching_lines
-from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, split_text, unescape_json
+from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, locate_text, split_text, unescape_json
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.types import Buffer, Span
 
@@ -70,7 +70,7 @@ class Search(msgspec.Struct, frozen=True):
         Raises:
             ToolError: The pattern is invalid, or the time limit was reached before the first hit.
         """
-        matcher, span = Matcher(self.pattern), trim(blob)
+        matcher, span = Matcher(self.pattern), locate_text(blob)
         may_occur, has_lines = matcher.may_occur(blob, lambda: check_time(is_over)), is_text(blob, span)
         hits: Iterator[_Hit] = iter(())
         if may_occur and has_lines:

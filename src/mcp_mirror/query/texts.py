@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.errors import ToolError
-from mcp_mirror.payload.json_spans import kind_at
+from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import text_parts
 from mcp_mirror.types import Buffer, Span
 
@@ -54,6 +55,11 @@ class TextPiece(NamedTuple):
 def is_text(blob: Buffer, span: Span) -> bool:
     """Whether the value is a string."""
     return kind_at(blob, span.start) == "text"
+
+
+def locate_text(blob: Buffer) -> Span:
+    """The span of a value's text: the text of an embedded resource, or the whole of any other value."""
+    return find_embedded_text(blob) or trim(blob)
 
 
 def split_text(

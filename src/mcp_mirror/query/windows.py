@@ -17,7 +17,7 @@ from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
 from mcp_mirror.query import indexes
 from mcp_mirror.query.indexes import index_text
-from mcp_mirror.query.texts import IsOver, check_time, count_characters
+from mcp_mirror.query.texts import IsOver, check_time, count_characters, locate_text
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Kind, Span
 
@@ -70,7 +70,10 @@ class Window(msgspec.Struct, frozen=True):
     """A query for a part of a value."""
 
     by: Unit | None
-    """The unit. None: items of an array, keys of an object, characters of any other value."""
+    """The unit. None: items of an array, keys of an object, characters of any other value.
+
+    Characters and lines of an embedded resource with a text are those of the text.
+    """
     offset: int
     """The first unit; a negative offset counts from the end."""
     limit: int | None
@@ -83,7 +86,7 @@ class Window(msgspec.Struct, frozen=True):
         Raises:
             ToolError: The offset is past the end, the value does not have the unit, or the time limit is reached.
         """
-        span = trim(blob)
+        span = trim(blob) if self.by == "keys" else locate_text(blob)
         natural = _NATURAL.get(kind_at(blob, span.start), "chars")
         by = self.by or natural
         if by in ("items", "keys") and by != natural:

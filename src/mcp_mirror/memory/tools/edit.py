@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import ToolError
@@ -15,6 +16,7 @@ from mcp_mirror.memory.tools.tool import Arguments, Content, Memory, ToolInput, 
 from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.query.select import explain_text, find_embedded_json, select
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.query_jobs import Query
 
@@ -93,7 +95,11 @@ async def edit(call: ToolInput) -> Content:
     """Store an edited copy of a value and return its notice."""
     change = _read_change(call.arguments)
     found_value = await find_argument(call)
-    if found_value.kind == "binary":
+    is_editable = found_value.kind != "binary" or (
+        isinstance(change, Replace)
+        and await run_fairly(call.namespace, find_embedded_text, found_value.blob) is not None
+    )
+    if not is_editable:
         raise ToolError("A binary value cannot be edited. Edit a part of it, such as its text (path/key).")
     if isinstance(change, Merge) and found_value.kind != "object":
         raise ToolError(
