@@ -139,11 +139,11 @@ def test_an_embedded_text_has_the_preview_of_its_text() -> None:
     block = json.dumps({"type": "resource", "resource": resource}).encode()
     size = format_bytes(len(resource["text"]))
     lines = notice_of(block, kind="binary").splitlines()
-    described = f'"/resource/text" text, {size}, 1,000 lines, CSV, 2 columns'
+    described = f"text, {size}, 1,000 lines, CSV, 2 columns"
     assert lines[1:4] == [f"This path stands for the result. Preview, not the result: {described}", "| a,b", "| 0,0"]
     assert "| 998,1996" in lines
     shape = json.loads(notice_of(block, "json", kind="binary"))
-    assert (shape["is"].startswith('"/resource/text" text, '), shape["preview"][0]) == (True, "a,b")
+    assert (shape["is"], shape["preview"][0]) == (described, "a,b")
     assert "0,0" not in notice_of(block, kind="binary", preview=False)
 
 
@@ -162,6 +162,27 @@ def test_the_notice_of_a_text_after_a_sentence_names_the_path_of_the_text() -> N
     rows = "id,name\n" + "1,Ann\n" * 400
     assert notice_of(["12 rows:", rows, "the end"]).startswith(f'"{BASE}/1"\nThis path stands for the result. Preview')
     assert 'The result also has "12 rows:", "the end".' in notice_of(["12 rows:", rows, "the end"])
+
+
+def test_the_notice_of_data_after_a_sentence_names_the_path_of_the_data() -> None:
+    rows = [{"id": number, "status": "open"} for number in range(400)]
+    lines = notice_of(["Found 400 orders.", rows, "Show them."]).splitlines()
+    assert lines[0] == f'"{BASE}/1"'
+    assert lines[1].startswith("This path stands for the result. Preview, not the result: array of 400 objects, ")
+    assert lines[-2:] == ['The result also has "Found 400 orders.", "Show them.".', use_of_preview("array")]
+    lines = notice_of([{"title": "Orders", "orders": rows}, "The end."]).splitlines()
+    assert lines[0] == f'"{BASE}/0"'
+    assert lines[1].startswith('This path stands for object: "/title" "Orders", "/orders" array[400] of object ')
+    assert lines[2:4] == ['fields of "/orders": id number, status text', 'first: {"id":0,"status":"open"}']
+    assert lines[-2:] == ['The result also has "The end.".', use_of("object")]
+    assert read_notice_path("\n".join(lines)) == MemoryPath(BASE, ("0",))
+    large = notice_of(["Found:", {"orders": rows * 100}]).splitlines()
+    assert large[1] == "This path (object 1.23 MB) stands for the result."
+
+
+def test_a_picture_after_a_sentence_has_no_preview_of_its_own() -> None:
+    picture = {"type": "image", "mimeType": "image/png", "data": "aGVsbG8=" * 90}
+    assert notice_of(["A chart.", picture]).startswith(f'"{BASE}"\n')
 
 
 @pytest.mark.parametrize("beside", [("word " * 40,), ("a note\n",) * 5, ("\u4f60\u597d" * 20,) * 4])

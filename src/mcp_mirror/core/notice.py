@@ -16,21 +16,23 @@ from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
     CountItems,
     Preview,
+    find_main_item,
     format_bytes,
     format_count,
     outline_hidden,
     outline_value,
-    preview_main_text,
     preview_rows,
     preview_value,
 )
 from mcp_mirror.core.value_sizes import Estimate, count_bytes
 from mcp_mirror.paths import PATH_LINE_PREFIX, TEXT_PATH_LINE_PREFIX, escape_token, position_token, unescape_token
-from mcp_mirror.payload.json_spans import count_items, trim
+from mcp_mirror.payload.json_spans import count_items, members, trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.types import Buffer, Kind, Member, TextSize
 
+_MAX_ITEM_BYTES: Final = 1 << 20
+"""Bytes of an object in an array whose keys are shown."""
 _MAX_KEYS_BYTES: Final = 600
 """Bytes of the list of keys."""
 _OMITTED_TOKENS: Final = 20
@@ -94,6 +96,8 @@ class NoticeInput(msgspec.Struct, frozen=True):
     preview: bool = True
     """The notice may show parts of the value. False: only positions, types and sizes."""
     is_error: bool = False
+    room: int = MAX_PREVIEW_TOKENS
+    """Maximum tokens of the description."""
 
 
 def write_notice(stored: NoticeInput, style: NoticeStyle) -> str:
@@ -109,27 +113,36 @@ def _write_compact(stored: NoticeInput) -> str:
         text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
         return stored.shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named))
     companion = ("The same result's text:", stored.companion) if stored.companion else ()
-    path, description, instruction = _describe(stored)
-    return "\n".join((f'"{path}"', *description, *named, *companion, instruction))
+    main, others = _find_main(stored)
+    description, instruction = _describe(main)
+    return "\n".join((f'"{main.path}"', *description, *others, *named, *companion, instruction))
 
 
-def _describe(stored: NoticeInput) -> tuple[str, tuple[str, ...], str]:
-    """Return the path, the lines that describe its value, with a preview if allowed, and the instruction for them."""
-    if not stored.preview or stored.error is not None or stored.kind == "object":
-        return stored.path, _describe_value(stored), _write_instruction(stored, Preview(""))
-    main = preview_main_text(stored.blob, stored.estimate) if stored.kind == "array" else None
-    if main and main.preview.lines:
-        others = f"The result also has {', '.join(main.others)}."
-        return f"{stored.path}/{main.item}", (*_mark_preview(main.preview), others), _NOT_THE_PREVIEW
-    shown = _preview(stored)
-    if not shown.lines:
-        return stored.path, _describe_value(stored), _write_instruction(stored, shown)
-    instruction = _NOT_THE_PREVIEW_ITEM.format(item=shown.main_item) if stored.kind == "array" else _NOT_THE_PREVIEW
-    return stored.path, _mark_preview(shown), instruction
+def _find_main(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]]:
+    """The one large item of an array of short texts, and a line about these texts; for any other value, the value."""
+    is_shown = stored.kind == "array" and stored.preview and stored.error is None
+    main = find_main_item(stored.blob, stored.estimate) if is_shown else None
+    if main is None:
+        return stored, ()
+    others = f"The result also has {', '.join(main.others)}."
+    blob = memoryview(stored.blob)[main.span.start : main.span.stop]
+    item = msgspec.structs.replace(
+        stored,
+        path=f"{stored.path}/{main.position}",
+        blob=blob,
+        kind=main.kind,
+        members=members(blob, trim(blob)) if main.kind == "object" and len(blob) <= _MAX_ITEM_BYTES else (),
+        room=MAX_PREVIEW_TOKENS - stored.estimate(others.encode()),
+    )
+    return item, (others,)
 
 
-def _mark_preview(shown: Preview) -> tuple[str, ...]:
-    return f"{_PREVIEW} {shown.summary}", *(f"{_PREVIEW_MARK}{line}" for line in shown.lines)
+def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
+    """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
+    if stored.preview and stored.error is None and stored.kind != "object" and (shown := _preview(stored)).lines:
+        instruction = _NOT_THE_PREVIEW_ITEM.format(item=shown.main_item) if stored.kind == "array" else _NOT_THE_PREVIEW
+        return (f"{_PREVIEW} {shown.summary}", *(f"{_PREVIEW_MARK}{line}" for line in shown.lines)), instruction
+    return _describe_value(stored), _write_instruction(stored, Preview(""))
 
 
 def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
@@ -148,14 +161,14 @@ def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
 def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     """The keys of an object and, if it contains a table, the table's fields in the remaining tokens."""
     has_table = stored.preview and preview_rows(stored.blob, stored.members, stored.estimate) is not None
-    listed = _list_keys(stored, MAX_PREVIEW_TOKENS // 2 if has_table else MAX_PREVIEW_TOKENS)
-    room = MAX_PREVIEW_TOKENS - stored.estimate(listed.encode())
+    listed = _list_keys(stored, stored.room // 2 if has_table else stored.room)
+    room = stored.room - stored.estimate(listed.encode())
     rows = preview_rows(stored.blob, stored.members, stored.estimate, room) if has_table else None
     return (f"{_SUBJECT} object: {listed}.", *((rows.summary, *rows.lines) if rows else ()))
 
 
 def _preview(stored: NoticeInput) -> Preview:
-    return preview_value(stored.blob, stored.kind, stored.estimate, stored.count_items, stored.text)
+    return preview_value(stored.blob, stored.kind, stored.estimate, stored.count_items, stored.text, stored.room)
 
 
 def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.core.media import Media, find_embedded_text, read_media
+from mcp_mirror.core.media import Media, find_embedded_text, has_content, read_media
 from mcp_mirror.core.text_format import guess_format
 from mcp_mirror.core.value_sizes import Estimate, count_bytes, size_text
 from mcp_mirror.paths import escape_token
@@ -79,12 +79,13 @@ class Preview(NamedTuple):
     """The item that a model most probably needs, if the value is an array: the largest of a few different ones."""
 
 
-class MainText(NamedTuple):
-    """The one large text in an array whose other items are short texts."""
+class MainItem(NamedTuple):
+    """The one large item of an array whose other items are short texts."""
 
-    item: int
-    """Its index."""
-    preview: Preview
+    position: int
+    kind: Kind
+    span: Span
+    """The item, or the text of an embedded resource."""
     others: tuple[str, ...]
     """The other items, quoted."""
 
@@ -108,7 +109,12 @@ def format_time(seconds: float) -> str:
 
 
 def preview_value(
-    blob: Buffer, kind: Kind, estimate: Estimate, count: CountItems = count_items, text: TextSize | None = None
+    blob: Buffer,
+    kind: Kind,
+    estimate: Estimate,
+    count: CountItems = count_items,
+    text: TextSize | None = None,
+    room: int = MAX_PREVIEW_TOKENS,
 ) -> Preview:
     """The preview of a value that is not an object.
 
@@ -118,36 +124,39 @@ def preview_value(
         estimate: Returns the expected tokens of a text.
         count: Returns the number of items of an array of the value.
         text: The size of a text, if it is known.
+        room: Maximum tokens.
     """
-    room = _TokenBudget(estimate)
+    left = _TokenBudget(estimate, room)
     if kind == "binary":
-        return _preview_block(blob, room)
+        return _preview_block(blob, left)
     span = trim(blob)
     if kind == "text":
-        return _preview_text(blob, span, room, text or size_text(blob, span))
+        return _preview_text(blob, span, left, text or size_text(blob, span))
     if kind == "array":
-        return _preview_array(blob, span, room, count)
+        return _preview_array(blob, span, left, count)
     scalar = str(bytes(blob[span.start : span.stop][:_MAX_SHOWN_VALUE]), "utf-8", "replace")
     return Preview(f"{kind} {strip_invisible(scalar, _MAX_SHOWN_VALUE)}")
 
 
-def preview_main_text(blob: Buffer, estimate: Estimate) -> MainText | None:
-    """The preview of the one large text in an array, JSON text, with short texts beside it; None for any other array.
+def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
+    """Find the one large text, embedded text, array or object beside short texts in an array, JSON text.
 
-    Servers of code hosts send a sentence, and then a file. The large text may be that of an embedded resource.
+    Many servers send a sentence, the data, and another sentence. Returns None for any other array, and if the short
+    texts leave no room for a preview.
     """
     listed = _find_listed_items(blob, trim(blob))
-    sizes = [one.length for one in listed]
     short = [one for one in listed if one.length <= _MAX_LINE and kind_at(blob, one.start) == "text"]
     if not listed or len(short) != len(listed) - 1:
         return None
-    item = sizes.index(max(sizes))
-    span = listed[item] if kind_at(blob, listed[item].start) == "text" else _find_embedded_text(blob, listed[item])
+    position = max(range(len(listed)), key=lambda at: listed[at].length)
+    span = _find_embedded_text(blob, listed[position]) or listed[position]
+    kind = kind_at(blob, span.start)
     others = tuple(as_json_string(text_start(blob, one, 2 * _MAX_LINE), 2 * _MAX_LINE) for one in short)
-    room = _TokenBudget(estimate)
-    if span is None or span.length <= _MAX_LINE or not all(map(room.take, others)):
+    room = _TokenBudget(estimate, MAX_PREVIEW_TOKENS // 2)
+    is_main = span.length > _MAX_LINE and kind in ("text", "array", "object") and all(map(room.take, others))
+    if not is_main or (kind == "object" and has_content(memoryview(blob)[span.start : span.stop])):
         return None
-    return MainText(item, _preview_text(blob, span, room, size_text(blob, span)), others)
+    return MainItem(position, kind, span, others)
 
 
 def preview_rows(
@@ -204,9 +213,7 @@ def _preview_block(blob: Buffer, room: _TokenBudget) -> Preview:
         return Preview(describe_media(media))
     if (span := find_embedded_text(blob)) is None:
         return Preview(f"content block, {format_bytes(len(blob))}")
-    room.take(_EMBEDDED_TEXT)
-    text = _preview_text(blob, span, room, size_text(blob, span))
-    return Preview(f"{_EMBEDDED_TEXT} {text.summary}", text.lines)
+    return _preview_text(blob, span, room, size_text(blob, span))
 
 
 def _find_embedded_text(blob: Buffer, span: Span) -> Span | None:

@@ -252,7 +252,7 @@ def _merge_members(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple
 class Replace(msgspec.Struct, frozen=True):
     """An exact replacement of a text by another, in a string or in the JSON text of any other value.
 
-    Of an embedded resource with a text, the text is edited, and it alone is the new value.
+    Of an embedded resource with a text, the text is edited, and the new value is this text.
     """
 
     old: str
