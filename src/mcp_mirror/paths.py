@@ -227,12 +227,12 @@ def strip_wrapping(text: str) -> str:
 
 
 def parse_wrapped_path(text: str) -> MemoryPath | None:
-    """Parse a memory path in spaces, quotes and the like, as models write it; None unless the text is one.
+    """Parse a memory path in spaces, quotes and the like, or after a slash, as models write it; None for other texts.
 
-    Those only at the end of the text remain part of the last key, which may end with them. If the value has no such
-    key, use `without_wrapping`. A whole notice is not a path, although keys may contain line breaks.
+    Quotes and the like only at the end of the text remain part of the last key, which may end with them. If the value
+    has no such key, use `without_wrapping`. A whole notice is not a path, although keys may contain line breaks.
     """
-    bare = parse_path(strip_wrapping(text))
+    bare = parse_path(strip_wrapping(text).removeprefix("/"))
     if bare is None or ("\n" in text and is_whole_notice(text.strip())):
         return None
     if isinstance(bare.tokens[-1] if bare.tokens else None, int):

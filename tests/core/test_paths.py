@@ -75,6 +75,7 @@ def test_wrapping_around_a_path_is_removed(around: str) -> None:
     assert (path := parse_wrapped_path(around.format(f"{BASE}/a"))) is not None
     assert path.without_wrapping == MemoryPath(BASE, ("a",))
     assert parse_wrapped_path(around.format(BASE)) == MemoryPath(BASE)
+    assert parse_wrapped_path(around.format(f"/{BASE}/a")) == MemoryPath(BASE, ("a",))
 
 
 @pytest.mark.parametrize("key", ["a ", 'say "a"', "\n", "`a` '"])

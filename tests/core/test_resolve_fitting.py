@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 from mcp_mirror.core.resolve import (
     Correction,
+    MisfitError,
     Pointer,
     Resolved,
     coerce,
     find_corrections,
     find_pointers,
+    find_refused_text,
+    fits,
     substitute_pointers,
 )
 from mcp_mirror.errors import ToolError
@@ -102,8 +105,9 @@ def resolved(name: str) -> Resolved:
 @pytest.mark.parametrize(("name", "wanted"), [(name, wanted) for name, cells in TABLE.items() for wanted in cells])
 def test_a_value_is_converted_to_the_declared_type_by_the_table(name: str, wanted: str) -> None:
     expected = TABLE[name][wanted]
+    assert fits(resolved(name), frozenset({wanted})) == (expected is not NO)
     if expected is NO:
-        with pytest.raises(ToolError) as caught:
+        with pytest.raises(MisfitError) as caught:
             coerce(resolved(name), frozenset({wanted}), ("grid", 0))
         message = str(caught.value)
         assert all(word in message for word in ("'grid.0'", wanted, VALUES[name][1], BASE))
@@ -288,6 +292,8 @@ def test_texts_of_other_types_are_found_at_any_depth_and_pointers_not() -> None:
     spelled = find_corrections(arguments, found, lambda _: frozenset({"integer"}))
     in_order = sorted((*found, *spelled), key=lambda item: item.span.start)
     assert [type(item) for item in in_order] == [Correction, Pointer, Correction, Correction]
+    assert find_refused_text(arguments, found, lambda _: frozenset({"integer"})) == ("1", frozenset({"integer"}))
+    assert find_refused_text(arguments, found, lambda _: frozenset({"string"})) is None
     sent = json.loads(join(substitute_pointers(arguments, tuple(in_order), {}, lambda _: frozenset())))
     assert sent == {"rows": [{"n": 1}, {"n": path}, {"n": 2}], "deep": 3}
 

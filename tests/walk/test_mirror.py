@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -859,3 +859,88 @@ async def test_a_pasted_notice_of_several_values_is_refused_and_named() -> None:
         for text in (f"{rest}\nThe end.", f"literal:{rest}"):
             assert (await mirror.call("save_mirrored", {"content": text})).text == "saved"
     assert received == [f"{rest}\nThe end.", rest]
+
+
+def with_orders(rows: list[dict[str, Any]], config: Mapping[str, Any] | None = None) -> Mirror:
+    mirror = Mirror(upstreams=config)
+
+    @mirror.tool
+    def found() -> list[Any]:
+        return [f"Found {len(rows)} orders.", rows]
+
+    @mirror.tool
+    def page() -> dict[str, Any]:
+        return {"total": len(rows), "orders": rows, "next": "abc"}
+
+    @mirror.tool
+    def count(orders: list[dict[str, Any]]) -> int:
+        return len(orders)
+
+    @mirror.tool
+    def describe(order: dict[str, Any]) -> str:
+        return json.dumps(order)
+
+    return mirror
+
+
+ROWS = [{"id": number, "status": "open"} for number in range(900)]
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "advised"),
+    [
+        ("found", ("/0", "/1/0"), "/1"),
+        ("page", ("", "/total", "/orders/0"), "/orders"),
+    ],
+)
+async def test_a_value_of_another_type_is_refused_with_a_path_that_fits(
+    tool: str, given: tuple[str, ...], advised: str
+) -> None:
+    async with with_orders(ROWS) as mirror:
+        base = str((await mirror.call(f"{tool}_mirrored", {})).path)
+        for part in given:
+            refused = await mirror.call("count_mirrored", {"orders": f"{base}{part}"})
+            assert refused.is_error
+            assert refused.text.endswith(f'Pass a path that fits, such as "{base}{advised}".')
+        assert (await mirror.call("count_mirrored", {"orders": f"{base}{advised}"})).text == "900"
+        row = await mirror.call("describe_mirrored", {"order": f"{base}{advised}"})
+        assert row.text.endswith(f'Pass a path that fits, such as "{base}{advised}/0".')
+        nested = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}"]})
+        assert nested.text.endswith("is array. Pass the path itself, not an array with the path.")
+        nothing = await mirror.call("count_mirrored", {"orders": f"{base}{advised}/0/id"})
+        assert nothing.text.endswith("Pass another path that fits, or a literal value.")
+
+
+@pytest.mark.parametrize("text", ["/1", "path", "path/0", '"/1"', "the orders", "count_mirrored/0"])
+async def test_a_text_where_only_data_fit_is_refused_with_the_newest_path(text: str) -> None:
+    async with with_orders(ROWS) as mirror:
+        refused = await mirror.call("count_mirrored", {"orders": text})
+        assert refused.text.endswith(" Correct them and call again.")
+        base = str((await mirror.call("found_mirrored", {})).path)
+        refused = await mirror.call("count_mirrored", {"orders": text})
+        assert refused.is_error
+        assert refused.text.endswith(f'A stored value that fits has the path "{base}/1".')
+        other = await mirror.call("count_mirrored", {"orders": text}, namespace="other")
+        assert base not in other.text
+        page = str((await mirror.call("page_mirrored", {})).path)
+        refused = await mirror.call("count_mirrored", {"orders": text})
+        assert refused.text.endswith(f'A stored value that fits has the path "{page}/orders".')
+
+
+async def test_a_part_in_the_words_of_a_notice_is_refused_with_its_whole_path() -> None:
+    async with with_orders(ROWS) as mirror:
+        base = str((await mirror.call("found_mirrored", {})).path)
+        for text, advised in (("path/0", "/1/0"), ("/1/7", "/1/7"), ("/0", "/1/0")):
+            refused = await mirror.call("describe_mirrored", {"order": text})
+            assert refused.text.endswith(f'A stored value that fits has the path "{base}{advised}".')
+
+
+@pytest.mark.parametrize("given", ["the orders", "/next", "{path}", "{path}/total"])
+async def test_no_advice_names_a_part_of_a_value_that_the_model_may_not_see(given: str) -> None:
+    flows = {"flows": {"model": {"accepts": {"confidentiality": "public"}}}}
+    async with with_orders(ROWS, flows) as mirror:
+        path = str((await mirror.call("page_mirrored", {})).path)
+        refused = await mirror.call("count_mirrored", {"orders": given.format(path=path)})
+        assert refused.is_error
+        assert "such as" not in refused.text
+        assert "A stored value" not in refused.text

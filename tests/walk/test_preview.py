@@ -79,14 +79,19 @@ async def test_nor_does_one_get_its_errors_and_last_words(
 async def test_a_value_of_it_that_does_not_fit_a_schema_is_not_repeated(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Any
 ) -> None:
-    schema = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^[0-9]+$"}}}
+    fields = {"text": {"type": "string", "pattern": "^[0-9]+$"}, "rows": {"type": "array"}}
+    schema = {"type": "object", "properties": fields}
     tools = [{"name": "hear", "inputSchema": schema}]
     (tmp_path / "tools").write_text(json.dumps(tools))
     upstreams = {"hidden": raw() | {"preview": False}, "open": raw("ok", "--tools", str(tmp_path / "tools"))}
     async with open_lines(configured(upstreams)) as client:
         await client.greet()
-        result = json.dumps({"content": [], "structuredContent": {"a": CANARY}})
+        result = json.dumps({"content": [], "structuredContent": {"a": CANARY, f"rows of {CANARY}": [1]}})
         path = path_of(await client.text("say_mirrored", {"result": result}))
         answer = await client.text("open_hear_mirrored", {"text": f"{path}/~#0"})
+        for given in ("the rows", path, f"{path}/~#0"):
+            refused = await client.text("open_hear_mirrored", {"rows": given})
+            assert CANARY not in refused
+            assert "rows" in refused
     assert "the value of a memory path does not match the tool's schema" in answer
     assert CANARY not in answer

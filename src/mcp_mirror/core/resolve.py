@@ -93,6 +93,26 @@ class Resolved(msgspec.Struct, frozen=True):
     """The position in a file if the value is large and its store has files."""
 
 
+class MisfitError(ToolError):
+    """The value of a memory path has no form that the argument accepts."""
+
+    def __init__(self, value: Resolved, wanted: frozenset[str], location: Location) -> None:
+        where = ".".join(str(token) for token in location)
+        self.path = value.path
+        self.location = location
+        """The argument."""
+        self.wanted = wanted
+        """The JSON types that the argument accepts."""
+        self.own = _types_of_value(value)
+        """The JSON types of the value."""
+        self.cause = (
+            f"Argument {_quote_bounded(where)} expects {' or '.join(sorted(wanted))}, "
+            f"but {_quote_bounded(value.path)} is {value.kind}."
+        )
+        other = "a path below it" if value.kind in ("object", "array") else "another path"
+        super().__init__(f"{self.cause} Pass {other} that fits, or a literal value.")
+
+
 def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | EscapedPath, ...]:
     """Find all pointers in the arguments, at any depth, in the order of the text.
 
@@ -169,14 +189,36 @@ def find_corrections(
         found: The result of `find_pointers`; its strings are skipped.
         types_at: Returns the JSON types that the tool accepts at a location; an empty set if unknown.
     """
-    taken = {item.span.start for item in found}
     corrections = list(_find_refused_nulls(arguments, types_at))
+    for span, wanted in _find_refused_texts(arguments, found, types_at):
+        value = _convert(Resolved("", memoryview(arguments)[span.start : span.stop], "text"), wanted)
+        corrections += [Correction(span, value)] if value else []
+    return tuple(corrections)
+
+
+def find_refused_text(
+    arguments: Buffer, found: tuple[Pointer | EscapedPath, ...], types_at: Callable[[Location], frozenset[str]]
+) -> tuple[str, frozenset[str]] | None:
+    """Return the first text that stands where the tool accepts none, with the accepted types; None without one.
+
+    The arguments are those of `find_corrections`.
+    """
+    refused = dict(_find_refused_texts(arguments, found, types_at))
+    if not refused:
+        return None
+    span = min(refused)
+    return msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str), refused[span]
+
+
+def _find_refused_texts(
+    arguments: Buffer, found: tuple[Pointer | EscapedPath, ...], types_at: Callable[[Location], frozenset[str]]
+) -> Iterator[tuple[Span, frozenset[str]]]:
+    """The texts where the tool accepts no text, with the accepted types."""
+    taken = {item.span.start for item in found}
     for span, at in strings_at(arguments, _find_offsets(_QUOTE, arguments)):
         wanted = types_at(at) if span.start not in taken else frozenset()
         if wanted and "string" not in wanted:
-            value = _convert(Resolved("", memoryview(arguments)[span.start : span.stop], "text"), wanted)
-            corrections += [Correction(span, value)] if value else []
-    return tuple(corrections)
+            yield span, wanted
 
 
 def _find_refused_nulls(arguments: Buffer, types_at: Callable[[Location], frozenset[str]]) -> Iterator[Correction]:
@@ -247,12 +289,12 @@ def coerce(value: Resolved, wanted: frozenset[str], location: Location) -> Segme
         return (value.blob,)
     if (changed := _convert(value, wanted)) is not None:
         return changed
-    where = ".".join(str(token) for token in location)
-    other = "a path below it" if value.kind in ("object", "array") else "another path"
-    raise ToolError(
-        f"Argument {_quote_bounded(where)} expects {' or '.join(sorted(wanted))}, "
-        f"but {_quote_bounded(value.path)} is {value.kind}. Pass {other} that fits, or a literal value."
-    )
+    raise MisfitError(value, wanted, location)
+
+
+def fits(value: Resolved, wanted: frozenset[str]) -> bool:
+    """Whether a value has a form of one of the JSON types that an argument accepts."""
+    return bool(_types_of_value(value) & wanted) or _convert(value, wanted) is not None
 
 
 def _convert(value: Resolved, wanted: frozenset[str]) -> Segments | None:

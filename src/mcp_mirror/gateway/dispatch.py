@@ -17,10 +17,12 @@ from mcp_mirror.core.replies import ToolResult, build_content_reply, build_error
 from mcp_mirror.core.resolve import (
     Correction,
     EscapedPath,
+    MisfitError,
     Pointer,
     Resolved,
     explain_strings,
     find_corrections,
+    find_refused_text,
     substitute_pointers,
 )
 from mcp_mirror.core.result_processing import Visibility
@@ -37,13 +39,15 @@ from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
+from mcp_mirror.memory.path_advice import PathAdvice
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
-from mcp_mirror.paths import has_candidates
+from mcp_mirror.paths import MemoryPath, has_candidates, parse_path
 from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import contiguous, join
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import discard_after
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.types import Buffer, JsonToken, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
@@ -55,6 +59,8 @@ _logger = logging.getLogger(__name__)
 
 _MAX_EXPLAINED: Final = 1 << 20
 """Bytes of arguments that the log explains."""
+_MAX_PATH_BYTES: Final = 1200
+"""Bytes of a path that an error proposes: whole, with escapes."""
 _MAX_NAMESPACES: Final = 1_000
 """Namespaces whose labels of other processes are remembered."""
 
@@ -247,7 +253,35 @@ class Dispatcher:
         validate = partial(self._services.schema_workers.validate, principal=call.namespace)
         is_literal = not inputs.values and call.script is None
         may_quote = is_literal or (inputs.preview and self._runtime.state.flows.may_show(inputs.labels))
-        return await fit_arguments(entry, call.arguments, inputs.found, inputs.values, validate, may_quote=may_quote)
+        try:
+            return await fit_arguments(
+                entry, call.arguments, inputs.found, inputs.values, validate, may_quote=may_quote
+            )
+        except ToolError as error:
+            advised = None
+            if may_quote and call.script is None:
+                with suppress(StoreError):
+                    advised = await self._advise(call, entry, inputs, error)
+            raise advised or error from None
+
+    async def _advise(self, call: Call, entry: CatalogEntry, inputs: _Inputs, error: ToolError) -> ToolError | None:
+        """Return an error that names the path of a value that fits; None if none is found."""
+        types_of = types_at(entry.schema)
+        advice = partial(
+            PathAdvice, self._services.writer, self._services.scanner, self._runtime.state.flows, call.namespace
+        )
+        if isinstance(error, MisfitError):
+            *above, last = error.location
+            if isinstance(last, int) and error.own & types_of(tuple(above)):
+                return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
+            path = parse_path(error.path)
+            near = path and await advice(error.wanted).find_near(path)
+            return ToolError(f"{error.cause} Pass a path that fits, such as {_quote(near)}.") if near else None
+        if (refused := find_refused_text(call.arguments, inputs.found, types_of)) is None:
+            return None
+        text, wanted = refused
+        meant = await advice(wanted).find_meant(text)
+        return ToolError(f"{error} A stored value that fits has the path {_quote(meant)}.") if meant else None
 
     async def _request(
         self, call: Call, entry: CatalogEntry, arguments: Segments, visibility: Visibility
@@ -363,6 +397,10 @@ async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Valida
     if sum(map(len, arguments)) > _VALIDATED_BYTES:
         return None
     return await validate(entry, bytes(join(arguments)))
+
+
+def _quote(path: MemoryPath) -> str:
+    return as_json_string(str(path), _MAX_PATH_BYTES)
 
 
 async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:

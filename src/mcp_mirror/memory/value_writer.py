@@ -38,6 +38,10 @@ class RecentNotices(msgspec.Struct, frozen=True):
             if len(self._texts) > _MAX_REMEMBERED:
                 del self._texts[next(iter(self._texts))]
 
+    def newest(self, namespace: str) -> str | None:
+        """Return the path of a namespace's newest notice; None without one."""
+        return next((path for path, (own, _) in reversed(self._texts.items()) if own == namespace), None)
+
     def find(self, namespace: str, text: str) -> MemoryPath | None:
         """Return the path of the notice of which a text is a copy without the path; None if that is uncertain."""
         if not is_pathless_notice(text.strip()):

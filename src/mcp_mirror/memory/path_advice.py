@@ -1,0 +1,103 @@
+"""Finds the path that a model most probably meant, for errors about arguments that do not fit."""
+
+import re
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.resolve import Resolved, fits
+from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.value_lookup import FoundValue, look_up
+from mcp_mirror.memory.value_writer import ValueWriter
+from mcp_mirror.paths import MemoryPath, parse_path, strip_wrapping
+from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.security.flows import Flows
+from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.types import Buffer, JsonToken, Kind, Span
+from mcp_mirror.workers.frames import FrameScanner
+
+_MAX_PARTS: Final = 12
+"""Members or items of a value that are compared with an argument."""
+_MAX_SEARCHED_BYTES: Final = 1 << 24
+"""Bytes of a value whose parts are compared with an argument."""
+_MAX_PARSED_BYTES: Final = 1 << 20
+"""Bytes of a text that may contain a value that fits."""
+_PART: Final = re.compile(r"(?:path)?(/[^\n]{1,200})")
+"""A path without its base, as models copy it from the words of a notice."""
+
+
+class PathAdvice(msgspec.Struct, frozen=True):
+    """Looks for a value of one namespace that fits an argument, and that the model may see."""
+
+    writer: ValueWriter
+    scanner: FrameScanner
+    flows: Flows
+    namespace: str
+    wanted: frozenset[str]
+    """The JSON types that the argument accepts."""
+
+    async def find_near(self, path: MemoryPath) -> MemoryPath | None:
+        """Find a value that fits near a path that does not: below it, else beside it, else the value around it.
+
+        Of a few it is the largest, of many the first. Parts of values in no-preview mode are not named.
+
+        Raises:
+            StoreError: The store failed.
+        """
+        above = MemoryPath(path.base, path.tokens[:-1])
+        for around in (path, above) if path.tokens else (path,):
+            if near := await self._find(around, self._find_part):
+                return near
+        return await self._find(above, self._find_whole) if path.tokens else None
+
+    async def find_meant(self, text: str) -> MemoryPath | None:
+        """Find a value that fits and that a text may mean: a part of the newest value, this value, or one near it.
+
+        Raises:
+            StoreError: The store failed.
+        """
+        newest = self.writer.notices.newest(self.namespace)
+        if newest is None and (bases := await self.writer.store.newest(self.namespace, 1)):
+            newest = bases[0]
+        if newest is None or (value := parse_path(newest)) is None:
+            return None
+        part = _PART.fullmatch(strip_wrapping(text))
+        parts = (parse_path(f"{above}{part[1]}") for above in (newest, value.base)) if part else ()
+        for path in (*parts, value):
+            if path and (meant := await self._find(path, self._find_whole)):
+                return meant
+        return await self.find_near(value)
+
+    async def _find(self, path: MemoryPath, select: Callable[[FoundValue], MemoryPath | None]) -> MemoryPath | None:
+        try:
+            found = await look_up(self.writer.store, self.scanner, self.namespace, path)
+        except ToolError:  # it has no such part, or has expired
+            return None
+        if found is None or not self.flows.may_show(self.flows.read_labels(found.descriptor)):
+            return None
+        return await run_fairly(self.namespace, select, found)
+
+    def _find_whole(self, found: FoundValue) -> MemoryPath | None:
+        return found.path if self._fits(found.path, found.blob, found.kind) else None
+
+    def _find_part(self, found: FoundValue) -> MemoryPath | None:
+        blob, path = found.blob, found.path
+        if not found.preview or len(blob) > _MAX_SEARCHED_BYTES:
+            return None
+        span = trim(blob)
+        parts = dict[JsonToken, Span](members(blob, span) if found.kind == "object" else ())
+        if found.kind == "array":
+            parts = dict(enumerate(islice(items(blob, span), _MAX_PARTS + 1)))
+        if len(parts) <= _MAX_PARTS:
+            parts = dict(sorted(parts.items(), key=lambda one: -one[1].length))
+        for key, part in islice(parts.items(), _MAX_PARTS):
+            below = MemoryPath(path.base, (*path.tokens, str(key)))
+            if self._fits(below, memoryview(blob)[part.start : part.stop], kind_at(blob, part.start)):
+                return below
+        return None
+
+    def _fits(self, path: MemoryPath, blob: Buffer, kind: Kind) -> bool:
+        is_long = kind == "text" and len(blob) > _MAX_PARSED_BYTES
+        return not is_long and fits(Resolved(str(path), blob, kind), self.wanted)
