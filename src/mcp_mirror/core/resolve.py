@@ -199,7 +199,7 @@ def find_corrections(
 def find_refused_text(
     arguments: Buffer, found: tuple[Pointer | EscapedPath, ...], types_at: Callable[[Location], frozenset[str]]
 ) -> tuple[str, frozenset[str]] | None:
-    """Return the first text that stands where the tool accepts none, with the accepted types; None without one.
+    """Return the first text that is where the tool accepts none, with the accepted types; None without one.
 
     The arguments are those of `find_corrections`.
     """
