@@ -70,6 +70,8 @@ _NO_VALUES: Final[Values] = {}
 _VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
 
+_CORRECT: Final = "Correct them and call again."
+
 Found = Pointer | EscapedPath | Correction
 """A string of the arguments that is replaced."""
 Validate = Callable[[CatalogEntry, bytes], Awaitable[str | None]]
@@ -276,12 +278,12 @@ class Dispatcher:
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
             path = parse_path(error.path)
             near = path and await advice(error.wanted).find_near(path)
-            return ToolError(f"{error.cause} Pass a path that fits, such as {_quote(near)}.") if near else None
+            return _name_path(error.cause, near) if near else None
         if (refused := find_refused_text(call.arguments, inputs.found, types_of)) is None:
             return None
         text, wanted = refused
         meant = await advice(wanted).find_meant(text)
-        return ToolError(f"{error} A stored value that fits has the path {_quote(meant)}.") if meant else None
+        return _name_path(str(error).removesuffix(_CORRECT).rstrip(), meant) if meant else None
 
     async def _request(
         self, call: Call, entry: CatalogEntry, arguments: Segments, visibility: Visibility
@@ -381,7 +383,7 @@ async def fit_arguments(
             return changed
     if not may_quote:
         fault = "the value of a memory path does not match the tool's schema"
-    raise ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. Correct them and call again.")
+    raise ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. {_CORRECT}")
 
 
 async def _substitute(
@@ -399,8 +401,9 @@ async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Valida
     return await validate(entry, bytes(join(arguments)))
 
 
-def _quote(path: MemoryPath) -> str:
-    return as_json_string(str(path), _MAX_PATH_BYTES)
+def _name_path(cause: str, path: MemoryPath) -> ToolError:
+    """An error about an argument that does not fit, with a path that does."""
+    return ToolError(f"{cause} Pass a path that fits, such as {as_json_string(str(path), _MAX_PATH_BYTES)}.")
 
 
 async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
