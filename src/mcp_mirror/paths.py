@@ -264,7 +264,8 @@ def is_whole_notice(text: str) -> bool:
 
 def is_pathless_notice(text: str) -> bool:
     """Whether a text is a notice without its first line, the path: some models paste that as an argument."""
-    return bool(_PATHLESS_NOTICE.match(text)) and text.endswith(_NOTICE_ENDS) and not find_bases(text)
+    first = text.partition("\n")[0]
+    return bool(_PATHLESS_NOTICE.match(first)) and text.endswith(_NOTICE_ENDS) and not find_bases(first)
 
 
 def find_copied_notice(text: str, notices: Mapping[str, str]) -> str | None:

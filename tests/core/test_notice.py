@@ -60,18 +60,18 @@ def notice_of(value: Any, style: NoticeStyle = "compact", **changes: Any) -> str
 VALUES: list[tuple[Any, str]] = [
     (
         {"raw_grid": [[[0.5] * 4] * 3] * 2, "shape": [2, 3, 4]},
-        'object: "/raw_grid" array[2x3x4], "/shape" [2,3,4]',
+        'object: "raw_grid" array[2x3x4], "shape" [2,3,4]',
     ),
     (
         {"rows": [{"id": n} for n in range(12)], "ok": True},
-        'object: "/rows" array[12] of object 134 B, "/ok" true.\nfields of "/rows": id number\nfirst: {"id":0}',
+        'object: "rows" array[12] of object 134 B, "ok" true.\nfields of "{base}/rows": id number\nfirst: {"id":0}',
     ),
     ({}, "(object {size})"),
-    ({"a": "x" * 100}, 'object: "/a" text 100 B'),
-    ({"a/b~c": None, "": 1}, 'object: "/a~1b~0c" null, "/" 1'),
-    ({"a": {"b": "c, d", "e": [1, 2]}}, 'object: "/a" {"b": "c, d", "e": [1, 2]}'),
-    (b'{"a":[\n 1,\n 2\n]}', 'object: "/a" [1,2]'),
-    (b'{"a":{\n "b": "c"\n}}', 'object: "/a" {\\u000a "b": "c"\\u000a}'),
+    ({"a": "x" * 100}, 'object: "a" text 100 B'),
+    ({"a/b~c": None, "": 1}, 'object: "a~1b~0c" null, "" 1'),
+    ({"a": {"b": "c, d", "e": [1, 2]}}, 'object: "a" {"b": "c, d", "e": [1, 2]}'),
+    (b'{"a":[\n 1,\n 2\n]}', 'object: "a" [1,2]'),
+    (b'{"a":{\n "b": "c"\n}}', 'object: "a" {\\u000a "b": "c"\\u000a}'),
     ([[1, 2], [3]], "array[2x2], {size}."),
     ([[[[[1]]]]], "array[1x1x1x1], {size}."),
     ([], "array[0], {size}."),
@@ -86,13 +86,13 @@ VALUES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("value", "outline"), VALUES, ids=lambda value: repr(value)[:30])
 def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
-    outline = outline.replace("{size}", format_bytes(len(stored(value).blob)))
+    outline = outline.replace("{size}", format_bytes(len(stored(value).blob))).replace("{base}", BASE)
     kind = stored(value).kind
     summary, *lines = outline.splitlines()
     if lines and kind != "object":
         marked = "\n".join(f"| {line}" for line in lines)
         expected = f"This path stands for the result. Preview, not the result: {summary.removesuffix(':')}\n{marked}"
-        assert notice_of(value) == f'"{BASE}"\n{expected}\n{use_of_preview(kind)}'
+        assert notice_of(value) == f'"{BASE}"\n{expected}\n{USE_OF_PREVIEW}'
         return
     sentence = f"This path {outline} stands for the result." if outline[0] == "(" else f"This path stands for {outline}"
     sentence += "." if outline.startswith("object") and "first:" not in outline else ""
@@ -100,13 +100,10 @@ def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
 
 
 def use_of(kind: Kind) -> str:
-    below = {"object": "or path/key as argument of", "array": "or path/0 as argument of"}
-    return f"Use it {below.get(kind, 'as the argument of the')} next tool."
+    return f"Use it {'or path/key as argument of' if kind == 'object' else 'as the argument of the'} next tool."
 
 
-def use_of_preview(kind: Kind) -> str:
-    argument = "the path or path/0 as argument" if kind == "array" else "the path as the argument"
-    return f"Use {argument} of the next tool, not the preview."
+USE_OF_PREVIEW = "Use the path as the argument of the next tool, not the preview."
 
 
 @pytest.mark.parametrize("kind", ["object", "array", "text", "number", "boolean", "null", "binary"])
@@ -116,7 +113,7 @@ def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind
     each: tuple[dict[str, Any], ...] = ({}, {"head": "no"}, {"companion": COMPANION})
     for changes in each:
         notice = notice_of(blob, kind=kind, **changes)
-        assert notice.splitlines()[-1] == (use_of_preview(kind) if "\n| " in notice else use_of(kind))
+        assert notice.splitlines()[-1] == (USE_OF_PREVIEW if "\n| " in notice else use_of(kind))
         assert find_notice_bases(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})
         assert (
             json.loads(notice_of(blob, "json", kind=kind, **changes))["use"]
@@ -157,7 +154,7 @@ def test_the_notice_of_a_text_after_a_sentence_names_the_path_of_the_text() -> N
     assert lines[0] == f'"{BASE}/1"'
     assert lines[1] == "This path stands for the result. Preview, not the result: text, 15.3 kB, 900 lines, source code"
     assert lines[2] == "| def first(): ..."
-    assert lines[-2:] == ['The result also has "downloaded a file".', use_of_preview("text")]
+    assert lines[-2:] == ['The result also has "downloaded a file".', USE_OF_PREVIEW]
     assert read_notice_path("\n".join(lines)) == MemoryPath(BASE, ("1",))
     rows = "id,name\n" + "1,Ann\n" * 400
     assert notice_of(["12 rows:", rows, "the end"]).startswith(f'"{BASE}/1"\nThis path stands for the result. Preview')
@@ -169,11 +166,11 @@ def test_the_notice_of_data_after_a_sentence_names_the_path_of_the_data() -> Non
     lines = notice_of(["Found 400 orders.", rows, "Show them."]).splitlines()
     assert lines[0] == f'"{BASE}/1"'
     assert lines[1].startswith("This path stands for the result. Preview, not the result: array of 400 objects, ")
-    assert lines[-2:] == ['The result also has "Found 400 orders.", "Show them.".', use_of_preview("array")]
+    assert lines[-2:] == ['The result also has "Found 400 orders.", "Show them.".', USE_OF_PREVIEW]
     lines = notice_of([{"title": "Orders", "orders": rows}, "The end."]).splitlines()
     assert lines[0] == f'"{BASE}/0"'
-    assert lines[1].startswith('This path stands for object: "/title" "Orders", "/orders" array[400] of object ')
-    assert lines[2:4] == ['fields of "/orders": id number, status text', 'first: {"id":0,"status":"open"}']
+    assert lines[1].startswith('This path stands for object: "title" "Orders", "orders" array[400] of object ')
+    assert lines[2:4] == [f'fields of "{BASE}/0/orders": id number, status text', 'first: {"id":0,"status":"open"}']
     assert lines[-2:] == ['The result also has "The end.".', use_of("object")]
     assert read_notice_path("\n".join(lines)) == MemoryPath(BASE, ("0",))
     large = notice_of(["Found:", {"orders": rows * 100}]).splitlines()
@@ -192,9 +189,7 @@ def test_long_or_many_texts_beside_a_text_have_a_line_each(beside: tuple[str, ..
 
 def test_an_embedded_text_beside_other_values_is_shown_by_its_beginning() -> None:
     blob = file_beside("a sentence", "word " * 40)
-    assert '| /2: "/resource/text" text 15.3 kB: "def first(): ...\\ndef first' in notice_of(blob)
-    assert "Use the path or path/2 as argument of the next tool" in notice_of(blob)
-    assert "Use it or path/2 as argument of next tool" in notice_of(blob, "json")
+    assert f'| "{BASE}/2": text 15.3 kB: "def first(): ...\\ndef first' in notice_of(blob)
     like_a_block = json.dumps(["a row", {"data": "x" * 900, "resource": {"text": "y" * 900}}]).encode()
     assert '"/resource/text"' not in notice_of(like_a_block)
 
@@ -203,8 +198,8 @@ def test_each_of_several_embedded_texts_is_shown_by_its_beginning() -> None:
     texts = ["first file\n" * 90, "second file\n" * 200_000]
     blob = json.dumps([{"type": "resource", "resource": {"uri": "repo://a", "text": text}} for text in texts]).encode()
     shown = notice_of(blob).splitlines()[2:4]
-    assert shown[0].startswith('| /0: "/resource/text" text 990 B: "first file')
-    assert shown[1].startswith('| /1: "/resource/text" text 2.4 MB: "second file')
+    assert shown[0].startswith(f'| "{BASE}/0": text 990 B: "first file')
+    assert shown[1].startswith(f'| "{BASE}/1": text 2.4 MB: "second file')
 
 
 @pytest.mark.parametrize("style", ["compact", "paper", "json"])
@@ -400,7 +395,7 @@ def test_omitted_keys_are_counted(style: NoticeStyle) -> None:
 
 
 def test_a_long_key_does_not_hide_the_other_keys() -> None:
-    assert '"/b" 2, and 1 more key' in notice_of({"k" * 500: 1, "b": 2})
+    assert '"b" 2, and 1 more key' in notice_of({"k" * 500: 1, "b": 2})
 
 
 @given(st.text(), st.integers(3, 60))
@@ -443,6 +438,6 @@ def test_the_notice_of_a_molecule_grid_costs_at_most_85_tokens(count_tokens: Cal
     chance = random.Random(7)  # noqa: S311  # the same identities on every run
     identities = [UUID(int=chance.getrandbits(128), version=4) for _ in range(2000)]
     template = write_notice(value, "compact")
-    assert '"/raw_grid" array[128x128x128], "/shape" [128,128,128]' in template
+    assert '"raw_grid" array[128x128x128], "shape" [128,128,128]' in template
     notices = [template.replace(BASE, new_base("generate_molecule_grid", identity)) for identity in identities]
     assert max(map(count_tokens, notices)) <= 85

@@ -64,7 +64,7 @@ def test_a_notice_without_preview_contains_no_upstream_text(
 @pytest.mark.parametrize(
     ("style", "expected"),
     [
-        ("compact", '"/~#0" text 6 B, "/~#1" array[2x2], "/~#2" object 15 B, "/~#3" number 1 B'),
+        ("compact", '"~#0" text 6 B, "~#1" array[2x2], "~#2" object 15 B, "~#3" number 1 B'),
         ("paper", f'- "{BASE}/~#0"\n- "{BASE}/~#1"\n- "{BASE}/~#2"\n- "{BASE}/~#3"'),
         ("json", '{"~#0": "text 6 B", "~#1": "array[2x2]", "~#2": "object 15 B", "~#3": "number 1 B"}'),
     ],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
     Preview,
+    TokenBudget,
     format_bytes,
     outline_value,
     preview_rows,
@@ -19,6 +20,8 @@ from mcp_mirror.core.preview import (
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.types import Buffer, Kind
 
+BASE = "list_rows-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
+
 
 def words(text: Buffer) -> int:
     return len(text) // 4
@@ -26,7 +29,7 @@ def words(text: Buffer) -> int:
 
 def preview(value: Any, estimate: Callable[[Buffer], int] = words) -> Preview:
     blob = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return preview_value(blob, kind_at(blob, trim(blob).start), estimate)
+    return preview_value(blob, kind_at(blob, trim(blob).start), TokenBudget(estimate), path=BASE)
 
 
 def test_a_text_shows_its_size_lines_format_head_and_tail() -> None:
@@ -156,18 +159,18 @@ SAID, ASKED = "Found 1 file. Show this list to the user:", "Ask the user before 
         (
             [SAID, {"path": "a.js", "rows": [{"n": n} for n in range(90)], "ok": True}, ASKED],
             (
-                f'/0: "{SAID}"',
-                '/1: object 1.02 kB: "path" text, "rows" array[90] of object, "ok" boolean',
-                f'/2: "{ASKED}"',
+                f'"{SAID}"',
+                f'"{BASE}/1": object 1.02 kB: "path" text, "rows" array[90] of object, "ok" boolean',
+                f'"{ASKED}"',
             ),
         ),
         (
             ["12 rows:", "id,name\n" + "1,Ann\n" * 400],
-            ('/0: "12 rows:"', '/1: text 2.41 kB: "id,name\\n1,Ann\\n1,Ann\\n1,Ann\\n1,Ann\\n..."'),
+            ('"12 rows:"', f'"{BASE}/1": text 2.41 kB: "id,name\\n1,Ann\\n1,Ann\\n1,Ann\\n1,Ann\\n..."'),
         ),
-        ([{"a": "x" * 50}, "the end"], ('/0: object 59 B: "a" text', '/1: "the end"')),
-        ([[1] * 50, SAID], ("/0: array[50] 150 B", f'/1: "{SAID}"')),
-        ([True, {"a": 2**99, "b": None}, 5], ("/0: true", '/1: object 48 B: "a" number, "b" null', "/2: 5")),
+        ([{"a": "x" * 50}, "the end"], (f'"{BASE}/0": object 59 B: "a" text', '"the end"')),
+        ([[1] * 50, SAID], (f'"{BASE}/0": array[50] 150 B', f'"{SAID}"')),
+        ([True, {"a": 2**99, "b": None}, 5], ("true", '{"a": 633825300114114700748351602688, "b": null}', "5")),
     ],
 )
 def test_each_of_a_few_different_items_has_a_line(value: Any, lines: tuple[str, ...]) -> None:
@@ -184,18 +187,18 @@ def test_an_object_before_many_texts_does_not_make_them_objects() -> None:
 
 def test_lines_of_items_are_shorter_and_then_end_where_the_room_does() -> None:
     shown = preview(["word " * 40] * 4 + ["end"], lambda text: len(text) // 2)
-    assert shown.lines[0] == f'/0: "{"word " * 40}"'
-    assert [line[:14] for line in shown.lines[1:]] == ["/1: text 200 B"]
+    assert shown.lines[0] == f'"{"word " * 40}"'
+    assert [line.partition(": ")[0] for line in shown.lines[1:]] == [f'"{BASE}/1"', f'"{BASE}/2"']
 
 
 def test_the_largest_table_of_an_object_is_shown() -> None:
     blob = json.dumps({"n": 1, "few": [1], "rows": [{"a": n} for n in range(30)]}).encode()
-    shown = preview_rows(blob, members(blob, trim(blob)), words)
-    assert shown == Preview('fields of "/rows": a number', ('first: {"a":0}',))
+    shown = preview_rows(blob, members(blob, trim(blob)), TokenBudget(words), BASE)
+    assert shown == Preview(f'fields of "{BASE}/rows": a number', ('first: {"a":0}',))
     others: list[dict[str, Any]] = [{"n": 1}, {"a": []}, {"a": [1]}]
     for value in others:
         blob = json.dumps(value).encode()
-        assert preview_rows(blob, members(blob, trim(blob)), words) is None
+        assert preview_rows(blob, members(blob, trim(blob)), TokenBudget(words), BASE) is None
 
 
 ROWS = [{"a": n, "name": f"row {n}"} for n in range(60)]
@@ -220,8 +223,8 @@ PARTS = [{"text": "x" * 900} for _ in range(9)]
 )
 def test_a_table_that_makes_up_most_of_an_object_is_shown_at_any_depth(value: Any, named: str | None) -> None:
     blob = json.dumps(value).encode()
-    shown = preview_rows(blob, members(blob, trim(blob)), words)
-    expected = f'fields of "{named}", array[60]: a number, name text' if named else None
+    shown = preview_rows(blob, members(blob, trim(blob)), TokenBudget(words), BASE)
+    expected = f'fields of "{BASE}{named}", array[60]: a number, name text' if named else None
     assert (shown.summary if shown else None) == expected
 
 
@@ -240,5 +243,5 @@ TEXTS = st.text(max_size=400).map(lambda part: part * 20) | st.lists(st.text(max
 def test_no_preview_costs_more_than_its_bound(value: Any) -> None:
     blob = json.dumps(value).encode("utf-8", "replace")
     kind: Kind = kind_at(blob, 0)
-    shown = preview_value(blob, kind, words)
+    shown = preview_value(blob, kind, TokenBudget(words))
     assert words("\n".join((shown.summary, *shown.lines)).encode()) <= MAX_PREVIEW_TOKENS + 30

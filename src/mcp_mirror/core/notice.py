@@ -16,6 +16,7 @@ from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
     CountItems,
     Preview,
+    TokenBudget,
     find_main_item,
     format_bytes,
     format_count,
@@ -49,11 +50,9 @@ _MAX_MEDIA_LINES: Final = 8
 
 _USE: Final = "Use it as the argument of the next tool."
 _USE_BELOW: Final = "Use it or path/key as argument of next tool."
-_USE_ITEM: Final = "Use it or path/{item} as argument of next tool."
 _SUBJECT: Final = "This path stands for"
 _PREVIEW: Final = f"{_SUBJECT} the result. Preview, not the result:"
 _NOT_THE_PREVIEW: Final = "Use the path as the argument of the next tool, not the preview."
-_NOT_THE_PREVIEW_ITEM: Final = "Use the path or path/{item} as argument of the next tool, not the preview."
 _PREVIEW_MARK: Final = "| "
 """Begins each line of a preview. A line without a mark looks like the result, which models then copy."""
 _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
@@ -140,9 +139,8 @@ def _find_main(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]]:
 def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
     """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
     if stored.preview and stored.error is None and stored.kind != "object" and (shown := _preview(stored)).lines:
-        instruction = _NOT_THE_PREVIEW_ITEM.format(item=shown.main_item) if stored.kind == "array" else _NOT_THE_PREVIEW
-        return (f"{_PREVIEW} {shown.summary}", *(f"{_PREVIEW_MARK}{line}" for line in shown.lines)), instruction
-    return _describe_value(stored), _write_instruction(stored, Preview(""))
+        return (f"{_PREVIEW} {shown.summary}", *(f"{_PREVIEW_MARK}{line}" for line in shown.lines)), _NOT_THE_PREVIEW
+    return _describe_value(stored), _USE_BELOW if stored.kind == "object" else _USE
 
 
 def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
@@ -160,15 +158,19 @@ def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
 
 def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     """The keys of an object and, if it contains a table, the table's fields in the remaining tokens."""
-    has_table = stored.preview and preview_rows(stored.blob, stored.members, stored.estimate) is not None
+
+    def preview(room: int) -> Preview | None:
+        return preview_rows(stored.blob, stored.members, TokenBudget(stored.estimate, room), stored.path)
+
+    has_table = stored.preview and preview(stored.room) is not None
     listed = _list_keys(stored, stored.room // 2 if has_table else stored.room)
-    room = stored.room - stored.estimate(listed.encode())
-    rows = preview_rows(stored.blob, stored.members, stored.estimate, room) if has_table else None
+    rows = preview(stored.room - stored.estimate(listed.encode())) if has_table else None
     return (f"{_SUBJECT} object: {listed}.", *((rows.summary, *rows.lines) if rows else ()))
 
 
 def _preview(stored: NoticeInput) -> Preview:
-    return preview_value(stored.blob, stored.kind, stored.estimate, stored.count_items, stored.text, stored.room)
+    room = TokenBudget(stored.estimate, stored.room)
+    return preview_value(stored.blob, stored.kind, room, stored.count_items, stored.text, stored.path)
 
 
 def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
@@ -192,16 +194,9 @@ def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _write_instruction(stored: NoticeInput, shape: Preview) -> str:
-    """The instruction for the path; `path/key` only for values with parts."""
-    if stored.kind == "array":
-        return _USE_ITEM.format(item=shape.main_item)
-    return _USE_BELOW if stored.kind == "object" else _USE
-
-
 def _list_keys(stored: NoticeInput, room: int) -> str:
     shown, left = _format_keys(
-        stored, lambda key, value: f"{as_json_string(f'/{key}', _MAX_KEY_BYTES)} {value}", _MAX_KEYS_BYTES
+        stored, lambda key, value: f"{as_json_string(key, _MAX_KEY_BYTES)} {value}", _MAX_KEYS_BYTES
     )
     room, fitting = room - _OMITTED_TOKENS, 0
     for formatted in shown:
@@ -262,7 +257,7 @@ def _write_json(stored: NoticeInput) -> str:
     parts = {key: _dump_json(value) for key, value in members.items()}
     parts |= {} if stored.shown is None else {"content": _encode_content(stored.shown, stored.kind)}
     parts |= {} if stored.companion is None else {"text_path": _dump_json(stored.companion)}
-    parts["use"] = _dump_json(f"{_SUBJECT} the result. {_write_instruction(stored, shape)}")
+    parts["use"] = _dump_json(f"{_SUBJECT} the result. {_USE_BELOW if stored.kind == 'object' else _USE}")
     return "{" + ", ".join(f'"{key}": {text}' for key, text in parts.items()) + "}"
 
 

@@ -62,10 +62,23 @@ _MAX_LISTED_TEXT: Final = 320
 """Bytes of a whole text in such a line."""
 _MAX_LISTED_KEYS: Final = 8
 """Keys of an object in such a line."""
-_EMBEDDED_TEXT: Final = '"/resource/text"'
-"""The pointer to the text of an embedded resource, as notices show it."""
 _MAX_STRING: Final = 40
 """Bytes of a string in the first item."""
+
+
+class TokenBudget(msgspec.Struct):
+    """The remaining tokens of a preview."""
+
+    estimate: Estimate
+    left: int = MAX_PREVIEW_TOKENS
+
+    def take(self, text: str) -> bool:
+        """Take the tokens of a line if it fits, and return whether it does. Its break and its mark are 2 tokens."""
+        cost = self.estimate(text.encode()) + 2
+        if cost > self.left:
+            return False
+        self.left -= cost
+        return True
 
 
 class Preview(NamedTuple):
@@ -75,8 +88,6 @@ class Preview(NamedTuple):
     """Kind, size and shape: `text, 134 kB, 4,000 lines, log`."""
     lines: tuple[str, ...] = ()
     """Its beginning and end, or its first item."""
-    main_item: int = 0
-    """The item that a model most probably needs, if the value is an array: the largest of a few different ones."""
 
 
 class MainItem(NamedTuple):
@@ -111,29 +122,28 @@ def format_time(seconds: float) -> str:
 def preview_value(
     blob: Buffer,
     kind: Kind,
-    estimate: Estimate,
+    room: TokenBudget,
     count: CountItems = count_items,
     text: TextSize | None = None,
-    room: int = MAX_PREVIEW_TOKENS,
+    path: str = "",
 ) -> Preview:
     """The preview of a value that is not an object.
 
     Args:
         blob: Its JSON text.
         kind: Its kind.
-        estimate: Returns the expected tokens of a text.
+        room: The tokens of the preview, not counting paths; decreases.
         count: Returns the number of items of an array of the value.
         text: The size of a text, if it is known.
-        room: Maximum tokens.
+        path: Its memory path, for the paths of items.
     """
-    left = _TokenBudget(estimate, room)
     if kind == "binary":
-        return _preview_block(blob, left)
+        return _preview_block(blob, room)
     span = trim(blob)
     if kind == "text":
-        return _preview_text(blob, span, left, text or size_text(blob, span))
+        return _preview_text(blob, span, room, text or size_text(blob, span))
     if kind == "array":
-        return _preview_array(blob, span, left, count)
+        return _preview_array(blob, span, room, count, path)
     scalar = str(bytes(blob[span.start : span.stop][:_MAX_SHOWN_VALUE]), "utf-8", "replace")
     return Preview(f"{kind} {strip_invisible(scalar, _MAX_SHOWN_VALUE)}")
 
@@ -152,16 +162,14 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     span = _find_embedded_text(blob, listed[position]) or listed[position]
     kind = kind_at(blob, span.start)
     others = tuple(as_json_string(text_start(blob, one, 2 * _MAX_LINE), 2 * _MAX_LINE) for one in short)
-    room = _TokenBudget(estimate, MAX_PREVIEW_TOKENS // 2)
+    room = TokenBudget(estimate, MAX_PREVIEW_TOKENS // 2)
     is_main = span.length > _MAX_LINE and kind in ("text", "array", "object") and all(map(room.take, others))
     if not is_main or (kind == "object" and has_content(memoryview(blob)[span.start : span.stop])):
         return None
     return MainItem(position, kind, span, others)
 
 
-def preview_rows(
-    blob: Buffer, known: Sequence[Member], estimate: Estimate, room: int = MAX_PREVIEW_TOKENS
-) -> Preview | None:
+def preview_rows(blob: Buffer, known: Sequence[Member], room: TokenBudget, path: str = "") -> Preview | None:
     """The fields and first item of the largest array of objects in an object; None without such an array.
 
     The array is a member of the object, or within the one member that makes up most of it, at any depth: many servers
@@ -170,19 +178,20 @@ def preview_rows(
     Args:
         blob: The object's JSON text.
         known: Its members.
-        estimate: Returns the expected tokens of a text.
-        room: Maximum tokens of fields and item.
+        room: The tokens of fields and item, not counting the path; decreases.
+        path: The object's memory path.
     """
     if (found := _find_table(blob, known)) is None:
         return None
     keys, span = found
-    pointer = "".join(f"/{strip_invisible(escape_token(key), _MAX_FIELD_NAME)}" for key in keys)
+    tokens = [escape_token(key) for key in keys]
+    shown = [strip_invisible(token, _MAX_FIELD_NAME) for token in tokens]
+    above = f"{path}/" if shown == tokens else ""  # models copy it, so it must be a path
+    pointer = "/".join(shown)
     length = f", array[{count_items(blob, span)}]" if len(keys) > 1 else ""  # the outline has the length of a member
-    named = f'fields of "{pointer}"{length}: '
-    left = _TokenBudget(estimate, room)
-    left.take(named)
-    fields, first = _describe_rows(blob, span, left)
-    return Preview(f"{named}{fields}", first)
+    room.take(f'fields of "{pointer}"{length}: ')
+    fields, first = _describe_rows(blob, span, room)
+    return Preview(f'fields of "{above}{pointer}"{length}: {fields}', first)
 
 
 def describe_media(media: Media) -> str:
@@ -192,22 +201,7 @@ def describe_media(media: Media) -> str:
     return ", ".join((strip_invisible(media.media_type or "file", _MAX_FIELD_NAME), *sides, format_bytes(media.size)))
 
 
-class _TokenBudget(msgspec.Struct):
-    """The remaining tokens of a preview."""
-
-    estimate: Estimate
-    left: int = MAX_PREVIEW_TOKENS
-
-    def take(self, text: str) -> bool:
-        """Take the tokens of a line if it fits, and return whether it does. Its break and its mark are 2 tokens."""
-        cost = self.estimate(text.encode()) + 2
-        if cost > self.left:
-            return False
-        self.left -= cost
-        return True
-
-
-def _preview_block(blob: Buffer, room: _TokenBudget) -> Preview:
+def _preview_block(blob: Buffer, room: TokenBudget) -> Preview:
     """Media by their type and size, an embedded text by its size and lines, any other content block by its size."""
     if media := read_media(blob):
         return Preview(describe_media(media))
@@ -221,7 +215,7 @@ def _find_embedded_text(blob: Buffer, span: Span) -> Span | None:
     return find_embedded_text(blob, span) if span.length <= _MAX_COUNTED_BYTES else None
 
 
-def _preview_text(blob: Buffer, span: Span, room: _TokenBudget, text: TextSize) -> Preview:
+def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -> Preview:
     is_whole = span.length <= 2 * _EDGE_BYTES
     head = text_start(blob, span, 2 * _EDGE_BYTES if is_whole else _EDGE_BYTES)
     parts = ["text", format_bytes(text.size)]
@@ -249,7 +243,7 @@ def _show_ends(head: str, end: str) -> Iterator[str]:
         yield "..." + end.encode()[-_MAX_LINE // 2 :].decode(errors="ignore")
 
 
-def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: _TokenBudget) -> Iterator[str]:
+def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: TokenBudget) -> Iterator[str]:
     """Lines of head and tail in turn while there is room, and the number of lines omitted between them.
 
     Args:
@@ -274,7 +268,7 @@ def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: _To
     yield from reversed(tails)
 
 
-def _append_line(line: str, lines: list[str], room: _TokenBudget) -> bool:
+def _append_line(line: str, lines: list[str], room: TokenBudget) -> bool:
     """Append a line, or a shortened first line; return whether the whole line fits."""
     if room.take(line):
         lines.append(line)
@@ -286,13 +280,12 @@ def _append_line(line: str, lines: list[str], room: _TokenBudget) -> bool:
     return False
 
 
-def _preview_array(blob: Buffer, span: Span, room: _TokenBudget, count: CountItems) -> Preview:
+def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItems, path: str) -> Preview:
     size = format_bytes(span.length)
     if listed := _find_listed_items(blob, span):
         summary = f"array[{len(listed)}], {size}"
         room.take(summary)
-        largest = max(range(len(listed)), key=lambda at: listed[at].length)
-        return Preview(summary, tuple(_list_items(blob, listed, room, count)), largest)
+        return Preview(summary, tuple(_list_items(blob, listed, room, count, path)))
     if not _is_table(blob, span):
         return Preview(f"{_describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room))
     number = format_count(count(blob, span), "object") if span.length <= _MAX_COUNTED_BYTES else "objects"
@@ -333,7 +326,7 @@ def _is_table(blob: Buffer, span: Span) -> bool:
     return kinds[:1] == ["object"] and 2 * kinds.count("object") > len(kinds)
 
 
-def _describe_rows(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str, tuple[str, ...]]:
+def _describe_rows(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str, tuple[str, ...]]:
     """The fields of an array's objects with their types, and the first object."""
     kinds: dict[str, dict[str, None]] = {}
     for one in islice(items(blob, span), _SAMPLED_ITEMS):
@@ -353,7 +346,7 @@ def _describe_rows(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str, t
     return ", ".join((*shown, *more)), (f"first: {row}",) if row else ()
 
 
-def _format_row(blob: Buffer, known: Iterable[Member], room: _TokenBudget) -> str:
+def _format_row(blob: Buffer, known: Iterable[Member], room: TokenBudget) -> str:
     """One object as JSON with long strings cut and large containers omitted; empty without room."""
     parts: list[str] = []
     for key, span in known:
@@ -376,7 +369,7 @@ def _format_cell(blob: Buffer, span: Span) -> str:
     )
 
 
-def _show_first_items(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str, ...]:
+def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str, ...]:
     """The first items of an array of texts, numbers or content blocks."""
     shown: list[str] = []
     for one in islice(items(blob, span), _HEAD_LINES):
@@ -405,34 +398,42 @@ def _find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:
     return found if is_listed else ()
 
 
-def _list_items(blob: Buffer, listed: Sequence[Span], room: _TokenBudget, count: CountItems) -> Iterator[str]:
-    """A line for each item while there is room: its key, and the item or its kind, size and beginning."""
+def _list_items(blob: Buffer, listed: Sequence[Span], room: TokenBudget, count: CountItems, path: str) -> Iterator[str]:
+    """A line for each item while there is room: the item, or its path, kind, size and beginning.
+
+    The path is whole: models copy what they see, and lines with a part of it made them pass that part.
+    """
     for at, one in enumerate(listed):
-        forms = (*_format_item(blob, one, count), outline_hidden(blob, one, count))
-        line = next(filter(room.take, (f"/{at}: {form}" for form in forms)), None)
+        whole, *forms = _format_item(blob, one, count)
+        if whole and room.take(whole):
+            yield whole
+            continue
+        line = next(filter(room.take, (*forms, outline_hidden(blob, one, count))), None)
         if line is None:
             return
-        yield line
+        yield f'"{path}/{at}": {line}'
 
 
 def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, ...]:
-    """An item as it is or with its first words, an object with its keys; the longest form first."""
+    """A short item as it is, or an empty text; then its size with its first words or keys, if it has any."""
     kind = kind_at(blob, span.start)
     if kind == "text":
         text = as_json_string(text_start(blob, span, 2 * _MAX_LISTED_TEXT), 2 * _MAX_LISTED_TEXT)
         start = f"{outline_hidden(blob, span, count)}: {_format_cell(blob, span)}"
-        return (text, start) if len(text.encode()) <= _MAX_LISTED_TEXT else (start,)
+        return text if len(text.encode()) <= _MAX_LISTED_TEXT else "", start
     if kind == "object" and (text_span := _find_embedded_text(blob, span)):
-        return tuple(f"{_EMBEDDED_TEXT} {form}" for form in _format_item(blob, text_span, count))
-    if kind != "object" or span.length <= _MAX_STRING or span.length > _MAX_NESTED_BYTES:
+        return "", f"{outline_hidden(blob, text_span, count)}: {_format_cell(blob, text_span)}"
+    if span.length <= _MAX_SHOWN_VALUE:
         return (outline_value(blob, span, count),)
+    if kind != "object" or span.length > _MAX_NESTED_BYTES:
+        return ("",)
     known = list(islice(members(blob, span), _MAX_LISTED_KEYS + 1))
     keys = [
         f"{as_json_string(key, _MAX_FIELD_NAME)} {_describe_shape(blob, value, count)}"
         for key, value in known[:_MAX_LISTED_KEYS]
     ]
     more = ["..."] if len(known) > _MAX_LISTED_KEYS else []
-    return (f"{outline_hidden(blob, span, count)}: {', '.join(keys + more)}",)
+    return "", f"{outline_hidden(blob, span, count)}: {', '.join(keys + more)}"
 
 
 def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
