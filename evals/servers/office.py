@@ -1,6 +1,7 @@
 """An office server: texts, tables, letters and files, generated from their names, so that every run gets the same."""
 
 import hashlib
+import json
 import random
 import sys
 from pathlib import Path
@@ -75,6 +76,27 @@ def read_file(name: str) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)], structured_content={"content": text}
     )
+
+
+def get_attachment(name: str) -> types.CallToolResult:
+    """A sentence, and about 9 kB of text as an embedded resource, as by servers of code hosts."""
+    resource = types.TextResourceContents(
+        uri=f"office://attachments/{name}", mime_type="text/plain", text=prose(name, 120)
+    )
+    return types.CallToolResult(
+        content=[
+            types.TextContent(type="text", text="Attachment found."),
+            types.EmbeddedResource(type="resource", resource=resource),
+        ]
+    )
+
+
+def find_invoices(year: int) -> types.CallToolResult:
+    """Rows as JSON text between two sentences."""
+    dice = random.Random(year)
+    rows = [{"invoice": index, "client": dice.choice(WORDS), "units": dice.randint(1, 90)} for index in range(400)]
+    texts = ("Here are the invoices of the year:", json.dumps(rows), "Ask the user before you change one.")
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text) for text in texts])
 
 
 def digest_text(text: str) -> str:
@@ -229,6 +251,8 @@ TOOLS = (
     Tool("save_file", "Save text as a file.", {"name": TEXT, "content": TEXT}, save_file),
     Tool("read_log", "Get the log of a service, oldest line first.", {"service": TEXT}, read_log),
     Tool("read_file", "Get a file, as text.", {"name": TEXT}, read_file),
+    Tool("get_attachment", "Get an attachment, as text.", {"name": TEXT}, get_attachment),
+    Tool("find_invoices", "Find the invoices of a year.", {"year": WHOLE}, find_invoices),
     Tool("digest_text", "Compute the digest of a text.", {"text": TEXT}, digest_text),
     Tool("list_orders", "List the orders of a year.", {"year": WHOLE}, list_orders),
     Tool("get_weather", "Get the weather of a city now.", {"city": TEXT}, get_weather),
