@@ -13,7 +13,7 @@ UUID = "9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 GET = f"get-{UUID}"
 OTHER = f"other-{UUID}"
 KNOWN = {GET: "", OTHER: ""}
-NOTICE = f'"{GET}"\nThis path stands for object 9 kB.\nUse it or path/key as argument of next tool.'
+NOTICE = f'"{GET}"\nThis path stands for object 9 kB.\nUse the path as the argument of the next tool.'
 TEXT = "word " * 9
 VALUE = {"rows": [{"a": 1}], "text": TEXT}
 

@@ -96,28 +96,25 @@ def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
         return
     sentence = f"This path {outline} stands for the result." if outline[0] == "(" else f"This path stands for {outline}"
     sentence += "." if outline.startswith("object") and "first:" not in outline else ""
-    assert notice_of(value) == f'"{BASE}"\n{sentence}\n{use_of(kind)}'
+    assert notice_of(value) == f'"{BASE}"\n{sentence}\n{USE}'
 
 
-def use_of(kind: Kind) -> str:
-    return f"Use it {'or path/key as argument of' if kind == 'object' else 'as the argument of the'} next tool."
-
-
+USE = "Use the path as the argument of the next tool."
 USE_OF_PREVIEW = "Use the path as the argument of the next tool, not the preview."
 
 
 @pytest.mark.parametrize("kind", ["object", "array", "text", "number", "boolean", "null", "binary"])
-def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind) -> None:
+def test_every_notice_ends_with_the_same_instruction(kind: Kind) -> None:
     blobs = {"array": b"[1]", "text": b'"x"', "number": b"1", "boolean": b"true", "null": b"null"}
     blob = blobs.get(kind, b'{"type":"image"}')
     each: tuple[dict[str, Any], ...] = ({}, {"head": "no"}, {"companion": COMPANION})
     for changes in each:
         notice = notice_of(blob, kind=kind, **changes)
-        assert notice.splitlines()[-1] == (USE_OF_PREVIEW if "\n| " in notice else use_of(kind))
+        assert notice.splitlines()[-1] == (USE_OF_PREVIEW if "\n| " in notice else USE)
         assert find_notice_bases(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})
         assert (
             json.loads(notice_of(blob, "json", kind=kind, **changes))["use"]
-            == f"This path stands for the result. {use_of(kind)}"
+            == f"This path stands for the result. {USE}"
         )
 
 
@@ -171,7 +168,7 @@ def test_the_notice_of_data_after_a_sentence_names_the_path_of_the_data() -> Non
     assert lines[0] == f'"{BASE}/0"'
     assert lines[1].startswith('This path stands for object: "title" "Orders", "orders" array[400] of object ')
     assert lines[2:4] == [f'fields of "{BASE}/0/orders": id number, status text', 'first: {"id":0,"status":"open"}']
-    assert lines[-2:] == ['The result also has "The end.".', use_of("object")]
+    assert lines[-2:] == ['The result also has "The end.".', USE]
     assert read_notice_path("\n".join(lines)) == MemoryPath(BASE, ("0",))
     large = notice_of(["Found:", {"orders": rows * 100}]).splitlines()
     assert large[1] == "This path (object 1.23 MB) stands for the result."
@@ -287,7 +284,7 @@ def test_the_json_style_is_one_strict_object() -> None:
         "size": "178 B",
         "keys": {"grid": "array[20x2]", "n": "1"},
         "text_path": COMPANION,
-        "use": "This path stands for the result. Use it or path/key as argument of next tool.",
+        "use": "This path stands for the result. Use the path as the argument of the next tool.",
     }
 
 

@@ -103,7 +103,7 @@ async def test_the_error_of_a_whole_path_says_that_its_value_may_be_deleted(part
 
 NOTICE = (
     f'"{GRID}"\nThis path stands for object 5 B.\nThe same result\'s text:\n{SHEET}\n'
-    "Use it or path/key as argument of next tool."
+    "Use the path as the argument of the next tool."
 )
 
 

@@ -48,8 +48,8 @@ _EXCERPT_BYTES: Final = 1000
 _MAX_MEDIA_LINES: Final = 8
 """Media that are listed with a path each."""
 
-_USE: Final = "Use it as the argument of the next tool."
-_USE_BELOW: Final = "Use it or path/key as argument of next tool."
+_USE: Final = "Use the path as the argument of the next tool."
+"""Names no part of the path: models copied `path/key` and `path/0` from earlier words."""
 _SUBJECT: Final = "This path stands for"
 _PREVIEW: Final = f"{_SUBJECT} the result. Preview, not the result:"
 _NOT_THE_PREVIEW: Final = "Use the path as the argument of the next tool, not the preview."
@@ -140,7 +140,7 @@ def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
     """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
     if stored.preview and stored.error is None and stored.kind != "object" and (shown := _preview(stored)).lines:
         return (f"{_PREVIEW} {shown.summary}", *(f"{_PREVIEW_MARK}{line}" for line in shown.lines)), _NOT_THE_PREVIEW
-    return _describe_value(stored), _USE_BELOW if stored.kind == "object" else _USE
+    return _describe_value(stored), _USE
 
 
 def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ def _write_json(stored: NoticeInput) -> str:
     parts = {key: _dump_json(value) for key, value in members.items()}
     parts |= {} if stored.shown is None else {"content": _encode_content(stored.shown, stored.kind)}
     parts |= {} if stored.companion is None else {"text_path": _dump_json(stored.companion)}
-    parts["use"] = _dump_json(f"{_SUBJECT} the result. {_USE_BELOW if stored.kind == 'object' else _USE}")
+    parts["use"] = _dump_json(f"{_SUBJECT} the result. {_USE}")
     return "{" + ", ".join(f'"{key}": {text}' for key, text in parts.items()) + "}"
 
 
