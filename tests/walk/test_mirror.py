@@ -880,10 +880,21 @@ def with_orders(rows: list[dict[str, Any]], config: Mapping[str, Any] | None = N
     def describe(order: dict[str, Any]) -> str:
         return json.dumps(order)
 
+    @mirror.tool
+    def find(number: int) -> str:
+        return json.dumps(rows[number])
+
     return mirror
 
 
 ROWS = [{"id": number, "status": "open"} for number in range(900)]
+
+
+async def test_a_path_that_fits_is_found_in_a_large_object() -> None:
+    async with with_orders(ROWS * 60) as mirror:
+        path = str((await mirror.call("page_mirrored", {})).path)
+        refused = await mirror.call("count_mirrored", {"orders": path})
+        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
 
 
 @pytest.mark.parametrize(
@@ -925,6 +936,16 @@ async def test_a_text_where_only_data_fit_is_refused_with_the_newest_path(text: 
         page = str((await mirror.call("page_mirrored", {})).path)
         refused = await mirror.call("count_mirrored", {"orders": text})
         assert refused.text.endswith(f'Pass a path that fits, such as "{page}/orders".')
+
+
+async def test_a_text_for_a_number_is_refused_with_a_path_only_if_it_is_one() -> None:
+    async with with_orders(ROWS) as mirror:
+        path = str((await mirror.call("page_mirrored", {})).path)
+        refused = await mirror.call("find_mirrored", {"number": "/total"})
+        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/total".')
+        for other in ("the last", "/next", "/none"):
+            refused = await mirror.call("find_mirrored", {"number": other})
+            assert refused.text.endswith(" Correct them and call again.")
 
 
 async def test_a_part_in_the_words_of_a_notice_is_refused_with_its_whole_path() -> None:

@@ -20,10 +20,12 @@ from mcp_mirror.workers.frames import FrameScanner
 
 _MAX_PARTS: Final = 12
 """Members or items of a value that are compared with an argument."""
-_MAX_SEARCHED_BYTES: Final = 1 << 24
-"""Bytes of a value whose parts are compared with an argument."""
+_MAX_SCANNED_BYTES: Final = 1 << 20
+"""Bytes of a container whose parts are compared with an argument, unless its keys are indexed."""
 _MAX_PARSED_BYTES: Final = 1 << 20
 """Bytes of a text that may contain a value that fits."""
+_CONTAINERS: Final = frozenset({"array", "null", "object"})
+"""JSON types of arguments for which no model writes a text on purpose."""
 _PART: Final = re.compile(r"(?:path)?(/[^\n]{1,200})")
 """A path without its base, as models copy it from the words of a notice."""
 
@@ -53,7 +55,9 @@ class PathAdvice(msgspec.Struct, frozen=True):
         return await self._find(above, self._find_whole) if path.tokens else None
 
     async def find_meant(self, text: str) -> MemoryPath | None:
-        """Find a value that fits and that a text may mean: a part of the newest value, this value, or one near it.
+        """Find a value that fits and that a text may mean: a part of the newest value that the text names.
+
+        Where only objects or arrays fit, any text may mean the newest value, or one near it.
 
         Raises:
             StoreError: The store failed.
@@ -65,10 +69,10 @@ class PathAdvice(msgspec.Struct, frozen=True):
             return None
         part = _PART.fullmatch(strip_wrapping(text))
         parts = (parse_path(f"{above}{part[1]}") for above in (newest, value.base)) if part else ()
-        for path in (*parts, value):
+        for path in (*parts, *((value,) if self.wanted <= _CONTAINERS else ())):
             if path and (meant := await self._find(path, self._find_whole)):
                 return meant
-        return await self.find_near(value)
+        return await self.find_near(value) if self.wanted <= _CONTAINERS else None
 
     async def _find(self, path: MemoryPath, select: Callable[[FoundValue], MemoryPath | None]) -> MemoryPath | None:
         try:
@@ -84,12 +88,7 @@ class PathAdvice(msgspec.Struct, frozen=True):
 
     def _find_part(self, found: FoundValue) -> MemoryPath | None:
         blob, path = found.blob, found.path
-        if not found.preview or len(blob) > _MAX_SEARCHED_BYTES:
-            return None
-        span = trim(blob)
-        parts = dict[JsonToken, Span](members(blob, span) if found.kind == "object" else ())
-        if found.kind == "array":
-            parts = dict(enumerate(islice(items(blob, span), _MAX_PARTS + 1)))
+        parts = _list_parts(found) if found.preview else {}
         if len(parts) <= _MAX_PARTS:
             parts = dict(sorted(parts.items(), key=lambda one: -one[1].length))
         for key, part in islice(parts.items(), _MAX_PARTS):
@@ -101,3 +100,15 @@ class PathAdvice(msgspec.Struct, frozen=True):
     def _fits(self, path: MemoryPath, blob: Buffer, kind: Kind) -> bool:
         is_long = kind == "text" and len(blob) > _MAX_PARSED_BYTES
         return not is_long and fits(Resolved(str(path), blob, kind), self.wanted)
+
+
+def _list_parts(found: FoundValue) -> dict[JsonToken, Span]:
+    """The members of an object, or the first items of an array; none of a large container without an index."""
+    blob, span = found.blob, trim(found.blob)
+    if found.kind == "object" and not found.path.tokens:
+        return dict(found.descriptor.members)
+    if len(blob) > _MAX_SCANNED_BYTES:
+        return {}
+    if found.kind == "array":
+        return dict(enumerate(islice(items(blob, span), _MAX_PARTS + 1)))
+    return dict(members(blob, span) if found.kind == "object" else ())
