@@ -64,7 +64,7 @@ VALUES: list[tuple[Any, str]] = [
     ),
     (
         {"rows": [{"id": n} for n in range(12)], "ok": True},
-        'object: "rows" array[12] of object 134 B, "ok" true.\nfields of "{base}/rows": id number\nfirst: {"id":0}',
+        'object: "rows" array[12] of object 134 B, "ok" true.\nfields of "{base}/rows", with first values: id 0',
     ),
     ({}, "(object {size})"),
     ({"a": "x" * 100}, 'object: "a" text 100 B'),
@@ -95,7 +95,7 @@ def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
         assert notice_of(value) == f'"{BASE}"\n{expected}\n{USE_OF_PREVIEW}'
         return
     sentence = f"This path {outline} stands for the result." if outline[0] == "(" else f"This path stands for {outline}"
-    sentence += "." if outline.startswith("object") and "first:" not in outline else ""
+    sentence += "." if outline.startswith("object") and "with first" not in outline else ""
     assert notice_of(value) == f'"{BASE}"\n{sentence}\n{USE}'
 
 
@@ -162,12 +162,12 @@ def test_the_notice_of_data_after_a_sentence_names_the_path_of_the_data() -> Non
     rows = [{"id": number, "status": "open"} for number in range(400)]
     lines = notice_of(["Found 400 orders.", rows, "Show them."]).splitlines()
     assert lines[0] == f'"{BASE}/1"'
-    assert lines[1].startswith("This path stands for the result. Preview, not the result: array of 400 objects, ")
-    assert lines[-2:] == ['The result also has "Found 400 orders.", "Show them.".', USE_OF_PREVIEW]
+    assert lines[1].startswith("This path stands for array of 400 objects, ")
+    assert lines[-2:] == ['The result also has "Found 400 orders.", "Show them.".', USE]
     lines = notice_of([{"title": "Orders", "orders": rows}, "The end."]).splitlines()
     assert lines[0] == f'"{BASE}/0"'
     assert lines[1].startswith('This path stands for object: "title" "Orders", "orders" array[400] of object ')
-    assert lines[2:4] == [f'fields of "{BASE}/0/orders": id number, status text', 'first: {"id":0,"status":"open"}']
+    assert lines[2] == f'fields of "{BASE}/0/orders", with first values: id 0, status "open"'
     assert lines[-2:] == ['The result also has "The end.".', USE]
     assert read_notice_path("\n".join(lines)) == MemoryPath(BASE, ("0",))
     large = notice_of(["Found:", {"orders": rows * 100}]).splitlines()

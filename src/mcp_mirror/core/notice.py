@@ -159,13 +159,13 @@ def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
 def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     """The keys of an object and, if it contains a table, the table's fields in the remaining tokens."""
 
-    def preview(room: int) -> Preview | None:
+    def describe_rows(room: int) -> str | None:
         return preview_rows(stored.blob, stored.members, TokenBudget(stored.estimate, room), stored.path)
 
-    has_table = stored.preview and preview(stored.room) is not None
+    has_table = stored.preview and describe_rows(stored.room) is not None
     listed = _list_keys(stored, stored.room // 2 if has_table else stored.room)
-    rows = preview(stored.room - stored.estimate(listed.encode())) if has_table else None
-    return (f"{_SUBJECT} object: {listed}.", *((rows.summary, *rows.lines) if rows else ()))
+    rows = describe_rows(stored.room - stored.estimate(listed.encode())) if has_table else None
+    return (f"{_SUBJECT} object: {listed}.", *((rows,) if rows else ()))
 
 
 def _preview(stored: NoticeInput) -> Preview:

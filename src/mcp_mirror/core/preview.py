@@ -4,7 +4,7 @@ Previews contain text of upstreams, which is bounded and sanitized (`security.sa
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, NamedTuple
@@ -75,6 +75,14 @@ class TokenBudget(msgspec.Struct):
     def take(self, text: str) -> bool:
         """Take the tokens of a line if it fits, and return whether it does. Its break and its mark are 2 tokens."""
         cost = self.estimate(text.encode()) + 2
+        if cost > self.left:
+            return False
+        self.left -= cost
+        return True
+
+    def exchange(self, old: str, new: str) -> bool:
+        """Take the tokens of a text in place of those of another if it fits, and return whether it does."""
+        cost = self.estimate(new.encode()) - self.estimate(old.encode())
         if cost > self.left:
             return False
         self.left -= cost
@@ -169,8 +177,8 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     return MainItem(position, kind, span, others)
 
 
-def preview_rows(blob: Buffer, known: Sequence[Member], room: TokenBudget, path: str = "") -> Preview | None:
-    """The fields and first item of the largest array of objects in an object; None without such an array.
+def preview_rows(blob: Buffer, known: Sequence[Member], room: TokenBudget, path: str = "") -> str | None:
+    """The fields and first values of the largest array of objects in an object; None without such an array.
 
     The array is a member of the object, or within the one member that makes up most of it, at any depth: many servers
     wrap their rows as `{"data": {"users": [...]}}`.
@@ -178,7 +186,7 @@ def preview_rows(blob: Buffer, known: Sequence[Member], room: TokenBudget, path:
     Args:
         blob: The object's JSON text.
         known: Its members.
-        room: The tokens of fields and item, not counting the path; decreases.
+        room: The tokens of the fields, not counting the path; decreases.
         path: The object's memory path.
     """
     if (found := _find_table(blob, known)) is None:
@@ -189,9 +197,8 @@ def preview_rows(blob: Buffer, known: Sequence[Member], room: TokenBudget, path:
     above = f"{path}/" if shown == tokens else ""  # models copy it, so it must be a path
     pointer = "/".join(shown)
     length = f", array[{count_items(blob, span)}]" if len(keys) > 1 else ""  # the outline has the length of a member
-    room.take(f'fields of "{pointer}"{length}: ')
-    fields, first = _describe_rows(blob, span, room)
-    return Preview(f'fields of "{above}{pointer}"{length}: {fields}', first)
+    room.take(f'fields of "{pointer}"{length}, with first values: ')
+    return f'fields of "{above}{pointer}"{length}, with first values: {_describe_rows(blob, span, room)}'
 
 
 def describe_media(media: Media) -> str:
@@ -291,8 +298,8 @@ def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItem
     number = format_count(count(blob, span), "object") if span.length <= _MAX_COUNTED_BYTES else "objects"
     summary = f"array of {number}, {size}"
     room.take(summary)
-    fields, first = _describe_rows(blob, span, room)
-    return Preview(f"{summary}; fields: {fields}" if fields else summary, first)
+    fields = _describe_rows(blob, span, room)
+    return Preview(f"{summary}; fields with first values: {fields}" if fields else summary)
 
 
 def _find_table(
@@ -326,36 +333,40 @@ def _is_table(blob: Buffer, span: Span) -> bool:
     return kinds[:1] == ["object"] and 2 * kinds.count("object") > len(kinds)
 
 
-def _describe_rows(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str, tuple[str, ...]]:
-    """The fields of an array's objects with their types, and the first object."""
-    kinds: dict[str, dict[str, None]] = {}
+def _describe_rows(blob: Buffer, span: Span, room: TokenBudget) -> str:
+    """The fields of an array's objects, with the first object's values as far as there is room, else with their types.
+
+    Not as JSON: models copied a first object in JSON in place of the path.
+    """
+    kinds: dict[str, dict[Kind, None]] = {}
+    first: dict[str, Span] = {}
     for one in islice(items(blob, span), _SAMPLED_ITEMS):
-        for key, value in members(blob, one) if kind_at(blob, one.start) == "object" else ():
+        known = members(blob, one) if kind_at(blob, one.start) == "object" else ()
+        first = first or dict(known)
+        for key, value in known:
             kinds.setdefault(key, {})[kind_at(blob, value.start)] = None
         if one.stop - span.start > _MAX_SAMPLE_BYTES:
             break
-    shown: list[str] = []
-    for key, found in islice(kinds.items(), _MAX_FIELDS):
-        field = f"{strip_invisible(key, _MAX_FIELD_NAME)} {' or '.join(found)}"
+    shown: dict[str, str] = {}
+    for key, types in islice(kinds.items(), _MAX_FIELDS):
+        field = f"{strip_invisible(key, _MAX_FIELD_NAME)} {' or '.join(types)}"
         if not room.take(field):
             break
-        shown.append(field)
+        shown[key] = field
+    for key, field in shown.items():
+        with_value = f"{strip_invisible(key, _MAX_FIELD_NAME)} {_format_field(blob, first.get(key), [*kinds[key]])}"
+        if room.exchange(field, with_value):
+            shown[key] = with_value
     more = [f"and {len(kinds) - len(shown):,} more"] if len(shown) < len(kinds) else []
-    first = next(items(blob, span), None)
-    row = _format_row(blob, members(blob, first), room) if first and kind_at(blob, first.start) == "object" else ""
-    return ", ".join((*shown, *more)), (f"first: {row}",) if row else ()
+    return ", ".join((*shown.values(), *more))
 
 
-def _format_row(blob: Buffer, known: Iterable[Member], room: TokenBudget) -> str:
-    """One object as JSON with long strings cut and large containers omitted; empty without room."""
-    parts: list[str] = []
-    for key, span in known:
-        part = f"{as_json_string(key, _MAX_FIELD_NAME)}:{_format_cell(blob, span)}"
-        if not room.take(part):
-            parts.append("...")
-            break
-        parts.append(part)
-    return "{" + ",".join(parts) + "}" if parts != ["..."] else ""
+def _format_field(blob: Buffer, first: Span | None, kinds: Sequence[Kind]) -> str:
+    """The value of a field in the first object, a large one as its type, and the types of values in other objects."""
+    kind = kind_at(blob, first.start) if first else None
+    if first is None or (kind in ("object", "array") and first.length > _MAX_STRING):
+        return " or ".join(kinds)
+    return " or ".join((_format_cell(blob, first), *(one for one in kinds if one != kind)))
 
 
 def _format_cell(blob: Buffer, span: Span) -> str:
