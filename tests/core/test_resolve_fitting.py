@@ -19,6 +19,7 @@ from mcp_mirror.core.resolve import (
     find_refused_text,
     fits,
     substitute_pointers,
+    unwrap_pointer,
 )
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_rpc import join
@@ -345,3 +346,29 @@ def test_only_refused_nulls_are_left_out_of_any_arguments(arguments: Any, indent
     text = json.dumps(arguments, indent=indent).encode()
     found = sorted(find_corrections(text, (), types_at), key=lambda item: item.span.start)
     assert json.loads(join(substitute_pointers(text, tuple(found), {}, types_at))) == remove(arguments)
+
+
+@pytest.mark.parametrize(
+    ("given", "replaced"),
+    [
+        ('{"rows": ["%s"]}', '{"rows": %s}'),
+        ('{"in": {"rows": [ "%s" ]}}', '{"in": {"rows": %s}}'),
+        ('{"rows": ["%s", 1]}', None),
+        ('{"rows": {"0": "%s"}}', None),
+    ],
+)
+def test_the_only_item_of_an_array_may_be_the_array(given: str, replaced: str | None) -> None:
+    arguments, row, rows = (given % BASE).encode(), frozenset({"object"}), frozenset({"array"})
+    found = find_pointers(arguments, KNOWN)
+
+    def types_at(location: Location) -> frozenset[str]:
+        return rows if location[-1] == "rows" else row
+
+    values = {one: Resolved(BASE, b"[1]", "array") for one in found if isinstance(one, Pointer)}
+    with pytest.raises(MisfitError) as caught:
+        substitute_pointers(arguments, found, values, types_at)
+    unwrapped = unwrap_pointer(arguments, found, caught.value, types_at)
+    assert (unwrapped is None) == (replaced is None)
+    if unwrapped and replaced:
+        sent = substitute_pointers(arguments, (unwrapped[1],), {unwrapped[1]: values[unwrapped[0]]}, types_at)
+        assert join(sent) == (replaced % "[1]").encode()

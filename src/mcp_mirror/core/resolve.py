@@ -29,8 +29,10 @@ from mcp_mirror.paths import (
     unwrap_result,
 )
 from mcp_mirror.payload.json_spans import (
+    count_items,
     items_at,
     kind_at,
+    locate,
     members_with_offsets,
     skip_space,
     strings_at,
@@ -290,6 +292,25 @@ def coerce(value: Resolved, wanted: frozenset[str], location: Location) -> Segme
     if (changed := _convert(value, wanted)) is not None:
         return changed
     raise MisfitError(value, wanted, location)
+
+
+def unwrap_pointer(
+    arguments: Buffer,
+    found: tuple[Pointer | EscapedPath, ...],
+    misfit: MisfitError,
+    types_at: Callable[[Location], frozenset[str]],
+) -> tuple[Pointer, Pointer] | None:
+    """Let the only item of an array be the array if its value fits there and not as an item: models write `["<path>"]`.
+
+    Returns:
+        The pointer, and the same pointer in place of the array; None if this is not such an array.
+    """
+    *above, last = misfit.location
+    span = locate(arguments, tuple(above)) if last == 0 else None
+    if not isinstance(span, Span) or not misfit.own & types_at(tuple(above)) or count_items(arguments, span) != 1:
+        return None
+    pointer = next(one for one in found if isinstance(one, Pointer) and one.location == misfit.location)
+    return pointer, msgspec.structs.replace(pointer, span=span, location=tuple(above))
 
 
 def fits(value: Resolved, wanted: frozenset[str]) -> bool:

@@ -24,6 +24,7 @@ from mcp_mirror.core.resolve import (
     find_corrections,
     find_refused_text,
     substitute_pointers,
+    unwrap_pointer,
 )
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.core.schema import types_at
@@ -359,7 +360,8 @@ async def fit_arguments(
 ) -> Segments:
     """Replace pointers by their values and validate the result against the tool's own schema.
 
-    If the arguments are not valid, they are corrected where the schema allows only one reading (`find_corrections`).
+    If the arguments are not valid, they are corrected where the schema allows only one reading (`find_corrections`,
+    `unwrap_pointer`).
 
     Args:
         entry: The tool.
@@ -372,7 +374,15 @@ async def fit_arguments(
     Raises:
         ToolError: The arguments do not fit.
     """
-    sent = await _substitute(entry, arguments, found, values) if found else (arguments,)
+    try:
+        sent = await _substitute(entry, arguments, found, values) if found else (arguments,)
+    except MisfitError as misfit:
+        if (unwrapped := unwrap_pointer(arguments, found, misfit, types_at(entry.schema))) is None:
+            raise
+        item, array = unwrapped
+        found = tuple(array if one == item else one for one in found)
+        values = {array if one == item else one: value for one, value in values.items()}
+        sent = await _substitute(entry, arguments, found, values)
     if (fault := await _find_fault(entry, sent, validate)) is None:
         return sent
     corrections = find_corrections(arguments, found, types_at(entry.schema))
