@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import anyio
 import pytest
 
-from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.child_watchdog import ChildWatchdog, hold_starts
 from mcp_mirror.system.watchdog_process import WatchdogProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -191,3 +192,28 @@ print(started)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=BOUND)
     assert done.returncode == 0, done.stderr
     assert 0 < int(done.stdout) < 37
+
+
+async def test_an_end_waits_for_the_start_of_a_process_and_permits_no_other() -> None:
+    held, started = anyio.Event(), anyio.Event()
+
+    async def hold() -> None:
+        await hold_starts()
+        held.set()
+
+    async def start() -> None:
+        async with watchdog.start_lock:
+            started.set()
+
+    with ChildWatchdog() as watchdog:
+        async with anyio.create_task_group() as tasks:
+            async with watchdog.start_lock:
+                tasks.start_soon(hold)
+                await anyio.wait_all_tasks_blocked()
+                assert not held.is_set()
+            with anyio.fail_after(BOUND):
+                await held.wait()
+            tasks.start_soon(start)
+            await anyio.wait_all_tasks_blocked()
+            assert not started.is_set()
+            tasks.cancel_scope.cancel()

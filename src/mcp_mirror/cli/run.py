@@ -20,13 +20,15 @@ from mcp_mirror.config import find_config, load_config
 from mcp_mirror.errors import MirrorError, summarize_traceback, unwrap_error_group
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.settings.policies import Config
-from mcp_mirror.system.child_watchdog import kill_children
+from mcp_mirror.system.child_watchdog import hold_starts, kill_children
 from mcp_mirror.system.event_loop import new_event_loop
 
 MISCONFIGURED: Final = 2
 """Exit code of an error that the operator must fix before anything can run."""
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C."""
+_LAST_START: Final = 1.0
+"""Seconds that a process which ends at a signal waits for a child that is starting, so that the watchdog knows it."""
 _INTERNAL_ERROR: Final = -32603
 """Of JSON-RPC."""
 _WAITING: Final = (
@@ -183,6 +185,8 @@ async def _stop_on_signals(
         async for number in signals:
             stopped.append(number)
             if leave is not None:
+                with anyio.move_on_after(_LAST_START):
+                    await hold_starts()
                 leave()
                 os._exit(INTERRUPTED if number == signal.SIGINT else 0)
             if len(stopped) > 1:

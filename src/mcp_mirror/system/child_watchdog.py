@@ -90,6 +90,12 @@ class ChildWatchdog:
 _open: Final[WeakSet[ChildWatchdog]] = WeakSet()
 
 
+async def hold_starts() -> None:
+    """Let no further child process of this process start; return when one that is starting is registered."""
+    for watchdog in tuple(_open):
+        await watchdog.start_lock.acquire()
+
+
 def kill_children() -> None:
     """Kill the child processes of this process, so that no shutdown waits for them."""
     for watchdog in tuple(_open):
