@@ -183,6 +183,8 @@ def test_an_object_before_many_texts_does_not_make_them_objects() -> None:
     shown = preview([{"pages": 12}, *(f"[Page {n}]" for n in range(12))])
     assert shown.summary.startswith("array[13], ")
     assert shown.lines[0].startswith('first: {"pages": 12}, "[Page 0]", ')
+    large = preview([{"pages": "12 " * 20}, *(f"[Page {n}]" for n in range(12))])
+    assert large.lines[0].startswith('first: {...}, "[Page 0]", ')
 
 
 def test_lines_of_items_are_shorter_and_then_end_where_the_room_does() -> None:
