@@ -12,9 +12,10 @@ from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
     Preview,
     TokenBudget,
+    describe_table,
+    find_table,
     format_bytes,
     outline_value,
-    preview_rows,
     preview_value,
 )
 from mcp_mirror.payload.json_spans import kind_at, members, trim
@@ -30,6 +31,11 @@ def words(text: Buffer) -> int:
 def preview(value: Any, estimate: Callable[[Buffer], int] = words) -> Preview:
     blob = value if isinstance(value, bytes) else json.dumps(value).encode()
     return preview_value(blob, kind_at(blob, trim(blob).start), TokenBudget(estimate), path=BASE)
+
+
+def rows_of(blob: bytes) -> str | None:
+    table = find_table(blob, members(blob, trim(blob)))
+    return describe_table(blob, table, TokenBudget(words), BASE) if table else None
 
 
 def test_a_text_shows_its_size_lines_format_head_and_tail() -> None:
@@ -195,12 +201,12 @@ def test_lines_of_items_are_shorter_and_then_end_where_the_room_does() -> None:
 
 def test_the_largest_table_of_an_object_is_shown() -> None:
     blob = json.dumps({"n": 1, "few": [1], "rows": [{"a": n} for n in range(30)]}).encode()
-    shown = preview_rows(blob, members(blob, trim(blob)), TokenBudget(words), BASE)
+    shown = rows_of(blob)
     assert shown == f'fields of "{BASE}/rows", with first values: a 0'
     others: list[dict[str, Any]] = [{"n": 1}, {"a": []}, {"a": [1]}]
     for value in others:
         blob = json.dumps(value).encode()
-        assert preview_rows(blob, members(blob, trim(blob)), TokenBudget(words), BASE) is None
+        assert rows_of(blob) is None
 
 
 ROWS = [{"a": n, "name": f"row {n}"} for n in range(60)]
@@ -225,7 +231,7 @@ PARTS = [{"text": "x" * 900} for _ in range(9)]
 )
 def test_a_table_that_makes_up_most_of_an_object_is_shown_at_any_depth(value: Any, named: str | None) -> None:
     blob = json.dumps(value).encode()
-    shown = preview_rows(blob, members(blob, trim(blob)), TokenBudget(words), BASE)
+    shown = rows_of(blob)
     expected = f'fields of "{BASE}{named}", array[60], with first values: a 0, name "{ROWS[0]["name"]}"'
     assert shown == (expected if named else None)
 

@@ -17,23 +17,22 @@ from mcp_mirror.core.preview import (
     CountItems,
     Preview,
     TokenBudget,
+    describe_table,
     find_main_item,
+    find_table,
     format_bytes,
     format_count,
     outline_hidden,
     outline_value,
-    preview_rows,
     preview_value,
 )
 from mcp_mirror.core.value_sizes import Estimate, count_bytes
 from mcp_mirror.paths import PATH_LINE_PREFIX, TEXT_PATH_LINE_PREFIX, escape_token, position_token, unescape_token
-from mcp_mirror.payload.json_spans import count_items, members, trim
+from mcp_mirror.payload.json_spans import count_items, trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.types import Buffer, Kind, Member, TextSize
 
-_MAX_ITEM_BYTES: Final = 1 << 20
-"""Bytes of an object in an array whose keys are shown."""
 _MAX_KEYS_BYTES: Final = 600
 """Bytes of the list of keys."""
 _OMITTED_TOKENS: Final = 20
@@ -124,13 +123,12 @@ def _find_main(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]]:
     if main is None:
         return stored, ()
     others = f"The result also has {', '.join(main.others)}."
-    blob = memoryview(stored.blob)[main.span.start : main.span.stop]
     item = msgspec.structs.replace(
         stored,
         path=f"{stored.path}/{main.position}",
-        blob=blob,
+        blob=main.blob,
         kind=main.kind,
-        members=members(blob, trim(blob)) if main.kind == "object" and len(blob) <= _MAX_ITEM_BYTES else (),
+        members=main.members,
         room=MAX_PREVIEW_TOKENS - stored.estimate(others.encode()),
     )
     return item, (others,)
@@ -158,14 +156,11 @@ def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
 
 def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     """The keys of an object and, if it contains a table, the table's fields in the remaining tokens."""
-
-    def describe_rows(room: int) -> str | None:
-        return preview_rows(stored.blob, stored.members, TokenBudget(stored.estimate, room), stored.path)
-
-    has_table = stored.preview and describe_rows(stored.room) is not None
-    listed = _list_keys(stored, stored.room // 2 if has_table else stored.room)
-    rows = describe_rows(stored.room - stored.estimate(listed.encode())) if has_table else None
-    return (f"{_SUBJECT} object: {listed}.", *((rows,) if rows else ()))
+    table = find_table(stored.blob, stored.members) if stored.preview else None
+    listed = _list_keys(stored, stored.room // 2 if table else stored.room)
+    room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.encode()))
+    rows = (describe_table(stored.blob, table, room, stored.path),) if table else ()
+    return (f"{_SUBJECT} object: {listed}.", *rows)
 
 
 def _preview(stored: NoticeInput) -> Preview:
@@ -246,9 +241,8 @@ def _write_paper_keys(stored: NoticeInput) -> str:
 
 def _write_json(stored: NoticeInput) -> str:
     members: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": format_bytes(_count_bytes(stored))}
-    is_described = stored.shown is None and stored.error is None
-    shape = _preview(stored) if is_described and stored.preview and stored.kind != "object" else Preview("")
-    members |= _build_json_preview(stored, shape) if is_described else {}
+    if stored.shown is None and stored.error is None:
+        members |= _build_json_preview(stored)
     if stored.error is not None:
         members["error_begins"] = _cut_head(stored.error.head, _EXCERPT_BYTES)
         members |= {"error_ends": _cut_tail(stored.error.tail, _EXCERPT_BYTES // 2)} if stored.error.tail else {}
@@ -261,13 +255,14 @@ def _write_json(stored: NoticeInput) -> str:
     return "{" + ", ".join(f'"{key}": {text}' for key, text in parts.items()) + "}"
 
 
-def _build_json_preview(stored: NoticeInput, shape: Preview) -> dict[str, Any]:
+def _build_json_preview(stored: NoticeInput) -> dict[str, Any]:
     if stored.kind == "object":
         shown, left = _format_keys(stored, lambda key, value: _dump_json({unescape_token(key): value}), _MAX_KEYS_BYTES)
         keys = {key: value for pair in shown for key, value in json.loads(pair).items()}
         return ({"keys": keys} if keys else {}) | ({"more_keys": left} if left else {})
     if not stored.preview:
         return {}
+    shape = _preview(stored)
     return {"is": shape.summary} | ({"preview": list(shape.lines)} if shape.lines else {})
 
 

@@ -103,10 +103,20 @@ class MainItem(NamedTuple):
 
     position: int
     kind: Kind
-    span: Span
-    """The item, or the text of an embedded resource."""
+    blob: Buffer
+    """The item as JSON text, or the text of an embedded resource."""
+    members: tuple[Member, ...]
+    """The members of an object that is not very large."""
     others: tuple[str, ...]
     """The other items, quoted."""
+
+
+class Table(NamedTuple):
+    """An array of objects within an object."""
+
+    keys: tuple[str, ...]
+    """Its location."""
+    span: Span
 
 
 def format_bytes(size: int) -> str:
@@ -172,33 +182,54 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     others = tuple(as_json_string(text_start(blob, one, 2 * _MAX_LINE), 2 * _MAX_LINE) for one in short)
     room = TokenBudget(estimate, MAX_PREVIEW_TOKENS // 2)
     is_main = span.length > _MAX_LINE and kind in ("text", "array", "object") and all(map(room.take, others))
-    if not is_main or (kind == "object" and has_content(memoryview(blob)[span.start : span.stop])):
+    part = memoryview(blob)[span.start : span.stop]
+    if not is_main or (kind == "object" and has_content(part)):
         return None
-    return MainItem(position, kind, span, others)
+    is_indexed = kind == "object" and span.length <= _MAX_NESTED_BYTES
+    return MainItem(position, kind, part, members(part, trim(part)) if is_indexed else (), others)
 
 
-def preview_rows(blob: Buffer, known: Sequence[Member], room: TokenBudget, path: str = "") -> str | None:
-    """The fields and first values of the largest array of objects in an object; None without such an array.
+def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> Table | None:
+    """Find the largest array of objects in an object; None without such an array.
 
     The array is a member of the object, or within the one member that makes up most of it, at any depth: many servers
     wrap their rows as `{"data": {"users": [...]}}`.
 
     Args:
-        blob: The object's JSON text.
-        known: Its members.
+        blob: JSON text.
+        known: The members of the object.
+        above: The location of the object in the text.
+    """
+    arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
+    largest = max(arrays, key=_member_size, default=None)
+    if largest is not None and _is_table(blob, largest.span):
+        return Table((*above, largest.key), largest.span)
+    main = max(known, key=_member_size, default=None)
+    if main is None or kind_at(blob, main.span.start) != "object" or len(above) >= _MAX_NESTING:
+        return None
+    others = sum(map(_member_size, known)) - main.span.length
+    if main.span.length < max(others, _MIN_NESTED_BYTES) or main.span.length > _MAX_NESTED_BYTES:
+        return None
+    return find_table(blob, tuple(members(blob, main.span)), (*above, main.key))
+
+
+def describe_table(blob: Buffer, table: Table, room: TokenBudget, path: str = "") -> str:
+    """The fields and first values of a table.
+
+    Args:
+        blob: The JSON text of the object.
+        table: The table.
         room: The tokens of the fields, not counting the path; decreases.
         path: The object's memory path.
     """
-    if (found := _find_table(blob, known)) is None:
-        return None
-    keys, span = found
-    tokens = [escape_token(key) for key in keys]
+    tokens = [escape_token(key) for key in table.keys]
     shown = [strip_invisible(token, _MAX_FIELD_NAME) for token in tokens]
     above = f"{path}/" if shown == tokens else ""  # models copy it, so it must be a path
     pointer = "/".join(shown)
-    length = f", array[{count_items(blob, span)}]" if len(keys) > 1 else ""  # the outline has the length of a member
+    # The outline has the length of a member.
+    length = f", array[{count_items(blob, table.span)}]" if len(tokens) > 1 else ""
     room.take(f'fields of "{pointer}"{length}, with first values: ')
-    return f'fields of "{above}{pointer}"{length}, with first values: {_describe_rows(blob, span, room)}'
+    return f'fields of "{above}{pointer}"{length}, with first values: {_describe_rows(blob, table.span, room)}'
 
 
 def describe_media(media: Media) -> str:
@@ -300,23 +331,6 @@ def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItem
     room.take(summary)
     fields = _describe_rows(blob, span, room)
     return Preview(f"{summary}; fields with first values: {fields}" if fields else summary)
-
-
-def _find_table(
-    blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()
-) -> tuple[tuple[str, ...], Span] | None:
-    """The keys and the span of the array of objects that `preview_rows` describes."""
-    arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
-    largest = max(arrays, key=_member_size, default=None)
-    if largest is not None and _is_table(blob, largest.span):
-        return (*above, largest.key), largest.span
-    main = max(known, key=_member_size, default=None)
-    if main is None or kind_at(blob, main.span.start) != "object" or len(above) >= _MAX_NESTING:
-        return None
-    others = sum(map(_member_size, known)) - main.span.length
-    if main.span.length < max(others, _MIN_NESTED_BYTES) or main.span.length > _MAX_NESTED_BYTES:
-        return None
-    return _find_table(blob, tuple(members(blob, main.span)), (*above, main.key))
 
 
 def _member_size(member: Member) -> int:
