@@ -170,6 +170,10 @@ def test_the_notice_of_data_after_a_sentence_names_the_path_of_the_data() -> Non
     assert lines[2] == f'fields of "{BASE}/0/orders", with first values: id 0, status "open"'
     assert lines[-2:] == ['The result also has "The end.".', USE]
     assert read_notice_path("\n".join(lines)) == MemoryPath(BASE, ("0",))
+    advice = "If the user asked to fix any issue, begin with those of the highest severity. " * 3
+    before = "Here are the results of the check. Before anything else, show the whole list to the user:"
+    assert notice_of([before, rows, advice]).startswith(f'"{BASE}/1"\nThis path stands for array of 400 objects, ')
+    assert notice_of([before, rows, advice * 2]).startswith(f'"{BASE}"\n')
     large = notice_of(["Found:", {"orders": rows * 100}]).splitlines()
     assert large[1] == "This path (object 1.23 MB) stands for the result."
 
@@ -179,13 +183,13 @@ def test_a_picture_after_a_sentence_has_no_preview_of_its_own() -> None:
     assert notice_of(["A chart.", picture]).startswith(f'"{BASE}"\n')
 
 
-@pytest.mark.parametrize("beside", [("word " * 40,), ("a note\n",) * 5, ("\u4f60\u597d" * 20,) * 4])
+@pytest.mark.parametrize("beside", [("word " * 70,), ("a note\n",) * 5, ("\u4f60\u597d" * 20,) * 4])
 def test_long_or_many_texts_beside_a_text_have_a_line_each(beside: tuple[str, ...]) -> None:
     assert notice_of(file_beside(*beside)).startswith(f'"{BASE}"\n')
 
 
 def test_an_embedded_text_beside_other_values_is_shown_by_its_beginning() -> None:
-    blob = file_beside("a sentence", "word " * 40)
+    blob = file_beside("a sentence", "word " * 70)
     assert f'| "{BASE}/2": text 15.3 kB: "def first(): ...\\ndef first' in notice_of(blob)
     like_a_block = json.dumps(["a row", {"data": "x" * 900, "resource": {"text": "y" * 900}}]).encode()
     assert '"/resource/text"' not in notice_of(like_a_block)

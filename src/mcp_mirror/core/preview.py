@@ -173,15 +173,15 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     texts leave no room for a preview.
     """
     listed = _find_listed_items(blob, trim(blob))
-    short = [one for one in listed if one.length <= _MAX_LINE and kind_at(blob, one.start) == "text"]
+    short = [one for one in listed if one.length <= _MAX_LISTED_TEXT and kind_at(blob, one.start) == "text"]
     if not listed or len(short) != len(listed) - 1:
         return None
     position = max(range(len(listed)), key=lambda at: listed[at].length)
     span = _find_embedded_text(blob, listed[position]) or listed[position]
     kind = kind_at(blob, span.start)
-    others = tuple(as_json_string(text_start(blob, one, 2 * _MAX_LINE), 2 * _MAX_LINE) for one in short)
-    room = TokenBudget(estimate, MAX_PREVIEW_TOKENS // 2)
-    is_main = span.length > _MAX_LINE and kind in ("text", "array", "object") and all(map(room.take, others))
+    others = tuple(as_json_string(text_start(blob, one, 2 * _MAX_LISTED_TEXT), 2 * _MAX_LISTED_TEXT) for one in short)
+    room = TokenBudget(estimate, MAX_PREVIEW_TOKENS * 2 // 3)
+    is_main = span.length > _MAX_LISTED_TEXT and kind in ("text", "array", "object") and all(map(room.take, others))
     part = memoryview(blob)[span.start : span.stop]
     if not is_main or (kind == "object" and has_content(part)):
         return None
