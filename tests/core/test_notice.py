@@ -178,6 +178,42 @@ def test_the_notice_of_data_after_a_sentence_names_the_path_of_the_data() -> Non
     assert large[1] == "This path (object 1.23 MB) stands for the result."
 
 
+LONG = "A long sentence about the meeting. " * 60
+
+
+@pytest.mark.parametrize(
+    ("value", "outline"),
+    [
+        ({"id": 7, "content": LONG}, '"id" 7, "content" text 2.1 kB at "{base}/content"'),
+        ({"data": {"notes/old": LONG, "n": 1}}, '"data" with "notes~1old" text 2.1 kB at "{base}/data/notes~1old"'),
+        (
+            {"body": LONG, "labels": [{"id": 3}]},
+            '"body" text 2.1 kB at "{base}/body", "labels" [{"id": 3}].\n'
+            'fields of "{base}/labels", with first values: id 3',
+        ),
+        ({"key " + "k" * 80: LONG}, '"key ' + "k" * 80 + '" text 2.1 kB'),
+        (
+            {"first": LONG, "second": LONG, "third": LONG},
+            '"first" text 2.1 kB, "second" text 2.1 kB, "third" text 2.1 kB',
+        ),
+    ],
+)
+def test_the_notice_of_an_object_names_the_path_of_its_main_text(value: Any, outline: str) -> None:
+    end = "" if "with first" in outline else "."
+    described = f"This path stands for object: {outline.replace('{base}', BASE)}{end}"
+    assert notice_of(value) == f'"{BASE}"\n{described}\n{USE}'
+    assert find_notice_bases(notice_of(value)) == {BASE}
+    assert "/" not in notice_of(value, preview=False).replace(BASE, "")
+
+
+def test_the_path_of_the_main_text_is_named_after_many_other_keys() -> None:
+    value = {f"a long name of a property {number}": number for number in range(90)} | {"content": LONG}
+    assert notice_of(value).splitlines()[1].endswith(f', "content" text 2.1 kB at "{BASE}/content", and 75 more keys.')
+    assert f'"{BASE}/1"\nThis path stands for object: "content" text 2.1 kB at "{BASE}/1/content".' in notice_of(
+        ["The note:", {"content": LONG}]
+    )
+
+
 def test_a_picture_after_a_sentence_has_no_preview_of_its_own() -> None:
     picture = {"type": "image", "mimeType": "image/png", "data": "aGVsbG8=" * 90}
     assert notice_of(["A chart.", picture]).startswith(f'"{BASE}"\n')

@@ -15,10 +15,12 @@ import msgspec
 from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
     CountItems,
+    Part,
     Preview,
     TokenBudget,
     describe_table,
     find_main_item,
+    find_main_text,
     find_table,
     format_bytes,
     format_count,
@@ -155,9 +157,14 @@ def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
 
 
 def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
-    """The keys of an object and, if it contains a table, the table's fields in the remaining tokens."""
+    """The keys of an object, the path of its main text and, if it has a table, the fields in the remaining tokens.
+
+    With the path of the object only, models passed the object where the text was needed, and no error says so: an
+    object is a valid value of a text argument.
+    """
     table = find_table(stored.blob, stored.members) if stored.preview else None
-    listed = _list_keys(stored, stored.room // 2 if table else stored.room)
+    text = find_main_text(stored.blob, stored.members) if stored.preview else None
+    listed = _list_keys(stored, stored.room // 2 if table else stored.room, text)
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.encode()))
     rows = (describe_table(stored.blob, table, room, stored.path),) if table else ()
     return (f"{_SUBJECT} object: {listed}.", *rows)
@@ -189,7 +196,7 @@ def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _list_keys(stored: NoticeInput, room: int) -> str:
+def _list_keys(stored: NoticeInput, room: int, text: Part | None) -> str:
     shown, left = _format_keys(
         stored, lambda key, value: f"{as_json_string(key, _MAX_KEY_BYTES)} {value}", _MAX_KEYS_BYTES
     )
@@ -200,7 +207,17 @@ def _list_keys(stored: NoticeInput, room: int) -> str:
             break
         fitting += 1
     left += len(shown) - fitting
-    return ", ".join((*shown[:fitting], *([f"and {format_count(left, 'more key')}"] if left else ())))
+    listed = shown[:fitting]
+    if text and (path := text.find_path(stored.path)):
+        key, *below = map(escape_token, text.keys)
+        name = as_json_string(key, _MAX_KEY_BYTES)
+        inner = f" with {as_json_string('/'.join(below), _MAX_KEY_BYTES)}" if below else ""
+        described = f'{name}{inner} {outline_hidden(stored.blob, text.span)} at "{path}"'
+        listed = [described if formatted.startswith(f"{name} ") else formatted for formatted in listed]
+        if described not in listed:
+            listed.append(described)
+            left -= 1
+    return ", ".join((*listed, *([f"and {format_count(left, 'more key')}"] if left else ())))
 
 
 def _write_paper(stored: NoticeInput) -> str:

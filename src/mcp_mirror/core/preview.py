@@ -111,12 +111,18 @@ class MainItem(NamedTuple):
     """The other items, quoted."""
 
 
-class Table(NamedTuple):
-    """An array of objects within an object."""
+class Part(NamedTuple):
+    """A value within an object."""
 
     keys: tuple[str, ...]
     """Its location."""
     span: Span
+
+    def find_path(self, path: str) -> str | None:
+        """Its memory path for the path of the object; None if a key is too long or has invisible characters."""
+        tokens = [escape_token(key) for key in self.keys]
+        is_shown = all(strip_invisible(token, _MAX_FIELD_NAME) == token for token in tokens)
+        return "/".join((path, *tokens)) if is_shown else None
 
 
 def format_bytes(size: int) -> str:
@@ -189,7 +195,7 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     return MainItem(position, kind, part, members(part, trim(part)) if is_indexed else (), others)
 
 
-def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> Table | None:
+def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> Part | None:
     """Find the largest array of objects in an object; None without such an array.
 
     The array is a member of the object, or within the one member that makes up most of it, at any depth: many servers
@@ -203,17 +209,36 @@ def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = (
     arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
     largest = max(arrays, key=_member_size, default=None)
     if largest is not None and _is_table(blob, largest.span):
-        return Table((*above, largest.key), largest.span)
+        return Part((*above, largest.key), largest.span)
+    main = _find_main_member(known)
+    inner = _read_members(blob, main, above) if main else ()
+    return find_table(blob, inner, (*above, main.key)) if main and inner else None
+
+
+def find_main_text(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> Part | None:
+    """Find the text that makes up most of an object, at any depth as in `find_table`; None without such a text."""
+    main = _find_main_member(known)
+    if main is None:
+        return None
+    if kind_at(blob, main.span.start) == "text":
+        return Part((*above, main.key), main.span)
+    inner = _read_members(blob, main, above)
+    return find_main_text(blob, inner, (*above, main.key)) if inner else None
+
+
+def _find_main_member(known: Sequence[Member]) -> Member | None:
     main = max(known, key=_member_size, default=None)
-    if main is None or kind_at(blob, main.span.start) != "object" or len(above) >= _MAX_NESTING:
-        return None
-    others = sum(map(_member_size, known)) - main.span.length
-    if main.span.length < max(others, _MIN_NESTED_BYTES) or main.span.length > _MAX_NESTED_BYTES:
-        return None
-    return find_table(blob, tuple(members(blob, main.span)), (*above, main.key))
+    others = sum(map(_member_size, known)) - main.span.length if main else 0
+    return main if main and main.span.length >= max(others, _MIN_NESTED_BYTES) else None
 
 
-def describe_table(blob: Buffer, table: Table, room: TokenBudget, path: str = "") -> str:
+def _read_members(blob: Buffer, member: Member, above: tuple[str, ...]) -> tuple[Member, ...]:
+    """The members of an object that is a member, unless it is too large or too deep."""
+    is_read = len(above) < _MAX_NESTING and member.span.length <= _MAX_NESTED_BYTES
+    return tuple(members(blob, member.span)) if is_read and kind_at(blob, member.span.start) == "object" else ()
+
+
+def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "") -> str:
     """The fields and first values of a table.
 
     Args:
@@ -222,14 +247,12 @@ def describe_table(blob: Buffer, table: Table, room: TokenBudget, path: str = ""
         room: The tokens of the fields, not counting the path; decreases.
         path: The object's memory path.
     """
-    tokens = [escape_token(key) for key in table.keys]
-    shown = [strip_invisible(token, _MAX_FIELD_NAME) for token in tokens]
-    above = f"{path}/" if shown == tokens else ""  # models copy it, so it must be a path
-    pointer = "/".join(shown)
+    pointer = "/".join(strip_invisible(escape_token(key), _MAX_FIELD_NAME) for key in table.keys)
     # The outline has the length of a member.
-    length = f", array[{count_items(blob, table.span)}]" if len(tokens) > 1 else ""
+    length = f", array[{count_items(blob, table.span)}]" if len(table.keys) > 1 else ""
     room.take(f'fields of "{pointer}"{length}, with first values: ')
-    return f'fields of "{above}{pointer}"{length}, with first values: {_describe_rows(blob, table.span, room)}'
+    fields = _describe_rows(blob, table.span, room)
+    return f'fields of "{table.find_path(path) or pointer}"{length}, with first values: {fields}'
 
 
 def describe_media(media: Media) -> str:
