@@ -185,20 +185,29 @@ LONG = "A long sentence about the meeting. " * 60
     ("value", "outline"),
     [
         ({"id": 7, "content": LONG}, '"id" 7, "content" text 2.1 kB at "{base}/content"'),
-        ({"data": {"notes/old": LONG, "n": 1}}, '"data" with "notes~1old" text 2.1 kB at "{base}/data/notes~1old"'),
+        (
+            {"data": {"notes/old": LONG, "n": 1}},
+            '"data" object 2.12 kB, "data/notes~1old" text 2.1 kB at "{base}/data/notes~1old"',
+        ),
         (
             {"body": LONG, "labels": [{"id": 3}]},
-            '"body" text 2.1 kB at "{base}/body", "labels" [{"id": 3}].\n'
-            'fields of "{base}/labels", with first values: id 3',
+            (
+                '"body" text 2.1 kB at "{base}/body", "labels" [{"id": 3}].\n'
+                'fields of "{base}/labels", with first values: id 3'
+            ),
         ),
         ({"key " + "k" * 80: LONG}, '"key ' + "k" * 80 + '" text 2.1 kB'),
         (
-            {"first": LONG, "second": LONG, "third": LONG},
-            '"first" text 2.1 kB, "second" text 2.1 kB, "third" text 2.1 kB',
+            {"stdout": LONG, "stderr": LONG[:400], "env": "x" * 300, "n": [1] * 999},
+            (
+                '"stdout" text 2.1 kB at "{base}/stdout", "stderr" text 400 B at "{base}/stderr", '
+                '"env" text 300 B, "n" array[999] 3 kB'
+            ),
         ),
+        ({key: {"text": LONG} for key in "abc"}, '"a" object 2.11 kB, "b" object 2.11 kB, "c" object 2.11 kB'),
     ],
 )
-def test_the_notice_of_an_object_names_the_path_of_its_main_text(value: Any, outline: str) -> None:
+def test_the_notice_of_an_object_names_the_paths_of_its_long_texts(value: Any, outline: str) -> None:
     end = "" if "with first" in outline else "."
     described = f"This path stands for object: {outline.replace('{base}', BASE)}{end}"
     assert notice_of(value) == f'"{BASE}"\n{described}\n{USE}'
@@ -206,7 +215,12 @@ def test_the_notice_of_an_object_names_the_path_of_its_main_text(value: Any, out
     assert "/" not in notice_of(value, preview=False).replace(BASE, "")
 
 
-def test_the_path_of_the_main_text_is_named_after_many_other_keys() -> None:
+def test_the_paths_of_the_three_longest_texts_are_named() -> None:
+    value = {f"k{number}": LONG[: 400 + number % 5] for number in range(5)}
+    assert [f'"{BASE}/k{number}"' in notice_of(value) for number in range(5)] == [False, False, True, True, True]
+
+
+def test_the_path_of_a_long_text_is_named_after_many_other_keys() -> None:
     value = {f"a long name of a property {number}": number for number in range(90)} | {"content": LONG}
     assert notice_of(value).splitlines()[1].endswith(f', "content" text 2.1 kB at "{BASE}/content", and 75 more keys.')
     assert f'"{BASE}/1"\nThis path stands for object: "content" text 2.1 kB at "{BASE}/1/content".' in notice_of(

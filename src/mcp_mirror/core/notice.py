@@ -7,7 +7,7 @@ since some clients cut longer texts.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,8 +19,8 @@ from mcp_mirror.core.preview import (
     Preview,
     TokenBudget,
     describe_table,
+    find_long_texts,
     find_main_item,
-    find_main_text,
     find_table,
     format_bytes,
     format_count,
@@ -157,14 +157,14 @@ def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
 
 
 def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
-    """The keys of an object, the path of its main text and, if it has a table, the fields in the remaining tokens.
+    """The keys of an object, the paths of its long texts and, if it has a table, the fields in the remaining tokens.
 
-    With the path of the object only, models passed the object where the text was needed, and no error says so: an
+    With the path of the object only, models passed the object where a text was needed, and no error says so: an
     object is a valid value of a text argument.
     """
     table = find_table(stored.blob, stored.members) if stored.preview else None
-    text = find_main_text(stored.blob, stored.members) if stored.preview else None
-    listed = _list_keys(stored, stored.room // 2 if table else stored.room, text)
+    texts = find_long_texts(stored.blob, stored.members) if stored.preview else ()
+    listed = _list_keys(stored, stored.room // 2 if table else stored.room, texts)
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.encode()))
     rows = (describe_table(stored.blob, table, room, stored.path),) if table else ()
     return (f"{_SUBJECT} object: {listed}.", *rows)
@@ -196,7 +196,8 @@ def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _list_keys(stored: NoticeInput, room: int, text: Part | None) -> str:
+def _list_keys(stored: NoticeInput, room: int, texts: Sequence[Part]) -> str:
+    """The keys with their outlines while there is room, and the paths of texts, which take no room."""
     shown, left = _format_keys(
         stored, lambda key, value: f"{as_json_string(key, _MAX_KEY_BYTES)} {value}", _MAX_KEYS_BYTES
     )
@@ -208,15 +209,16 @@ def _list_keys(stored: NoticeInput, room: int, text: Part | None) -> str:
         fitting += 1
     left += len(shown) - fitting
     listed = shown[:fitting]
-    if text and (path := text.find_path(stored.path)):
-        key, *below = map(escape_token, text.keys)
-        name = as_json_string(key, _MAX_KEY_BYTES)
-        inner = f" with {as_json_string('/'.join(below), _MAX_KEY_BYTES)}" if below else ""
-        described = f'{name}{inner} {outline_hidden(stored.blob, text.span)} at "{path}"'
-        listed = [described if formatted.startswith(f"{name} ") else formatted for formatted in listed]
-        if described not in listed:
+    for text in texts:
+        if path := text.find_path(stored.path):
+            name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)
+            described = f'{name} {outline_hidden(stored.blob, text.span)} at "{path}"'
+            at = next((at for at, formatted in enumerate(listed) if formatted.startswith(f"{name} ")), None)
+            if at is not None:
+                listed[at] = described
+                continue
             listed.append(described)
-            left -= 1
+            left -= len(text.keys) == 1
     return ", ".join((*listed, *([f"and {format_count(left, 'more key')}"] if left else ())))
 
 

@@ -60,6 +60,8 @@ _MAX_LISTED_ITEMS: Final = 5
 """Items of an array that has a line for each of them."""
 _MAX_LISTED_TEXT: Final = 320
 """Bytes of a whole text in such a line."""
+_MAX_LONG_TEXTS: Final = 3
+"""Texts of an object whose paths are named."""
 _MAX_LISTED_KEYS: Final = 8
 """Keys of an object in such a line."""
 _MAX_STRING: Final = 40
@@ -215,15 +217,15 @@ def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = (
     return find_table(blob, inner, (*above, main.key)) if main and inner else None
 
 
-def find_main_text(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> Part | None:
-    """Find the text that makes up most of an object, at any depth as in `find_table`; None without such a text."""
+def find_long_texts(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> tuple[Part, ...]:
+    """Find the longest texts of an object, at most three, or those of the one member that makes up most of it."""
+    texts = [one for one in known if one.span.length > _MAX_LISTED_TEXT and kind_at(blob, one.span.start) == "text"]
+    if texts:
+        longest = sorted(texts, key=_member_size, reverse=True)[:_MAX_LONG_TEXTS]
+        return tuple(Part((*above, one.key), one.span) for one in longest)
     main = _find_main_member(known)
-    if main is None:
-        return None
-    if kind_at(blob, main.span.start) == "text":
-        return Part((*above, main.key), main.span)
-    inner = _read_members(blob, main, above)
-    return find_main_text(blob, inner, (*above, main.key)) if inner else None
+    inner = _read_members(blob, main, above) if main else ()
+    return find_long_texts(blob, inner, (*above, main.key)) if main and inner else ()
 
 
 def _find_main_member(known: Sequence[Member]) -> Member | None:
