@@ -91,6 +91,12 @@ def get_attachment(name: str) -> types.CallToolResult:
     )
 
 
+def get_issue(number: int) -> dict[str, Any]:
+    """An issue with about 9 kB of text, as of an issue tracker."""
+    title, body = prose(f"title {number}", 5), prose(f"issue {number}", 120)
+    return {"number": number, "title": title.split(".")[0], "body": body, "labels": ["report"], "is_open": True}
+
+
 def find_invoices(year: int) -> types.CallToolResult:
     """Rows as JSON text between two sentences."""
     dice = random.Random(year)
@@ -252,6 +258,7 @@ TOOLS = (
     Tool("read_log", "Get the log of a service, oldest line first.", {"service": TEXT}, read_log),
     Tool("read_file", "Get a file, as text.", {"name": TEXT}, read_file),
     Tool("get_attachment", "Get an attachment, as text.", {"name": TEXT}, get_attachment),
+    Tool("get_issue", "Get an issue with its body.", {"number": WHOLE}, get_issue),
     Tool("find_invoices", "Find the invoices of a year.", {"year": WHOLE}, find_invoices),
     Tool("digest_text", "Compute the digest of a text.", {"text": TEXT}, digest_text),
     Tool("list_orders", "List the orders of a year.", {"year": WHOLE}, list_orders),
