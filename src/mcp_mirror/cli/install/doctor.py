@@ -71,7 +71,9 @@ def doctor(
     except MirrorError as error:
         exit_with_error(error)
     if not checks and not problems:
-        print_note("No server is wrapped. `mcp-mirror install` wraps them; `mcp-mirror check` examines a configuration.")
+        print_note(
+            "No server is wrapped. `mcp-mirror install` wraps them; `mcp-mirror check` examines a configuration."
+        )
     ready: list[_Check] = []
     running: set[int] = set()
     if checks:
