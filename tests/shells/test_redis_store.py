@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import pytest
-from redis_process import RedisProcess, free_port
+from redis_process import COMMAND, MISSING, RedisProcess, free_port
 from redis_values import descriptor
 from samples import sample
 from store_errors import time_store_error
@@ -40,6 +41,7 @@ HELPERS = Path(__file__).parents[1] / "helpers"
 MIB = 1 << 20
 LIMIT = 2.0
 """Seconds within which a failure must be reported on an idle machine."""
+CONNECTION_LOG = "mcp_mirror.stores.redis.connection"
 RETURN = 20.0
 """Seconds after its return within which the server has to be used again."""
 
@@ -456,6 +458,43 @@ async def test_a_server_that_is_not_there_at_the_start_may_come_later(own_redis:
         assert await back(store) < RETURN
 
 
+@pytest.mark.parametrize(
+    ("host", "reason"), [("127.0.0.1", "Connection refused"), ("redis.example.com", "the host name was not found")]
+)
+async def test_the_log_says_why_a_server_cannot_be_reached(
+    host: str,
+    reason: str,
+    own_redis: RedisProcess,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find_no_host(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "redis.example.com is unknown")
+
+    if "name" in reason:
+        monkeypatch.setattr(socket, "getaddrinfo", find_no_host)
+    async with opened(own_redis, tmp_path, url=f"redis://{host}:{own_redis.port}/0"):
+        pass
+    [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
+    assert line == f"The store's Redis server cannot be reached. Try again in a moment. (ConnectionError: {reason})"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:pa@ss/word@127.0.0.1:6379/0",
+        "redis://:pa@ss#word@127.0.0.1:6379/0",
+        "redis://:pa/word@127.0.0.1:6379/0",
+        "redis://127.0.0.1:6379/production",
+    ],
+)
+async def test_an_url_with_a_wrong_part_is_not_used_in_part(url: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"`store\.url` is not the address .* percent-encoded") as refusal:
+        RedisStore(StorePolicy(kind="redis", url=url), time.time, lambda: tmp_path)
+    assert "word" not in str(refusal.value).replace("password", "")
+
+
 async def test_a_read_only_server_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
     async with opened(own_redis, tmp_path) as store:
@@ -472,6 +511,53 @@ async def test_a_read_only_server_is_reported(own_redis: RedisProcess, tmp_path:
         own_redis.run("REPLICAOF", "NO", "ONE")
         assert await back(store) < RETURN
         assert await store.describe("me", "t-2") is None
+
+
+async def test_a_read_only_server_is_logged_once_although_reads_succeed(
+    own_redis: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("REPLICAOF", "127.0.0.1", free_port())
+        for _ in range(5):
+            await refused(put(store, "t-2"))
+            assert await store.read("me", "t-1") == b'"x"'
+        [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
+        assert line.startswith("The store's Redis server is read-only. ")
+        own_redis.run("REPLICAOF", "NO", "ONE")
+        assert await back(store) < RETURN
+        assert caplog.messages[-1] == "The store's Redis server is used again."
+
+
+@pytest.mark.skipif(COMMAND is None, reason=MISSING)
+async def test_after_a_failover_one_error_is_enough_to_find_the_new_primary(tmp_path: Path) -> None:
+    address, folders = tmp_path / "primary", (tmp_path / "one", tmp_path / "two")
+    for folder in folders:
+        folder.mkdir()
+    one, two = (RedisProcess(folder, "--unixsocket", str(folder / "socket")) for folder in folders)
+    with one, two:
+        address.symlink_to(folders[0])
+        async with opened(one, tmp_path, url=f"unix://{address}/socket") as store:
+            await put(store, "t-1")
+            await asyncio.gather(*(store.read("me", "t-1") for _ in range(16)))
+            address.unlink()
+            address.symlink_to(folders[1])
+            one.run("REPLICAOF", "127.0.0.1", two.port)
+            message, _ = await refused(put(store, "t-2"))
+            assert "read-only" in message
+            await asyncio.gather(*(put(store, f"t-{number}") for number in range(3, 19)))
+        assert our_keys(two, tmp_path)
+
+
+async def test_values_stay_readable_while_replicas_are_missing(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("CONFIG", "SET", "min-replicas-to-write", 1)
+        message, _ = await refused(put(store, "t-2"))
+        assert "replicas are missing" in message
+        assert await store.read("me", "t-1") == b'"x"'
 
 
 async def fill(store: RedisStore, size: int) -> None:

@@ -6,11 +6,15 @@ text may quote an address, a password or a command.
 
 import asyncio
 import logging
+import os
 import random
+import re
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import anyio
 from redis import exceptions
@@ -51,7 +55,11 @@ _TLS: Final = (
     "?ssl_ca_certs=FILE to `store.url`."
 )
 _REFUSED: Final = "The store's Redis server refused a command. Check that it is Redis 7 or Valkey."
-_WRITE_REFUSALS: Final = frozenset({_READ_ONLY, _FULL, _DISK})
+_NO_REPLICAS: Final = "The store's Redis server refuses writes while its replicas are missing. Try again later."
+_NO_PRIMARY: Final = "The store's Redis server has lost its primary. Try again later."
+_WRITE_REFUSALS: Final = frozenset({_READ_ONLY, _FULL, _DISK, _NO_REPLICAS})
+_FAILOVER_ERRORS: Final = frozenset({_READ_ONLY, _NO_REPLICAS, _NO_PRIMARY})
+"""After these, new connections may lead to another server: the new primary."""
 _BY_TYPE: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (exceptions.BusyLoadingError, "The store's Redis server is starting. Try again in a moment."),
     (exceptions.AuthenticationError, _LOGIN),
@@ -67,8 +75,8 @@ _BY_CODE: Final = (
     ("MISCONF", _DISK),
     ("READONLY", _READ_ONLY),
     ("WRONGPASS", _LOGIN),
-    ("NOREPLICAS", "The store's Redis server refuses writes while its replicas are missing. Try again later."),
-    ("MASTERDOWN", "The store's Redis server has lost its primary. Try again later."),
+    ("NOREPLICAS", _NO_REPLICAS),
+    ("MASTERDOWN", _NO_PRIMARY),
 )
 """The codes with which the server begins its errors."""
 _OUTAGES: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
@@ -147,6 +155,7 @@ class RedisConnection:
             for command in (*self._commands.begin_turn(), *commands):
                 pipe.execute_command(*command)
             await pipe.execute()
+            self._report_recovery(was_write=True)
             return True
 
     @asynccontextmanager
@@ -165,7 +174,11 @@ class RedisConnection:
                 except (exceptions.RedisError, OSError) as error:
                     raise await self._record_error(error, outages) from None
         self.is_up = True
-        if self._reported:
+        self._report_recovery(was_write=False)
+
+    def _report_recovery(self, *, was_write: bool) -> None:
+        """Log that the server is used again. A successful read does not end an error that concerns writes only."""
+        if self._reported and (was_write or self._reported not in _WRITE_REFUSALS):
             self._reported = ""
             _logger.warning("The store's Redis server is used again.")
 
@@ -186,16 +199,18 @@ class RedisConnection:
         if not self.is_up:
             self._outages += 1
             self._last_error = failure
+        if not self.is_up or message in _FAILOVER_ERRORS:
             with anyio.move_on_after(_DISCONNECT_TIMEOUT):  # idle connections may be dead too
                 await self._pool.disconnect(inuse_connections=False)
         if self._reported != message:
             self._reported = message
-            _logger.warning("%s (%s)", message, type(error).__name__)
+            _logger.warning("%s (%s)", message, ": ".join((type(error).__name__, *_explain_system_error(error))))
         return failure
 
 
 def _create_pool(url: str) -> ConnectionPool:
     try:
+        _check_address(url)
         pool = ConnectionPool.from_url(
             url,
             protocol=2,
@@ -208,10 +223,29 @@ def _create_pool(url: str) -> ConnectionPool:
     except (ValueError, TypeError):
         raise StoreError(
             "`store.url` is not the address of a Redis server. Write redis://HOST:PORT/DB, rediss:// for TLS, or "
-            "unix:///PATH."
+            "unix:///PATH, with user and password percent-encoded: %40 for @, %2F for /, %23 for #, %25 for %."
         ) from None
     pool.connection_kwargs |= {"decode_responses": False}
     return pool
+
+
+def _check_address(url: str) -> None:
+    """Raise a `ValueError` for parts that the library ignores, such as the rest of a password after a slash."""
+    parts = urlsplit(url)
+    if parts.fragment or (parts.scheme != "unix" and not re.fullmatch("(/[0-9]*)?", parts.path)):
+        raise ValueError
+
+
+def _explain_system_error(error: BaseException | None) -> Iterator[str]:
+    """Yield the operating system's reason for a failed connection, if there is one."""
+    while error is not None:
+        if isinstance(error, socket.gaierror):
+            yield "the host name was not found"
+            return
+        if isinstance(error, OSError) and error.errno:
+            yield os.strerror(error.errno)
+            return
+        error = error.__cause__ or error.__context__
 
 
 def _describe_error(error: Exception) -> str:
