@@ -7,12 +7,14 @@ import msgspec
 import pytest
 
 from mcp_mirror.core.capture import CaptureRules
+from mcp_mirror.core.parsed_result import PARTS
 from mcp_mirror.core.replies import build_reply
 from mcp_mirror.core.result_processing import (
     MAX_INDEXED_KEYS,
     ProcessedResult,
     ProcessingOptions,
     RejectedFrame,
+    bound_envelope,
     process_frame,
     process_result,
     read_result_members,
@@ -39,6 +41,24 @@ def members(**result: Any) -> dict[str, bytes]:
 
 def text(content: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": content}]
+
+
+@pytest.mark.parametrize("ifc", [{"ifc": {"confidentiality": "secret"}}, {"ifc": "x" * 70_000}, {}])
+def test_what_is_stored_beside_a_value_has_a_limit(ifc: dict[str, Any]) -> None:
+    rest = {"_meta": {"view": "x" * 1_000_000, **ifc}, "own": [1.0], "other": "x" * 70_000}
+    digest = process_result(members(structuredContent={"a": 1}, **rest), order(), estimate_tokens)
+    assert digest.captured.value is not None
+    bounded = bound_envelope(digest.captured.envelope)
+    assert len(bounded) < 70_000
+    assert json.loads(bounded).keys() == {"_meta", "own", PARTS}
+    assert json.loads(bounded)[PARTS] == json.loads(digest.captured.envelope)[PARTS]
+    kept = ProcessedResult({}, msgspec.structs.replace(digest.captured, envelope=bounded))
+    assert kept.ifc == digest.ifc
+
+
+def test_what_is_stored_beside_a_value_is_otherwise_unchanged() -> None:
+    digest = process_result(members(structuredContent={"a": 1}, _meta={"view": "x" * 60_000}), order(), estimate_tokens)
+    assert bound_envelope(digest.captured.envelope) == digest.captured.envelope
 
 
 def test_budgets_mean_expected_tokens_or_a_bound_on_them() -> None:

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.result_processing import ProcessingOptions
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory import resources
 from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS, Memory
+from mcp_mirror.paths import FixedBases
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -90,3 +93,16 @@ def test_a_stored_record_without_the_size_of_its_text_is_read() -> None:
     assert unpack_descriptor(BASE, msgspec.msgpack.encode(packed)) == known
     earlier = unpack_descriptor(BASE, msgspec.msgpack.encode(packed[:-1]))
     assert (earlier.text_size, earlier.shown_size, known.shown_size) == (None, 90, 80)
+
+
+async def test_members_beside_a_value_are_stored_up_to_a_limit(memory: Memory) -> None:
+    """Quotas do not count them."""
+    rules = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=False)
+    meta = json.dumps({"view": "x" * 1_000_000}).encode()
+    captured = capture({"structuredContent": b'{"a":1}', "_meta": meta}, rules, memory.estimate)
+    bases = FixedBases(BASE, f"x{BASE}")
+    options = ProcessingOptions(rules, "compact", "read", b"{}", bases, max_key_bytes=100)
+    await memory.writer.store_result("me", PROVENANCE, options, captured)
+    stored = await memory.store.describe("me", BASE)
+    assert isinstance(stored, Descriptor)
+    assert len(stored.envelope) < 1000

@@ -107,6 +107,14 @@ async def test_a_worker_finds_the_same_as_this_process(scanner: FrameScanner, tm
     assert [bytes(block) for block in there.captured.passed] == [bytes(block) for block in here.captured.passed]
 
 
+async def test_a_worker_sends_no_large_members_but_the_labels_in_them(scanner: FrameScanner, tmp_path: Path) -> None:
+    meta = {"view": "x" * 1_000_000, "ifc": {"confidentiality": "secret"}}
+    result = await scanner.scan(frame_of(tmp_path, response(structuredContent={"a": 1}, _meta=meta)), order())
+    assert isinstance(result, ProcessedResult)
+    assert result.ifc == meta["ifc"]
+    assert len(result.captured.envelope) < 1000
+
+
 async def test_a_json_rpc_error_is_reported(scanner: FrameScanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, {"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no such tool"}})
     assert await scanner.scan(frame, order()) == RejectedFrame(-32602, "no such tool")

@@ -11,10 +11,11 @@ import msgspec
 
 from mcp_mirror.core.capture import Captured, CaptureRules, Decode, capture, decode_text
 from mcp_mirror.core.notice import NoticeInput, write_notice
+from mcp_mirror.core.parsed_result import PARTS
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import WireError
 from mcp_mirror.paths import FixedBases, NewBases
-from mcp_mirror.payload.json_rpc import bound_error, is_input_required, open_message
+from mcp_mirror.payload.json_rpc import bound_error, is_input_required, join, object_of, open_message, open_object
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.limits import MAX_DEPTH
@@ -98,6 +99,8 @@ _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 _META: Final = msgspec.json.Decoder(_Meta)
 _MAX_IFC_BYTES: Final = 1 << 16
 """Maximum bytes of `_meta.ifc`."""
+_MAX_ENVELOPE_BYTES: Final = 1 << 16
+"""Bytes of the members that are stored with a value, beside those that locate it. Quotas do not count them."""
 
 
 def read_ifc(meta: Buffer | msgspec.Raw) -> object:
@@ -109,6 +112,24 @@ def read_ifc(meta: Buffer | msgspec.Raw) -> object:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "unreadable"
+
+
+def bound_envelope(envelope: bytes) -> bytes:
+    """The envelope of a result without the members that are too large to be stored with its value.
+
+    Of a `_meta` that is too large, the flow labels remain.
+    """
+    if len(envelope) <= _MAX_ENVELOPE_BYTES:
+        return envelope
+    members, room = open_object(envelope) or {}, _MAX_ENVELOPE_BYTES
+    kept: dict[str, Buffer] = {}
+    for key, raw in sorted(members.items(), key=lambda member: len(member[1])):
+        room -= len(key) + len(raw)
+        if room >= 0 or key == PARTS:
+            kept[key] = raw
+        elif key == "_meta":
+            kept[key] = msgspec.json.encode({"ifc": read_ifc(raw)})
+    return join(object_of(kept))
 
 
 class RejectedFrame(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.capture import Captured, CaptureRules, capture
-from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions
+from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions, bound_envelope
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import MemoryPath, find_copied_notice, is_pathless_notice, parse_path, parse_wrapped_path
@@ -89,7 +89,8 @@ class ValueWriter(msgspec.Struct, frozen=True):
             described = self._describe(options.bases.companion, captured.companion, provenance, labels)
             await self.store.put(namespace, described, (captured.companion.blob,), captured.companion.file)
         described = self._describe(options.bases.value, captured.value, provenance, labels)
-        described = msgspec.structs.replace(described, companion=companion, envelope=captured.envelope)
+        envelope = bound_envelope(captured.envelope)
+        described = msgspec.structs.replace(described, companion=companion, envelope=envelope)
         try:
             await self.store.put(namespace, described, (captured.value.blob,), captured.value.file)
         except StoreError:

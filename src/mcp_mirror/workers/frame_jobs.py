@@ -13,6 +13,7 @@ from mcp_mirror.core.result_processing import (
     ProcessedResult,
     ProcessingOptions,
     RejectedFrame,
+    bound_envelope,
     process_frame,
     read_result_members,
 )
@@ -166,7 +167,8 @@ def scan(path: str, options: ProcessingOptions) -> Scanned | RejectedFrame:
     captured = result.captured
     value, companion = files.locate_draft(captured.value), files.locate_draft(captured.companion)
     passed = tuple(bytes(block) for block in captured.passed)
-    captured = msgspec.structs.replace(captured, value=value, companion=companion, passed=passed)
+    envelope = bound_envelope(captured.envelope)
+    captured = msgspec.structs.replace(captured, value=value, companion=companion, envelope=envelope, passed=passed)
     members = {} if value else files.locate_members(result.members)
     return Scanned(msgspec.structs.replace(result, captured=captured, members={}), members)
 
