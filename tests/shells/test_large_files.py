@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mcp_mirror.settings.store import StorePolicy
+from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.files import map_file, unlink_large
+from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 
 BOUND = 20
 LARGE = 1 << 23
@@ -63,3 +66,17 @@ def test_small_files_and_linked_files_need_no_descriptor(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
     assert descriptors_of(tmp_path) == []
     assert link.stat().st_size == LARGE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
+async def test_a_large_value_that_the_memory_store_removes_is_freed_in_a_thread(tmp_path: Path) -> None:
+    message, base = tmp_path / "message", "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+    message.write_bytes(b"1" * LARGE)
+    known = Descriptor(base, "number", LARGE, 1, (), 1e9, 1e12, Provenance("up", "t", "0" * 64))
+    (tmp_path / "store").mkdir()
+    async with MemoryStore(StorePolicy(), lambda: 1e9, lambda: tmp_path / "store") as store:
+        await store.put("me", known, (map_file(message),), FileSpan(str(message), Span(0, LARGE)))
+        unlink_large(message)
+        assert await store.delete("me", base)
+        assert list((tmp_path / "store").iterdir()) == []
+        assert len(descriptors_of(tmp_path / "store")) == 1

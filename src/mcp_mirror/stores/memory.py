@@ -36,6 +36,7 @@ from mcp_mirror.stores.quotas import (
 )
 from mcp_mirror.stores.records import pack_descriptor, unpack_descriptor
 from mcp_mirror.stores.sorted_items import SortedItems
+from mcp_mirror.system.files import unlink_large
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 _WORTH_A_VIEW: Final = 0.75
@@ -404,7 +405,7 @@ class MemoryStore:
 def _release(value: _StoredValue) -> None:
     """Remove a value's file; maps of it stay, because a call may be sending it."""
     if value.file:
-        Path(value.file.path).unlink(missing_ok=True)
+        unlink_large(Path(value.file.path))
 
 
 def _copy_if_small(blob: Segments) -> Buffer:
