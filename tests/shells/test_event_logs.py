@@ -266,6 +266,18 @@ async def test_encrypted_entries_are_unreadable_without_their_key_or_namespace(
     assert "Unreadable values are skipped" in caplog.text
 
 
+async def test_unreadable_entries_do_not_shorten_a_page(clock: Clock, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    async with DiskStore(StorePolicy(encryption=SEALED), clock, folder) as store:
+        await add(store.events, b"1", b"2")
+    with closing(sqlite3.connect(folder / "events.sqlite")) as connection, connection:
+        connection.executemany("INSERT INTO calls (namespace, at, entry) VALUES ('me', 1, ?)", [(b"\x93",)] * 5)
+    async with DiskStore(StorePolicy(encryption=SEALED), clock, folder) as store:
+        assert await entries_of(store.events, limit=2) == [b"2", b"1"]
+        [(cursor, _)] = await store.events.read("me", limit=1)
+        assert [entry for _, entry in await store.events.read("me", before=cursor, limit=2)] == [b"1"]
+
+
 async def test_a_damaged_log_is_set_aside_and_values_stay(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,6 @@ import secrets
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import anyio.to_thread
@@ -293,18 +292,23 @@ class EncryptedEventLog:
         self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
     ) -> tuple[tuple[str, bytes], ...]:
         """The newest entries with their cursors, without those that cannot be decrypted."""
-        found = await self._log.read(namespace, before=before, after=after, limit=limit)
-        return await anyio.to_thread.run_sync(partial(self._open, namespace, found))
+        opened: list[tuple[str, bytes]] = []
+        is_complete = False
+        while len(opened) < limit and not is_complete:
+            found = await self._log.read(namespace, before=before, after=after, limit=limit)
+            opened += await anyio.to_thread.run_sync(self._open, namespace, found)
+            is_complete, before = len(found) < limit, found[-1][0] if found else before
+        return tuple(opened[:limit])
 
     def _seal(self, namespace: str, entries: Sequence[bytes]) -> tuple[bytes, ...]:
         envelopes = ((self._encryptor.new_envelope(namespace, _BASE), entry) for entry in entries)
         return tuple(envelope.seal_record(entry) if envelope else entry for envelope, entry in envelopes)
 
-    def _open(self, namespace: str, found: Sequence[tuple[str, bytes]]) -> tuple[tuple[str, bytes], ...]:
+    def _open(self, namespace: str, found: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         opened: list[tuple[str, bytes]] = []
         for cursor, entry in found:
             try:
                 opened.append((cursor, self._encryptor.open_record(namespace, _BASE, entry)))
             except StoreError as error:
                 self._encryptor.report(error)
-        return tuple(opened)
+        return opened
