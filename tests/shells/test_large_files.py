@@ -29,7 +29,10 @@ def descriptors_of(path: Path) -> list[str]:
 
 def wait_until_closed(path: Path) -> None:
     """Wait until no descriptor of this process belongs to a file."""
-    wait_until_closed(path)
+    deadline = time.monotonic() + BOUND
+    while descriptors_of(path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert descriptors_of(path) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
@@ -42,10 +45,7 @@ def test_a_large_file_is_gone_at_once_and_its_descriptor_soon(tmp_path: Path) ->
     assert bytes(view[-3:]) == b"xxx"
     del view
     assert len(descriptors_of(path)) == 1  # so that the space was not freed with the map
-    deadline = time.monotonic() + BOUND
-    while descriptors_of(path) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert descriptors_of(path) == []
+    wait_until_closed(path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
