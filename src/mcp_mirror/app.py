@@ -17,8 +17,10 @@ from mcp_mirror.assembly import (
     build_upstreams,
     open_resources,
 )
+from mcp_mirror.callers import LOCAL
 from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
+from mcp_mirror.errors import StoreError
 from mcp_mirror.gateway.call import Runtime, Stage
 from mcp_mirror.gateway.contents import LABELS
 from mcp_mirror.gateway.dispatch import Dispatcher
@@ -105,6 +107,19 @@ class Application(msgspec.Struct, frozen=True):
         elif self.config.auth.principals != config.auth.principals:
             deferred.append("auth.principals")
         return tuple(deferred)
+
+    async def find_unavailable(self) -> list[str]:
+        """Read from the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""
+        problems: list[str] = []
+        try:
+            await self.gateway.writer.store.stats(LOCAL)
+        except StoreError as error:
+            problems.append(f"store: {error}")
+        if self.config.auth.issuers:
+            from mcp_mirror.server.auth.keys import Issuers  # noqa: PLC0415  # only if configured
+
+            problems.extend(await Issuers(self.config.auth.issuers, anyio.current_time).find_problems())
+        return problems
 
     async def serve_http(
         self,

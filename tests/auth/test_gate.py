@@ -166,6 +166,37 @@ async def test_unavailable_keys_are_a_503_not_a_401(configured: Configured) -> N
             assert known.status_code == 200
 
 
+async def test_a_reload_keeps_the_keys_of_an_issuer_that_is_unavailable(
+    configured: Configured, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = Page(jwks(KEY))
+    async with serving(page) as url:
+        issuers = [{"issuer": ISSUER, "jwks": url, "audience": AUDIENCE}]
+        config = configured({}, auth={"issuers": issuers})
+        async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+            ask = HEADERS | bearer(KEY.sign(ISSUER))
+            assert (await client.post(served.url, headers=ask, content=HELLO)).status_code == 200
+            page.status = "500 Broken"
+            assert served.application.reload(load_config(config, {}), Pins()) == ()
+            assert (await client.post(served.url, headers=ask, content=HELLO)).status_code == 200
+            assert f"The keys in {url} cannot be read: HTTP status 500." in caplog.messages
+            page.status, page.body = "200 OK", jwks(SigningKey("two"))  # the issuer has withdrawn the key
+            assert served.application.reload(load_config(config, {}), Pins()) == ()
+            assert (await client.post(served.url, headers=ask, content=HELLO)).status_code == 401
+
+
+async def test_check_reports_an_issuer_without_keys(configured: Configured, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "jwks.json").write_text(jwks(KEY))
+    known = {"issuer": ISSUER, "jwks": "jwks.json", "audience": AUDIENCE}
+    unknown = {"issuer": "https://other.example.com", "jwks": "absent.json", "audience": AUDIENCE}
+    ended = await run("check", "--config", str(configured({}, auth={"issuers": [known, unknown]})))
+    assert ended.code == 1
+    problems = [line for line in ended.err.splitlines() if line.startswith("problem:")]
+    assert len(problems) == 1
+    assert "no token of https://other.example.com can be verified" in problems[0]
+    assert "absent.json cannot be read: No such file or directory." in problems[0]
+
+
 async def test_a_stream_ends_when_its_token_expires(configured: Configured, tmp_path: Path) -> None:
     (tmp_path / "jwks.json").write_text(jwks(KEY))
     issuers = [{"issuer": ISSUER, "jwks": "jwks.json", "audience": AUDIENCE, "leeway": 0}]

@@ -179,6 +179,15 @@ async def test_without_the_s3_extra_the_error_names_the_package_to_install(
     assert "pip install '.[redis,s3]'" in ended.err
 
 
+async def test_check_reports_a_store_that_is_not_there(
+    configured: Configured, run: Run, raw: Any, own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    ended = await run("check", "--config", str(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))))
+    assert ended.code == 1
+    assert "problem: store: The store's Redis server cannot be reached." in ended.err
+    assert "(ConnectionError: Connection refused)" in ended.err
+
+
 @pytest.mark.parametrize("store", [{"kind": "redis"}, {"kind": "redis", "url": "redis://:hunter2@x:port"}])
 async def test_an_invalid_redis_url_is_reported_before_serving(
     store: dict[str, str], configured: Configured, run: Run, raw: Any

@@ -186,6 +186,19 @@ async def test_a_failed_reload_is_an_error_in_the_log(configured: Configured, op
     assert [line["level"] for line in lines if "was not reloaded" in line["message"]] == ["error"]
 
 
+async def test_a_warning_about_the_configuration_has_its_level_at_the_start_and_at_a_reload(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    config = configured({"one": raw(env={"API_TOKEN": "not-from-a-variable"})}, server={"log_format": "json"})
+    config.chmod(0o644)
+    async with open_lines(config) as client:
+        await client.greet()
+        client.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"was reloaded" in line for line in client.stderr))
+    lines = [json.loads(line) for line in b"".join(client.stderr).splitlines()]
+    assert [line["level"] for line in lines if "other users can read" in line["message"]] == ["warning"] * 2
+
+
 async def test_reloads_name_changes_until_the_start_or_their_reversal(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:

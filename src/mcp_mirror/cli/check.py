@@ -29,7 +29,8 @@ from mcp_mirror.upstreams.registry import Upstream
 def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     """Connect to every upstream; print tools, costs and problems.
 
-    The exit code is 0 without problems, 1 with problems, 2 if the configuration cannot be read.
+    It also reads from the store, and the keys of `auth.issuers`. The exit code is 0 without problems, 1 with problems,
+    2 if the configuration cannot be read.
 
     Example: mcp-mirror check
     """
@@ -43,6 +44,7 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
             await follow_start(application)
             print_tools(application)
             problems.extend(find_problems(application))
+            problems.extend(await application.find_unavailable())
 
     run_until_signal(run())
     print_problems(problems)

@@ -230,11 +230,10 @@ class Serving:
 def prepare(config: Config, verbosity: int) -> Serving:
     """Set up logging and the process for a gateway on stdio, and print the warnings of its configuration."""
     configure_logging(verbosity, config)
-    print_line = partial(print_status, config)
-    print_warnings(config, print_line)
+    print_warnings(config, partial(print_status, config, level="warning"))
     raise_handle_limit()
     keep_freed_memory()
-    return Serving(config, verbosity=verbosity, print_line=print_line)
+    return Serving(config, verbosity=verbosity, print_line=partial(print_status, config))
 
 
 def _check_start(application: Application) -> None:

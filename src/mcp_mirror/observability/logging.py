@@ -130,12 +130,10 @@ def _create_secret_filter(config: Config | None) -> SecretFilter:
     return SecretFilter(create_path_hasher(config), _find_secrets(config) if config else ())
 
 
-def print_status(config: Config, line: str) -> None:
+def print_status(config: Config, line: str, *, level: str = "info") -> None:
     """Print a line for the operator on standard error, in the log format but for every verbosity."""
     if config.server.log_format == "json":
-        line = _format_line(
-            "json", datetime.now(UTC).timestamp(), "info", OWN_LOGGER, line.removeprefix("mcp-mirror: ")
-        )
+        line = _format_line("json", datetime.now(UTC).timestamp(), level, OWN_LOGGER, line.removeprefix("mcp-mirror: "))
     print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
 
 

@@ -90,12 +90,13 @@ class Gate:
         self._app = app
         self._clock = clock
         self._proofs = ProofVerifier(time.time)
+        self._issuers = Issuers((), clock)
         self.apply_policy(policy)
 
     def apply_policy(self, policy: AuthPolicy) -> None:
         """Admit the principals of this policy only, from the next request on."""
         self._policy = policy
-        self._issuers = Issuers(policy.issuers, self._clock)
+        self._issuers = Issuers(policy.issuers, self._clock, self._issuers)
         self._metadata, self._metadata_url = _build_metadata(policy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

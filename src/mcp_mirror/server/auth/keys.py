@@ -45,6 +45,10 @@ class KeysUnavailableError(MirrorError):
     """An issuer's keys are not available, so its tokens cannot be verified."""
 
 
+class _KeysError(ValueError):
+    """A document that is not the keys of an issuer; the message says why."""
+
+
 class KeySet:
     """The public keys of one issuer, with a cache."""
 
@@ -58,6 +62,8 @@ class KeySet:
         """
         self._allow_private = allow_private
         self._source = source
+        self.problem: str | None = None
+        """Why the last read failed."""
         self._clock = clock
         self._keys: Sequence[Mapping[str, Any]] = ()
         self._last_success = -_MAX_STALE_AGE
@@ -84,6 +90,15 @@ class KeySet:
             raise KeysUnavailableError("The keys to verify tokens with are not available now. Try again later.")
         return found
 
+    async def renew(self) -> None:
+        """Read the keys now."""
+        self.make_due()
+        await self._refresh(_MAX_AGE)
+
+    def make_due(self) -> None:
+        """Read the keys at the next lookup. If that fails, the cached ones are used for their day."""
+        self._last_attempt = self._clock() - _MAX_AGE
+
     def _choose(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         matching = [key for key in self._keys if kid is None or key.get("kid") == kid]
         usable = [key for one in matching if (key := _load_key(one, algorithm))]
@@ -95,9 +110,10 @@ class KeySet:
                 return
             try:
                 self._keys = _parse_key_set(await self._fetch())
-                self._last_success = self._clock()
+                self._last_success, self.problem = self._clock(), None
             except (OSError, ValueError, RecursionError, httpx2.HTTPError) as error:
-                _logger.warning("The keys of an issuer could not be read: %s", type(error).__name__)
+                self.problem = f"The keys in {self._source} cannot be read: {_explain_failure(error)}."
+                _logger.warning("%s", self.problem)
             finally:  # after the read, so that requests that come during it wait for the keys
                 self._last_attempt = self._clock()
 
@@ -114,18 +130,32 @@ async def _download(url: str, addresses: AddressPolicy) -> bytes:
     """Download a key set without following redirects, which could lead to other servers.
 
     Raises:
-        ValueError: The status is not 200, or the body is too large.
+        _KeysError: The status is not 200, or the body is too large.
     """
     async with (
         httpx2.AsyncClient(transport=SSRFGuardTransport(addresses), timeout=_TIMEOUT, follow_redirects=False) as client,
         client.stream("GET", url, headers={"accept": "application/json", "accept-encoding": "identity"}) as response,
     ):
         if response.status_code != httpx2.codes.OK:
-            raise ValueError
+            raise _KeysError(f"HTTP status {response.status_code}")
         body = await read_beginning(response, _MAX_BYTES + 1)
     if len(body) > _MAX_BYTES:
-        raise ValueError
+        raise _KeysError(f"they are larger than {_MAX_BYTES:,} bytes")
     return body
+
+
+def _explain_failure(error: Exception) -> str:
+    """Describe why keys could not be read, without text of another server."""
+    if isinstance(error, _KeysError):
+        return str(error)
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return f"no answer within {_TIMEOUT:g} s"
+    if isinstance(error, httpx2.HTTPError):
+        reason = f": {error}" if isinstance(error, httpx2.ConnectError) else ""  # of this machine
+        return f"the request failed ({type(error).__name__}{reason})"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return "the document is not JSON"
 
 
 def _read_file(path: str) -> bytes:
@@ -138,7 +168,7 @@ def _parse_key_set(text: bytes) -> Sequence[Mapping[str, Any]]:
     document = json.loads(text)
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list):
-        raise ValueError  # noqa: TRY004  # the document is wrong, not an argument's type
+        raise _KeysError("the document has no list 'keys'")
     return [key for key in keys if isinstance(key, dict)]
 
 
@@ -155,10 +185,38 @@ def _load_key(key: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
 class Issuers:
     """The configured issuers, whose tokens the gateway accepts."""
 
-    def __init__(self, policies: Iterable[IssuerPolicy], clock: Callable[[], float]) -> None:
-        self._issuers = {
-            one.issuer: (one, KeySet(one.jwks, clock, allow_private=one.allow_private)) for one in policies
-        }
+    def __init__(
+        self, policies: Iterable[IssuerPolicy], clock: Callable[[], float], previous: "Issuers | None" = None
+    ) -> None:
+        """Read no keys yet.
+
+        Args:
+            policies: The issuers.
+            clock: Returns monotonic seconds.
+            previous: Those before a reload. Their keys are used while an issuer is not available.
+        """
+        self._issuers: dict[str, tuple[IssuerPolicy, KeySet]] = {}
+        for one in policies:
+            kept = previous.keep_keys(one) if previous else None
+            self._issuers[one.issuer] = one, kept or KeySet(one.jwks, clock, allow_private=one.allow_private)
+
+    def keep_keys(self, policy: IssuerPolicy) -> KeySet | None:
+        """Return the keys of an issuer, to be read again at their next use; None if they came from another place."""
+        before, keys = self._issuers.get(policy.issuer, (None, None))
+        if keys is None or before is None or (before.jwks, before.allow_private) != (policy.jwks, policy.allow_private):
+            return None
+        keys.make_due()
+        return keys
+
+    async def find_problems(self) -> list[str]:
+        """Read the keys of all issuers now; return a sentence for each issuer whose keys cannot be read."""
+        for _, keys in self._issuers.values():
+            await keys.renew()
+        return [
+            f"auth.issuers: no token of {policy.issuer} can be verified. {keys.problem} Correct 'jwks', or try again."
+            for policy, keys in self._issuers.values()
+            if keys.problem
+        ]
 
     async def find_principal(self, token: str) -> Principal | None:
         """Return the principal of a token; None if the token is not valid.
