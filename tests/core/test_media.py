@@ -3,6 +3,7 @@
 import base64
 import json
 import struct
+import time
 from typing import Any
 
 import pytest
@@ -83,6 +84,9 @@ def test_other_blocks_are_not_media(raw: bytes) -> None:
         (b'{"type":"resource","resource":5}', False),
         (b'{"type":"image","resource":{"uri":"u","text":"x"}}', False),
         (b'{"kind":"resource","resource":{"uri":"u","text":"x"}}', False),
+        (b'{"type":"resource","resource":{"uri":"u","blob":5,"text":"x"}}', True),
+        (b'{"type":"resource","resource":{"uri":"u","text":5}}', False),
+        (b'{"type":"resource"}', False),
         (b'{"text":"x"}', False),
     ],
 )
@@ -112,6 +116,14 @@ def test_a_picture_is_described_by_type_pixels_and_size() -> None:
 def test_a_type_behind_a_large_picture_is_found() -> None:
     raw = b'{"data":"' + b"A" * 100_000 + b'","mimeType":"image/png","type":"image"}'
     assert read_media(raw) is not None
+
+
+@pytest.mark.parametrize("raw", [b'{"type":"image",%b}', b'{"type":"resource","resource":{"uri":"u",%b}}'])
+def test_millions_of_other_members_of_a_block_are_skipped(raw: bytes) -> None:
+    raw %= b",".join(b'"k%d":%d' % (at, at) for at in range(1_000_000))
+    started = time.process_time()
+    assert not has_content(raw)
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize(

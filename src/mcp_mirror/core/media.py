@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.payload.json_rpc import decode_as, open_object
+from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.payload.json_spans import kind_at, locate, members, trim
 from mcp_mirror.types import Buffer, Location, Span
 
@@ -21,6 +21,20 @@ _EDGE_BYTES: Final = 1 << 12
 """Bytes at each end of a block that are searched for its type: only the base64 of a block is long."""
 _HEAD_CHARACTERS: Final = 1 << 16
 """Characters of base64 that are decoded to find the pixel size: a JPEG may begin with a thumbnail."""
+
+
+class _ContentMembers(msgspec.Struct, frozen=True):
+    """The members of a content block or of its resource. Any others, perhaps millions, are skipped."""
+
+    type: msgspec.Raw = msgspec.Raw(b"")
+    data: msgspec.Raw = msgspec.Raw(b"")
+    mimeType: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815  # the name of MCP
+    resource: msgspec.Raw = msgspec.Raw(b"")
+    blob: msgspec.Raw = msgspec.Raw(b"")
+    text: msgspec.Raw = msgspec.Raw(b"")
+
+
+_CONTENT: Final = msgspec.json.Decoder(_ContentMembers)
 
 
 class Media(msgspec.Struct, frozen=True):
@@ -55,7 +69,10 @@ def read_media(block: Buffer) -> Media | None:
 
 def has_content(block: Buffer) -> bool:
     """Whether an object, JSON text, is a content block with media or with an embedded text."""
-    return read_media(block) is not None or find_embedded_text(block) is not None
+    opened = _open_block(block)
+    if find_media(opened) is not None:
+        return True
+    return opened.get("type") == _RESOURCE and _open(opened.get("resource", b"")).get("text", b"")[:1] == b'"'
 
 
 def find_embedded_text(blob: Buffer, span: Span | None = None) -> Span | None:
@@ -104,7 +121,16 @@ def _may_be(kinds: tuple[bytes, ...], blob: Buffer, span: Span) -> bool:
 
 def _open_block(block: Buffer) -> Mapping[str, Buffer]:
     """The members of a content block; empty if it has neither media nor an embedded text."""
-    return open_object(block) or {} if _may_be(_MEDIA_TYPES, block, Span(0, len(block))) else {}
+    return _open(block) if _may_be(_MEDIA_TYPES, block, Span(0, len(block))) else {}
+
+
+def _open(text: Buffer) -> Mapping[str, Buffer]:
+    """The members of an object that content blocks and their resources have; empty for any other text."""
+    try:
+        opened = _CONTENT.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
+    return {name: view for name, raw in msgspec.structs.asdict(opened).items() if (view := memoryview(raw))}
 
 
 def find_media(block: Mapping[str, Buffer]) -> Media | None:
@@ -113,7 +139,7 @@ def find_media(block: Mapping[str, Buffer]) -> Media | None:
     if kind in _SHOWN_TYPES:
         holder, encoded = block, block.get("data", b"")
     elif kind == _RESOURCE:
-        holder = open_object(block.get("resource", b"null")) or {}
+        holder = _open(block.get("resource", b""))
         encoded = holder.get("blob", b"")
     else:
         return None
