@@ -17,7 +17,6 @@ from mcp_mirror.assembly import (
     build_upstreams,
     open_resources,
 )
-from mcp_mirror.callers import LOCAL
 from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import StoreError
@@ -109,10 +108,10 @@ class Application(msgspec.Struct, frozen=True):
         return tuple(deferred)
 
     async def find_unavailable(self) -> list[str]:
-        """Read from the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""
+        """Check the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""
         problems: list[str] = []
         try:
-            await self.gateway.writer.store.stats(LOCAL)
+            await self.gateway.writer.store.check()
         except StoreError as error:
             problems.append(f"store: {error}")
         if self.config.auth.issuers:

@@ -508,6 +508,7 @@ async def test_a_read_only_server_is_reported(own_redis: RedisProcess, tmp_path:
         assert await store.read("me", "t-1") == b'"x"'
         assert [one.base for one in await store.list("me")] == ["t-1"]
         assert "read-only" in (await refused(store.delete("me", "t-1")))[0]
+        assert "read-only" in (await refused(store.check()))[0]
         own_redis.run("REPLICAOF", "NO", "ONE")
         assert await back(store) < RETURN
         assert await store.describe("me", "t-2") is None

@@ -136,6 +136,8 @@ async def test_a_server_that_checks_credentials_needs_the_documented_permissions
                 await put(store, "t-large")
             await put(store, "t-small", b"1")
             assert await read(store, "t-small") == b"1"
+            with pytest.raises(StoreError, match="refuses access"):
+                await store.check()
 
 
 async def test_a_value_over_16_mib_is_mapped_and_leaves_no_file(
@@ -270,6 +272,16 @@ async def test_an_object_that_someone_else_removed_is_an_error_with_advice(
         bucket.remove(bucket.names()[0])
         with pytest.raises(StoreError, match=r"object .* is missing: a lifecycle rule .* Call the tool"):
             await read(store, "t-1")
+
+
+async def test_a_check_reports_a_bucket_that_does_not_exist(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store:
+        await store.check()
+        bucket.request("DELETE", f"/{BUCKET}")
+        with pytest.raises(StoreError, match=r"The bucket of `store\.blobs` does not exist"):
+            await store.check()
 
 
 async def test_a_gateway_without_the_bucket_says_so(

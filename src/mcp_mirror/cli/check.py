@@ -29,8 +29,8 @@ from mcp_mirror.upstreams.registry import Upstream
 def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     """Connect to every upstream; print tools, costs and problems.
 
-    It also reads from the store, and the keys of `auth.issuers`. The exit code is 0 without problems, 1 with problems,
-    2 if the configuration cannot be read.
+    It also checks the store, its bucket, and the keys of `auth.issuers`. The exit code is 0 without problems, 1 with
+    problems, 2 if the configuration cannot be read.
 
     Example: mcp-mirror check
     """

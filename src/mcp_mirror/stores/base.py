@@ -48,6 +48,13 @@ class Store(Protocol):
     async def __aexit__(self, *_: object) -> None:
         """Close the store."""
 
+    async def check(self) -> None:
+        """Check, without a change of any value, that the store can be read and written.
+
+        Raises:
+            StoreError: The store, or the place of its large values, is not available.
+        """
+
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value durably.
 

@@ -142,6 +142,9 @@ class MemoryStore:
         """Stop the removal of expired values. The spool removes the files."""
         await self._sweeper.stop()
 
+    async def check(self) -> None:
+        """Do nothing: a process reads and writes its memory."""
+
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))

@@ -42,6 +42,8 @@ _INSECURE: Final = (
 )
 _BY_MARK: Final = (
     ("BadScheme", _INSECURE),
+    ("<Code>NoSuchBucket</Code>", _NO_BUCKET),  # of a list; other requests have a type for it
+    ("status code: 403 ", _ACCESS),
     ("kind: Timeout", _SLOW),
     ("kind: Connect", _DOWN),
     ("kind: Request", _DOWN),

@@ -196,8 +196,9 @@ def _open_no_link(path: Path | str, flags: int) -> int:
 def _refuse_foreign(path: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise UnsafePathError(
-            f"{path} belongs to another user (uid {found.st_uid}). Configure another path, or change the owner: "
-            f"chown {os.geteuid()} {path}"
+            f"{path} belongs to another user (uid {found.st_uid}). Run mcp-mirror as that user, or configure another "
+            f"path. If the files are to belong to this user, stop all gateways that use them, and run: "
+            f"chown -R {os.geteuid()} {path}"
         )
 
 

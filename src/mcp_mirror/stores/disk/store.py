@@ -105,6 +105,10 @@ class DiskStore:
             await self._sweeper.stop()
             await self._run(self._end)
 
+    async def check(self) -> None:
+        """Read from the index, which was written when the store was opened."""
+        await self.totals()
+
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value."""
         refuse_oversized(sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))

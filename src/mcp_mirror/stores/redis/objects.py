@@ -40,6 +40,11 @@ class ObjectRegistry:
         self._redis, self._commands, self._objects, self._clock = redis, commands, objects, clock
         self._keys = commands.keys
 
+    async def check(self) -> None:
+        """List objects; raise a `StoreError` if the bucket is not available."""
+        async for _ in self._objects.list(await self._find_folder()):
+            return
+
     async def begin_upload(self) -> str:
         """Choose the name of a new object, and record its upload."""
         name = f"{await self._find_folder()}/{secrets.token_hex(16)}"

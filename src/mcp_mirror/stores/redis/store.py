@@ -130,6 +130,16 @@ class RedisStore(RedisListings):
         await self._sweeper.stop()
         await self._redis.aclose()
 
+    async def check(self) -> None:
+        """Run an empty transaction, which a server that refuses writes refuses too, and list objects of the bucket."""
+
+        async def plan(_: Read) -> Iterable[Command]:
+            return ()
+
+        await self._redis.transact(plan)
+        if self._registry:
+            await self._registry.check()
+
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:  # noqa: ARG002  # the bytes go to another machine
         """Store a value. It becomes visible at once with all its bytes."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
