@@ -314,6 +314,21 @@ async def test_lost_accounting_keys_are_an_error_with_advice(redis_server: Redis
             await put(store, "t-2")
 
 
+async def test_a_value_that_the_server_removed_by_itself_is_evicted_and_the_log_gives_advice_once(
+    redis_server: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(redis_server, tmp_path) as store:
+        for base in ("t-1", "t-2"):
+            await put(store, base)
+        redis_server.run("DEL", *(key for key in our_keys(redis_server, tmp_path) if ":blob:" in key))
+        for base in ("t-1", "t-2"):
+            found = await store.describe("me", base)
+            assert isinstance(found, Tombstone)
+            assert found.reason == "evicted"
+        [message] = caplog.messages
+        assert "Set its `maxmemory-policy` to noeviction" in message
+
+
 async def test_a_cancelled_put_leaves_no_chunks(redis_server: RedisProcess, tmp_path: Path) -> None:
     async with opened(redis_server, tmp_path) as store, anyio.create_task_group() as tasks:
         tasks.start_soon(put, store, "t-1", bytes(60 * MIB))

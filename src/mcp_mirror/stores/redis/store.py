@@ -7,6 +7,7 @@ writers. Large values are written in chunks before, and become visible with the 
 With `store.blobs`, large values are objects in a bucket, and the transaction refers to them (see `objects`).
 """
 
+import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -60,6 +61,8 @@ from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, Store
 if TYPE_CHECKING:
     from mcp_mirror.stores.s3 import S3Blobs
 
+_logger = logging.getLogger(__name__)
+
 _STAGED: Final = 1800
 """Seconds after which the chunks of an unfinished put expire."""
 OBJECT_BYTES: Final = 64 << 10
@@ -77,6 +80,10 @@ _NO_BLOBS: Final = (
 _LOST: Final = (
     "The object of a stored value is missing: a lifecycle rule of the bucket or another program removed it. Call the "
     "tool that created the value again, and correct the rule."
+)
+_REMOVED_BY_SERVER: Final = (
+    "The store's Redis server has removed a stored value by itself. Set its `maxmemory-policy` to noeviction, and its "
+    "`maxmemory` well above `store.max_bytes`: the gateways evict values themselves."
 )
 _DAMAGED: Final = (
     "The store's accounts in Redis are damaged: the server may have removed keys by itself. Set its `maxmemory-policy` "
@@ -114,6 +121,7 @@ class RedisStore(RedisListings):
         super().__init__(RedisConnection(policy.url, commands), commands, codec, clock)
         self.events: Final[EventLog] = EncryptedEventLog(RedisEventLog(self._redis, self._keys, clock), self._encryptor)
         self._evicted = 0
+        self._has_lost_values = False
         self._eviction = RedisEviction(commands, codec, policy, clock)
         self._objects = objects
         self._registry = objects and ObjectRegistry(self._redis, commands, objects, clock)
@@ -227,11 +235,17 @@ class RedisStore(RedisListings):
         if self._is_expired(used):
             return make_tombstone(known, "expired", used + self._policy.lifetime)
         is_complete, _ = await self._use(value, now)
-        return (
-            msgspec.structs.replace(known, expires=now + self._policy.lifetime)
-            if is_complete
-            else make_tombstone(known, "evicted", now)
-        )
+        if is_complete:
+            return msgspec.structs.replace(known, expires=now + self._policy.lifetime)
+        await self._report_foreign_removal(value)
+        return make_tombstone(known, "evicted", now)
+
+    async def _report_foreign_removal(self, value: StoredValue) -> None:
+        """Log, once, that the bytes of a value are gone although no gateway has removed it."""
+        present, _, _ = await self._look_up(value.name)
+        if present is not None and present.mark == value.mark and not self._has_lost_values:
+            self._has_lost_values = True
+            _logger.warning(_REMOVED_BY_SERVER)
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
         """The bytes of a value or of a range of it; a large range is a map of a file without a name."""
