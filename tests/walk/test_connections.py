@@ -141,8 +141,9 @@ async def test_a_server_that_starts_late_serves_later_requests(
         assert json.loads(await client.request("prompts/list"))["result"]["prompts"] == []
         gate.touch()
         async with asyncio.timeout(BOUND):
-            while b"No upstream has prompts" not in await client.request("prompts/list"):  # noqa: ASYNC110  # it starts
+            while b"say_mirrored" not in await client.request("tools/list"):  # noqa: ASYNC110  # it starts
                 await asyncio.sleep(0.01)
+        assert json.loads(await client.request("prompts/list"))["result"]["prompts"] == []
 
 
 async def test_changed_roots_are_announced_to_the_server(

@@ -89,6 +89,17 @@ async def test_each_protocol_version_sees_the_same_server(start: Start, home: di
             assert (stamp or {}).get("name") == {"legacy": None, "auto": "surroundings"}[mode]
 
 
+async def test_a_server_may_ask_for_roots_before_it_lists_its_tools(command: Wrap) -> None:
+    async with command("wrap", *server("raw.py", "asks")) as client:
+        await client.greet(roots={})
+        await client.send('{"jsonrpc":"2.0","id":"list","method":"tools/list"}')
+        while (message := json.loads(await client.receive())).get("id") != "list":
+            if message.get("method") == "roots/list":
+                roots = [{"uri": "file:///project", "name": "project"}]
+                await client.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": roots}}))
+        assert "project" in [tool["name"] for tool in message["result"]["tools"]]
+
+
 async def test_the_server_gets_the_whole_environment_folder_and_arguments(command: Wrap, home: dict[str, str]) -> None:
     odd = {"ODD_NAME": "a=b ${HOME} \U0001f600", "LANG": "C", "EMPTY": ""}
     literal = ["--flag", "${NOT_A_VARIABLE}", "--", "-y", "two words", ""]

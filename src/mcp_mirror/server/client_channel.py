@@ -40,6 +40,8 @@ class Session(msgspec.Struct, eq=False):
     answer_timeout: float
     """Seconds to wait for the client's response, which may need the user."""
     began: float
+    asked: anyio.Event = msgspec.field(default_factory=anyio.Event)
+    """Set when the first request to the client waits for it, or was sent."""
     log_level: str | None = None
     protocol_version: str | None = None
     """The protocol version of the session; None until the SDK has accepted a tool call or a list of it."""
@@ -60,6 +62,7 @@ class Session(msgspec.Struct, eq=False):
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request on the session's stream; see `ClientChannel.request`."""
+        self.asked.set()
         with anyio.move_on_after(self.answer_timeout):
             await self.ready.wait()
         return await SdkStream(self.server_session, None).request(method, params, self.answer_timeout)

@@ -244,8 +244,6 @@ class Handlers(msgspec.Struct):
 
     async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
         await self._wait_for_upstreams(context)
-        if not self.relay.may_offer("prompts", self.sessions.caller_of(context)):
-            raise MCPError(types.METHOD_NOT_FOUND, "No upstream has prompts.")
         return await self._list("prompts", context, [])
 
     async def _wait_for_upstreams(self, context: Context) -> None:

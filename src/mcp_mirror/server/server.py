@@ -18,6 +18,7 @@ from mcp_mirror.payload.floods import take_sliced
 from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import encode_secret
+from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.direct_path import DirectPath
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.instructions import write_instructions
@@ -135,7 +136,7 @@ class MirrorServer:
         """Add the capabilities and instructions of the caller's upstreams to the result of a handshake."""
         gateway = self.handlers.gateway
         caller = self.handlers.sessions.caller_of(ctx)
-        await self._wait_for_upstreams(caller)
+        await self._wait_for_upstreams(caller, self.handlers.sessions.session_of(ctx))
         await take_sliced(gateway.listing_for(caller))  # counts the tokens that `instructions` asks for
         result = await call_next(ctx)
         assert isinstance(result, dict)  # noqa: S101  # the SDK returns serialized results to middlewares
@@ -145,23 +146,33 @@ class MirrorServer:
         described = {"serverInfo": identity} if identity else {}
         return {**result, **described, **capabilities, **({"instructions": instructions} if instructions else {})}
 
-    async def _wait_for_upstreams(self, caller: Caller) -> None:
-        """Wait until the upstreams have listings, or for a few seconds.
+    async def _wait_for_upstreams(self, caller: Caller, session: Session | None) -> None:
+        """Wait until the upstreams have listings, for a few seconds, or until one of them sends the client a request.
+
+        The client answers such a request after its handshake: a server may list its tools only when it knows the roots.
 
         Raises:
             MCPError: The server that the gateway replaces has failed to start.
         """
+        async with anyio.create_task_group() as tasks:
+            if session is not None:
+                tasks.start_soon(_cancel_when_set, session.asked, tasks.cancel_scope)
+            await self._settle_upstreams(caller)
+            tasks.cancel_scope.cancel()
+        if self.handlers.gateway.state.config.server.wraps:
+            for upstream in self.handlers.gateway.upstreams:
+                if upstream.status.state == "down" and (self.policy.awaits_start or upstream.listing is None):
+                    raise MCPError(types.INTERNAL_ERROR, explain_failed_start(upstream))
+
+    async def _settle_upstreams(self, caller: Caller) -> None:
+        """Wait until the upstreams have listings, or for a few seconds."""
         gateway = self.handlers.gateway
         upstreams, wait = gateway.upstreams, gateway.state.config.mirror.startup_wait
-        if not gateway.state.config.server.wraps:
+        if gateway.state.config.server.wraps:
+            await upstreams.settle(math.inf if self.policy.awaits_start else min(_HANDSHAKE_WAIT, wait), caller)
+            await upstreams.settle_listings(wait, caller)
+        else:
             await upstreams.settle_listings(min(_HANDSHAKE_WAIT, wait), caller)
-            return
-        is_strict = self.policy.awaits_start
-        await upstreams.settle(math.inf if is_strict else min(_HANDSHAKE_WAIT, wait), caller)
-        await upstreams.settle_listings(wait, caller)
-        for upstream in upstreams:
-            if upstream.status.state == "down" and (is_strict or upstream.listing is None):
-                raise MCPError(types.INTERNAL_ERROR, explain_failed_start(upstream))
 
     def _join_capabilities(self, caller: Caller) -> Mapping[str, Any]:
         """Return the capabilities of the gateway and of the upstreams that a caller may see."""
@@ -190,6 +201,11 @@ class MirrorServer:
     def instructions(self, caller: Caller) -> str:
         """Return the instructions for a caller; see `write_instructions`."""
         return write_instructions(self.handlers.gateway, caller, self.policy.instructions or "")
+
+
+async def _cancel_when_set(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 def explain_failed_start(upstream: Upstream) -> str:

@@ -166,6 +166,25 @@ INITIALIZED = {
 }
 
 
+ASKED = "asked"
+"""The id of the request for the client's roots, which the behaviour `asks` sends before it lists its tools."""
+listings: list[Any] = []
+"""The ids of the requests that wait for the roots."""
+
+
+def list_tools(identity: Any, cursor: str | None) -> None:
+    if options.behaviour == "asks":
+        listings.append(identity)
+        write(f'{{"jsonrpc":"2.0","id":"{ASKED}","method":"roots/list"}}')
+    else:
+        result(identity, page(cursor))
+
+
+def hear_roots(message: dict[str, Any]) -> None:
+    tools.append({"name": message["result"]["roots"][0]["name"], "inputSchema": {"type": "object"}})
+    result(listings.pop(), page(None))
+
+
 def initialize(params: dict[str, Any]) -> dict[str, Any]:
     if options.rooted and "roots" in params["capabilities"]:
         tools.append({"name": "root", "inputSchema": {"type": "object"}})
@@ -183,7 +202,7 @@ def answer(message: dict[str, Any], line: str) -> None:
         case "initialize":
             result(identity, json.dumps(initialize(params)))
         case "tools/list":
-            result(identity, page(params.get("cursor")))
+            list_tools(identity, params.get("cursor"))
         case "tools/call":
             CALLS.get(params["name"], hear)(identity, params.get("arguments") or {}, line)
         case "resources/read" if options.uri:
@@ -197,7 +216,11 @@ def answer(message: dict[str, Any], line: str) -> None:
 
 def serve(lines: Iterable[bytes]) -> None:
     for line in lines:
-        answer(json.loads(line), line.decode().rstrip("\n"))
+        message = json.loads(line)
+        if message.get("id") == ASKED:
+            hear_roots(message)
+        else:
+            answer(message, line.decode().rstrip("\n"))
 
 
 def forever() -> None:
