@@ -233,6 +233,16 @@ def test_a_picture_after_a_sentence_has_no_preview_of_its_own() -> None:
     assert notice_of(["A chart.", picture]).startswith(f'"{BASE}"\n')
 
 
+def test_a_picture_among_texts_has_one_line() -> None:
+    picture = {"type": "image", "mimeType": "image/png", "data": "aGVsbG8=" * 90}
+    file = {"type": "resource", "resource": {"uri": "u", "mimeType": "application/pdf", "blob": "aGVsbG8=" * 90}}
+    media = ((f"{BASE}/2", "image/png, 539 B"), (f"{BASE}/3/resource/blob", "application/pdf, 450 B"))
+    lines = notice_of(["one file", "word " * 300, picture, file], media=media).splitlines()
+    assert [line for line in lines if f'"{BASE}/2"' in line] == [f'| "{BASE}/2": image/png, 539 B']
+    assert f'"{BASE}/3/resource/blob" application/pdf, 450 B' in lines
+    assert f'"{BASE}/2" image/png, 539 B' in notice_of([1, 2], media=media)
+
+
 @pytest.mark.parametrize("beside", [("word " * 70,), ("a note\n",) * 5, ("\u4f60\u597d" * 20,) * 4])
 def test_long_or_many_texts_beside_a_text_have_a_line_each(beside: tuple[str, ...]) -> None:
     assert notice_of(file_beside(*beside)).startswith(f'"{BASE}"\n')

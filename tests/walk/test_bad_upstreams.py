@@ -336,8 +336,9 @@ async def test_the_whole_error_of_an_upstream_can_be_read(
     secret = raw() | {"env": {"SECRET": "c4nary-v4lue"}}
     async with open_lines(configured({"raw": secret}, limits={"spool_bytes": spool_bytes})) as client:
         await client.greet()
-        answer = await client.text("refuse_mirrored", {"message": short})
-        assert answer == f"Upstream 'raw' refused 'refuse': {short} (error -32000)."
+        for end in ("", ".", "\n", ".\n\n"):  # programs end their output with a newline
+            answer = await client.text("refuse_mirrored", {"message": short + end})
+            assert answer == f"Upstream 'raw' refused 'refuse': {short} (error -32000)."
         refused = json.loads(await client.call("refuse_mirrored", json.dumps({"message": f"%s\n{long}"})))["result"]
         assert refused["isError"] is True
         (notice,) = refused["content"]

@@ -107,14 +107,17 @@ def write_notice(stored: NoticeInput, style: NoticeStyle) -> str:
 
 def _write_compact(stored: NoticeInput) -> str:
     """The `compact` notice. The path is first, since models paste the beginning; it is last below a shown value."""
-    named = _describe_media(stored)
     if stored.shown is not None:
+        named = _describe_media(stored)
         gap = "" if not stored.shown or stored.shown.endswith("\n") else "\n"
         text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
         return stored.shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named))
     companion = ("The same result's text:", stored.companion) if stored.companion else ()
     main, others = _find_main(stored)
     description, instruction = _describe(main)
+    listed = {line.partition('": ')[0] for line in description}
+    media = tuple(one for one in stored.media if f'{_PREVIEW_MARK}"{one[0]}' not in listed)
+    named = _describe_media(msgspec.structs.replace(stored, media=media))
     return "\n".join((f'"{main.path}"', *description, *others, *named, *companion, instruction))
 
 

@@ -473,6 +473,8 @@ def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, ...]
         return text if len(text.encode()) <= _MAX_LISTED_TEXT else "", start
     if kind == "object" and (text_span := _find_embedded_text(blob, span)):
         return "", f"{outline_hidden(blob, text_span, count)}: {_format_cell(blob, text_span)}"
+    if kind == "object" and (media := _find_picture(blob, span)):
+        return "", describe_media(media)
     if span.length <= _MAX_SHOWN_VALUE:
         return (outline_value(blob, span, count),)
     if kind != "object" or span.length > _MAX_NESTED_BYTES:
@@ -484,6 +486,14 @@ def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, ...]
     ]
     more = ["..."] if len(known) > _MAX_LISTED_KEYS else []
     return "", f"{outline_hidden(blob, span, count)}: {', '.join(keys + more)}"
+
+
+def _find_picture(blob: Buffer, span: Span) -> Media | None:
+    """The image or recording in the content block at a span; None for any other object, and for a very large one."""
+    if span.length > _MAX_COUNTED_BYTES:
+        return None
+    media = read_media(memoryview(blob)[span.start : span.stop])
+    return media if media and not media.is_file else None
 
 
 def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> str:

@@ -151,7 +151,7 @@ def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
         return marked, marked
     if isinstance(error, MCPError) and not is_closed(error):
         code = error.error.code
-        quoted = redactor.quote(error.error.message, _QUOTED).rstrip(".")
+        quoted = redactor.quote(error.error.message, _QUOTED).rstrip().rstrip(".")
         return f"It refused to connect: {quoted} (error {code}).", f"It refused to connect (error {code})."
     if is_closed(error):
         reason = "It ended the connection before it answered."

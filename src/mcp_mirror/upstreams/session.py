@@ -387,7 +387,7 @@ def build_refusal(
         return build_hidden_refusal(name, what, error.code, error.data)
     code, data = rebuild_code(error.code), rebuild_data(error.code, error.data, is_content_hidden=False)
     quoted = settings.redactor.quote(error.message)
-    text = f"Upstream {name!r} refused {what}: {quoted.rstrip('.')} (error {code})."
+    text = f"Upstream {name!r} refused {what}: {quoted.rstrip().rstrip('.')} (error {code})."
     refusal = RefusedError(text, code, quoted, settings.redactor.clean_tree(data))
     return refusal.with_log_message(refusal_log_line(name, code))
 
