@@ -25,6 +25,8 @@ PASS_THROUGH_TOKENS: Final = 300
 
 _MAX_MEDIA_BYTES: Final = 5 << 20
 """Bytes of base64 of the images and recordings that one result shows; providers accept no larger images."""
+_MAX_MEDIA: Final = 20
+"""Images and recordings that one result shows; some providers refuse messages with more images."""
 _MAX_OTHER_BYTES: Final = 1 << 13
 """Bytes of other blocks, which models read as text, beside a notice."""
 _MAX_TOKEN_BYTES: Final = 64
@@ -192,7 +194,8 @@ def _passes_unchanged(parsed: ParsedResult, rules: CaptureRules, reader: _Reader
 
 def _fits_budget(parsed: ParsedResult, budget: int, estimate: Estimate) -> bool:
     """Whether a result fits a budget: its content and its structured content, since clients show either of the two."""
-    if sum(len(block.raw) for block in parsed.blocks if block.is_shown_as_media) > _MAX_MEDIA_BYTES:
+    media = [len(block.raw) for block in parsed.blocks if block.is_shown_as_media]
+    if len(media) > _MAX_MEDIA or sum(media) > _MAX_MEDIA_BYTES:
         return False
     readable = [
         block.raw if block.text is None else block.text for block in parsed.blocks if not block.is_shown_as_media
@@ -334,11 +337,11 @@ def _estimate_text_length(json_text: Buffer) -> int:
 
 def _select_blocks_to_pass(blocks: Sequence[ParsedBlock], *, is_all_shown: bool) -> Iterator[Buffer]:
     """The blocks beside a notice: media up to a limit and small other blocks, but no files and no texts."""
-    media_room, room = _MAX_MEDIA_BYTES, _MAX_OTHER_BYTES
+    left, media_room, room = _MAX_MEDIA, _MAX_MEDIA_BYTES, _MAX_OTHER_BYTES
     for block in blocks:
         if block.is_shown_as_media:
-            if _fits_media_room(block, media_room):
-                media_room -= len(block.raw)
+            if left and _fits_media_room(block, media_room):
+                left, media_room = left - 1, media_room - len(block.raw)
                 yield block.raw
         elif _is_other(block) and (is_all_shown or len(block.raw) <= room):
             room -= len(block.raw)
