@@ -2,6 +2,9 @@
 
 import resource
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,6 +15,7 @@ from mcp_mirror.payload.framing import HEAD, DiscardedFrame, LineReader
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 
+BOUND = 60.0
 POLICY = WirePolicy(max_message_bytes=1000, spool_bytes=100)
 
 
@@ -25,6 +29,31 @@ def spooled(frame: Frame) -> SpooledFrame:
     return frame
 
 
+SPOOLING = """
+import sys
+from pathlib import Path
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.settings.policies import WirePolicy
+
+with Spool(WirePolicy(), Path(sys.argv[1])) as spool:
+    (spool.directory / "message").write_text("words")
+    print(spool.directory, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def spooling(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process with a message in its spool, and the spool's directory."""
+    command = [sys.executable, "-c", SPOOLING, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, Path(process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -33,6 +62,27 @@ def file_size_limit(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_the_next_start_removes_the_files_of_a_killed_process_only(tmp_path: Path) -> None:
+    others = tmp_path / "mcp-mirror-spool-notes.txt", tmp_path / "mcp-mirror-notes"
+    others[0].write_text("words")
+    others[1].mkdir()
+    with spooling(tmp_path) as (_, living), spooling(tmp_path) as (killed, abandoned):
+        killed.kill()
+        killed.wait(BOUND)
+        assert (abandoned / "message").exists()
+        until = time.monotonic() + BOUND
+        with Spool(POLICY, tmp_path) as spool:
+            own = spool.directory
+            while abandoned.exists():
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            with Spool(POLICY, tmp_path) as second:
+                assert second.directory.exists()
+            assert (living / "message").read_text() == "words"
+            assert own.exists()
+    assert all(path.exists() for path in others)
 
 
 def test_a_small_message_stays_in_memory(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 If no file can be written, such as on a full disk, a message up to `spool_bytes` stays in memory and a larger one is
 discarded. Other messages of the connection are not affected.
 
-A spool is a directory of one process. A file in it exists while its message is processed. To keep the bytes, link the
-file elsewhere or keep the map.
+A spool is a directory of one process; the next start removes that of a killed process. A file in it exists while its
+message is processed. To keep the bytes, link the file elsewhere or keep the map.
 """
 
 import logging
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Final, Self
 
 from mcp_mirror.payload.floods import RepeatedLog
@@ -23,12 +24,12 @@ from mcp_mirror.payload.framing import END, HEAD, DiscardedFrame
 from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_rpc import RequestId, recover_first_id, recover_id, recover_last_id
 from mcp_mirror.settings.policies import WirePolicy
-from mcp_mirror.system.files import map_file, open_folder, unlink_large, write_all
+from mcp_mirror.system.files import claim_folder, map_file, open_folder, remove_unclaimed, unlink_large, write_all
 from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)
 
-_PREFIX: Final = "mcp-mirror-"
+_PREFIX: Final = "mcp-mirror-spool-"
 _SMALL: Final = 1 << 16
 """Bytes up to which the values of a message are not counted."""
 _AHEAD: Final = 3
@@ -94,18 +95,22 @@ class Spool:
         self.policy = policy
         self._parent = directory
         self._directory: Path | None = None
+        self._claim: int | None = None
         self._log = RepeatedLog(_logger)
 
     def __enter__(self) -> Self:
         # `Path.exists` raises for a path that is too long, or in a folder of another user.
         if self._parent is not None and os.path.exists(self._parent):  # noqa: PTH110
             open_folder(self._parent, _OWN_NAMES)
+        parent = self._parent or Path(tempfile.gettempdir())
+        Thread(target=remove_unclaimed, args=(parent, _PREFIX), name="mcp-mirror-spools", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._log.close()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
+        self._release()
 
     @property
     def directory(self) -> Path:
@@ -113,8 +118,23 @@ class Spool:
         if self._directory is None or not self._directory.exists():
             if self._parent is not None:
                 open_folder(self._parent, _OWN_NAMES)
-            self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
+            self._directory = self._create_directory()
         return self._directory
+
+    def _create_directory(self) -> Path:
+        """Create a directory and claim it. Between the two, another process may take it for an abandoned one."""
+        while True:
+            created = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
+            self._release()
+            with suppress(FileNotFoundError):
+                self._claim = claim_folder(created)
+                if created.exists():
+                    return created
+
+    def _release(self) -> None:
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
 
     def new_path(self) -> Path:
         """A new, unused file name."""

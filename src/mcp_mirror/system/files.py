@@ -9,6 +9,7 @@ import logging
 import mmap
 import os
 import secrets
+import shutil
 import stat
 import sys
 import threading
@@ -22,6 +23,9 @@ from typing import Final
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.types import Buffer, FileSpan
+
+if sys.platform != "win32":
+    import fcntl
 
 _logger = logging.getLogger(__name__)
 
@@ -200,6 +204,49 @@ def _refuse_foreign(path: Path, found: os.stat_result) -> None:
             f"path. If the files are to belong to this user, stop all gateways that use them, and run: "
             f"chown -R {os.geteuid()} {path}"
         )
+
+
+def claim_folder(folder: Path) -> int | None:
+    """Mark a folder as in use until the process ends, so that `remove_unclaimed` of other processes leaves it.
+
+    Returns:
+        A descriptor to close when the folder is no longer needed; None if the system or its file system has no such
+        marks.
+    """
+    if sys.platform == "win32":
+        return None
+    opened = os.open(folder, _FOLDER)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+    except OSError:
+        os.close(opened)
+        return None
+    return opened
+
+
+def remove_unclaimed(parent: Path, prefix: str) -> None:
+    """Remove folders of this user that no process claims, because the one that did was killed.
+
+    Args:
+        parent: Contains the folders; it may be open to all users, or not exist.
+        prefix: The beginning of their names.
+    """
+    if sys.platform == "win32":
+        return
+    with suppress(OSError):
+        for folder in parent.glob(f"{prefix}*"):
+            with suppress(OSError):  # such as that of another user, or one in use
+                _remove_unless_claimed(folder)
+
+
+def _remove_unless_claimed(folder: Path) -> None:
+    opened = os.open(folder, _FOLDER)
+    try:
+        if os.fstat(opened).st_uid == os.geteuid():
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+    finally:
+        os.close(opened)
 
 
 def atomic_write(
