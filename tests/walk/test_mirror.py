@@ -897,6 +897,21 @@ async def test_a_path_that_fits_is_found_in_a_large_object() -> None:
         assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
 
 
+async def test_a_path_that_fits_is_found_within_the_main_object() -> None:
+    mirror = with_orders(ROWS)
+
+    @mirror.tool
+    def select(note: str) -> dict[str, Any]:
+        return {"success": True, "note": note, "data": {"rows": ROWS, "count": len(ROWS)}}
+
+    async with mirror:
+        for note, advised in (("short", "/data/rows"), ("long " * 9000, "/data/rows")):
+            path = str((await mirror.call("select_mirrored", {"note": note})).path)
+            for part in ("", "/data", "/data/count"):
+                refused = await mirror.call("count_mirrored", {"orders": f"{path}{part}"})
+                assert refused.text.endswith(f'Pass a path that fits, such as "{path}{advised}".')
+
+
 @pytest.mark.parametrize(
     ("tool", "given", "advised"),
     [

@@ -1,7 +1,7 @@
 """Finds the path that a model most probably meant, for errors about arguments that do not fit."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -22,6 +22,8 @@ _MAX_PARTS: Final = 12
 """Members or items of a value that are compared with an argument."""
 _MAX_SCANNED_BYTES: Final = 1 << 20
 """Bytes of a container whose parts are compared with an argument, unless its keys are indexed."""
+_MAX_NESTING: Final = 4
+"""Levels of objects whose parts are compared with an argument."""
 _MAX_PARSED_BYTES: Final = 1 << 20
 """Bytes of a text that may contain a value that fits."""
 _CONTAINERS: Final = frozenset({"array", "null", "object"})
@@ -87,14 +89,19 @@ class PathAdvice(msgspec.Struct, frozen=True):
         return found.path if self._fits(found.path, found.blob, found.kind) else None
 
     def _find_part(self, found: FoundValue) -> MemoryPath | None:
-        blob, path = found.blob, found.path
+        """Find a part of an object or array that fits, else a part of the largest object in an object, at any depth."""
         parts = _list_parts(found) if found.preview else {}
-        if len(parts) <= _MAX_PARTS:
-            parts = dict(sorted(parts.items(), key=lambda one: -one[1].length))
-        for key, part in islice(parts.items(), _MAX_PARTS):
-            below = MemoryPath(path.base, (*path.tokens, str(key)))
-            if self._fits(below, memoryview(blob)[part.start : part.stop], kind_at(blob, part.start)):
-                return below
+        path, blob = found.path, found.blob
+        for _ in range(_MAX_NESTING):
+            if len(parts) <= _MAX_PARTS:
+                parts = dict(sorted(parts.items(), key=lambda one: -one[1].length))
+            for key, part in islice(parts.items(), _MAX_PARTS):
+                below = MemoryPath(path.base, (*path.tokens, str(key)))
+                if self._fits(below, memoryview(blob)[part.start : part.stop], kind_at(blob, part.start)):
+                    return below
+            if (largest := _find_largest_object(blob, parts)) is None:
+                break
+            path, parts = MemoryPath(path.base, (*path.tokens, largest)), dict(members(blob, parts[largest]))
         return None
 
     def _fits(self, path: MemoryPath, blob: Buffer, kind: Kind) -> bool:
@@ -112,3 +119,10 @@ def _list_parts(found: FoundValue) -> dict[JsonToken, Span]:
     if found.kind == "array":
         return dict(enumerate(islice(items(blob, span), _MAX_PARTS + 1)))
     return dict(members(blob, span) if found.kind == "object" else ())
+
+
+def _find_largest_object(blob: Buffer, parts: Mapping[JsonToken, Span]) -> str | None:
+    """The key of the largest object among the members of an object; None without one, or if it is too large."""
+    keys = [key for key, part in parts.items() if isinstance(key, str) and kind_at(blob, part.start) == "object"]
+    largest = max(keys, key=lambda key: parts[key].length, default=None)
+    return None if largest is None or parts[largest].length > _MAX_SCANNED_BYTES else largest
