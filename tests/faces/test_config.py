@@ -261,6 +261,21 @@ def test_a_bucket_needs_redis(load: Load) -> None:
             load(f"store: {{{kind}blobs: 's3://values'}}")
 
 
+def test_an_address_of_redis_needs_the_kind(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"store\.url: wanted 'kind: redis' beside it"):
+        load("store: {url: 'redis://x'}")
+    (message,) = load("store: {kind: disk, url: 'redis://x'}").warnings
+    assert message.endswith("store.url: with 'kind: disk' the address has no effect; write 'kind: redis', or remove it")
+    assert load("store: {kind: redis, url: 'redis://x'}").warnings == ()
+
+
+def test_a_required_audit_log_needs_a_file(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"audit\.required: wanted 'path' beside it"):
+        load("audit: {required: true}")
+    assert not load("audit: {required: false}").audit.required
+    assert load("audit: {required: true, path: audit.jsonl}").audit.required
+
+
 def test_an_upstream_has_defaults_for_all_but_its_endpoint(load: Load) -> None:
     config = load("upstreams: {a: {command: x, args: , env: , tools: , overrides: }}")
     assert only(config) == UpstreamPolicy("a", StdioEndpoint("x"))

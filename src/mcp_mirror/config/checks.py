@@ -69,6 +69,20 @@ def check_store(store: Node | None, findings: Findings) -> None:
         )
 
 
+def check_unused(config: Config, root: YamlMapping, findings: Findings) -> None:
+    """Report an address of Redis and a required audit log that would have no effect."""
+    kind, url = config.store.kind, ("store", "url")
+    if config.store.url is not None and kind is None:
+        message = "wanted 'kind: redis' beside it: without it values are not in Redis"
+        findings.report(find_node(root, url).location, message)
+    if config.store.url is not None and kind in ("disk", "memory"):
+        message = f"with 'kind: {kind}' the address has no effect; write 'kind: redis', or remove it"
+        findings.warn(find_node(root, url).location, message)
+    if config.audit.required and config.audit.path is None:
+        message = "wanted 'path' beside it: without it nothing is recorded"
+        findings.report(find_node(root, ("audit", "required")).location, message)
+
+
 def check_limits(config: Config, root: YamlMapping, findings: Findings) -> None:
     """Report quotas of calls that nothing counts."""
     if config.has_call_quotas and (config.is_transparent or not config.events.enabled):

@@ -27,6 +27,7 @@ from mcp_mirror.config.checks import (
     check_limits,
     check_mirror,
     check_store,
+    check_unused,
     check_upstream,
 )
 from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED, gather_upstreams
@@ -202,6 +203,7 @@ def _read_config(
         check_access(config, live, findings)
         check_dashboard(config, live, findings)
         check_limits(config, live, findings)
+        check_unused(config, live, findings)
         check_flows(config, live, {*upstreams, *_find_upstream_nodes(disabled)}, findings)
     findings.raise_problems()
     return _complete(config or Config(), upstreams, findings, lock_name and str(folder / lock_name))
