@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from mcp_mirror.core.embedded_json import find_embedded_json
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.select import explain_text, find_embedded_json, select
+from mcp_mirror.query.select import explain_text, select
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.embedded_json import find_embedded_json
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import (
@@ -431,6 +432,20 @@ def _parse_if(matches: Callable[[bytes], bool]) -> Converter:
     return form
 
 
+def _parse_container(first: bytes) -> Converter:
+    """Parse the text as the object or array that begins with `first`, or that makes up most of it below a heading."""
+    parse = _parse_if(lambda text: text[:1] == first)
+
+    def form(value: Resolved) -> Segments | None:
+        if (whole := parse(value)) is not None:
+            return whole
+        found = find_embedded_json(value.blob)
+        is_most = found is not None and found[:1] == first and 2 * len(found) >= len(value.blob)
+        return (found,) if found is not None and is_most else None
+
+    return form
+
+
 _ORDER: Final = ("object", "array", "integer", "number", "boolean", "null", "string")
 """Target types by preference: structured forms first, text last."""
 
@@ -441,8 +456,8 @@ _FORMS: Final[Mapping[tuple[Kind, str], Converter]] = {
     ("number", "string"): _convert_to_text,
     ("boolean", "string"): _convert_to_text,
     ("binary", "string"): _convert_binary_to_text,
-    ("text", "object"): _parse_if(lambda text: text[:1] == b"{"),
-    ("text", "array"): _parse_if(lambda text: text[:1] == b"["),
+    ("text", "object"): _parse_container(b"{"),
+    ("text", "array"): _parse_container(b"["),
     ("text", "integer"): _parse_if(_is_integer),
     ("text", "number"): _parse_if(lambda text: _NUMBER.fullmatch(text) is not None),
     ("text", "boolean"): _parse_if(lambda text: text in (b"true", b"false")),

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from mcp_mirror.core.embedded_json import find_embedded_json
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import guess_format, has_false_columns, measure_heading
-from mcp_mirror.query.select import find_embedded_json
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.system.files import write_all
 from mcp_mirror.types import Buffer, FileSpan

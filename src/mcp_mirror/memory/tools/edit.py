@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.embedded_json import find_embedded_json
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.core.value_sizes import count_tokens
@@ -15,7 +16,7 @@ from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, Memory, ToolInput, build_text_content
 from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
-from mcp_mirror.query.select import explain_text, find_embedded_json, select
+from mcp_mirror.query.select import explain_text, select
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.query_jobs import Query

@@ -1,0 +1,61 @@
+"""Finds the JSON in a text: after a heading, in a code block, or as Python prints it."""
+
+import re
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.python_literals import translate_python_literal
+from mcp_mirror.payload.json_rpc import decode_as
+from mcp_mirror.types import Buffer
+
+_HEAD: Final = 4000
+"""Characters in which JSON after a heading begins."""
+_CONTAINER: Final = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
+"""The first line of an object or an array."""
+_MAX_STARTS: Final = 4
+"""Lines that are tried as the beginning of JSON."""
+
+
+def find_embedded_json(blob: Buffer) -> bytes | None:
+    """The object or array in a JSON string: its whole text, or most of it after a heading; None for any other value.
+
+    Lines may follow that contain no further object or array, such as the end of a code block. A list or dictionary as
+    Python prints it counts as an array or object.
+    """
+    text: str | None = decode_as(blob, str)
+    if text is None:
+        return None
+    text = text.removeprefix("\ufeff")  # the byte order mark of a file
+    for match in islice(_CONTAINER.finditer(text, 0, _HEAD), _MAX_STARTS):
+        rest = text[match.start() :]
+        if (found := _read_container(rest)) is not None:
+            return found
+        found, below = _split_container(rest)
+        if found is not None:
+            is_most = 2 * (len(rest) - len(below)) >= len(text)
+            is_only = _CONTAINER.search(below) is None  # otherwise JSON lines, or several values
+            return found if is_most and is_only else None
+    return None
+
+
+def _split_container(text: str) -> tuple[bytes | None, str]:
+    """The object or array in the first line, or in the lines up to its closing bracket, and the text below it."""
+    line, _, below = text.partition("\n")
+    if (found := _read_container(line)) is not None:
+        return found, below
+    indent = line[: len(line) - len(line.lstrip(" \t"))]
+    if (last := re.search(rf"^{indent}[\]}}][ \t\r]*$", text, re.MULTILINE)) is None:
+        return None, ""
+    return _read_container(text[: last.end()]), text[last.end() :]
+
+
+def _read_container(text: str) -> bytes | None:
+    """A text that is an object or an array, as JSON without white space around it; None for any other text."""
+    try:
+        found = text.strip().encode()
+        msgspec.json.decode(found, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return translate_python_literal(text)
+    return found
