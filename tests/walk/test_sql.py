@@ -101,8 +101,10 @@ async def test_numbers_of_stored_json_keep_their_digits() -> None:
     [
         ({}, "`sql` with `inputs`"),
         ({"memory_path": "x"}, "`memory_path` with `expression`"),
-        ({"memory_path": "x", "sql": "SELECT 1"}, "`sql` with `inputs`"),
-        ({"memory_path": "x", "expression": "a", "sql": "SELECT 1"}, "`sql` with `inputs`"),
+        ({"memory_path": "x", "sql": "SELECT 1"}, "`sql` reads the tables of `inputs`. Leave `memory_path` out"),
+        ({"memory_path": "x", "expression": "a", "sql": "SELECT 1"}, "Leave `memory_path` and `expression` out"),
+        ({"expression": "a", "inputs": {"t": [1]}}, "give one SELECT as `sql` in place of `expression`"),
+        ({"memory_path": "x", "expression": "a", "inputs": {"t": [1]}}, "`expression` (JMESPath) reads one value"),
         ({"sql": "SELECT 1", "inputs": [1]}, "'inputs' of memory_query must be an object"),
         ({"sql": "SELECT 1", "inputs": {"a b": [1]}}, "'a b' cannot name an input"),
         ({"sql": "SELECT 1", "inputs": {"a": [1], "A": [2]}}, "Two inputs have the same name"),

@@ -41,6 +41,10 @@ _FORMS: Final = (
     "Use `memory_path` with `expression` (JMESPath) for one value, or `sql` with `inputs`, such as "
     '{"orders": "<memory path>"}, where each name is a table.'
 )
+_NOT_OF_TABLES: Final = (
+    "`expression` (JMESPath) reads one value, that of `memory_path`. To query the tables of `inputs`, give one SELECT "
+    "as `sql` in place of `expression`."
+)
 
 
 def with_sql(tool: MemoryTool) -> MemoryTool:
@@ -58,14 +62,16 @@ async def _query_either(call: ToolInput) -> Content:
     """Run the form of the query that the arguments name.
 
     Raises:
-        ToolError: They name neither or both.
+        ToolError: They name neither, or have an argument of the other.
     """
-    given = {name for name in (PATH, "expression", "sql", "inputs") if call.arguments.has(name)}
-    if given in ({"sql"}, {"sql", "inputs"}):
+    given = [name for name in (PATH, "expression", "sql", "inputs") if call.arguments.has(name)]
+    if "sql" in given:
+        if unused := [f"`{name}`" for name in given if name in (PATH, "expression")]:
+            raise ToolError(f"`sql` reads the tables of `inputs`. Leave {' and '.join(unused)} out and call again.")
         return await _query_tables(call)
-    if given == {PATH, "expression"}:
+    if given == [PATH, "expression"]:
         return await query(call)
-    raise ToolError(_FORMS)
+    raise ToolError(_NOT_OF_TABLES if "expression" in given and "inputs" in given else _FORMS)
 
 
 async def _query_tables(call: ToolInput) -> Content:
