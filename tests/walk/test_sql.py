@@ -65,7 +65,7 @@ async def test_the_results_of_two_tools_are_joined_by_their_paths() -> None:
 async def test_instructions_name_one_tool_for_whole_values(tools: dict[str, Any], named: str | None) -> None:
     pytest.importorskip("pydantic_monty")
     async with with_tools(memory_tools=tools) as mirror:
-        whole = [one for one in mirror.instructions.split(". ") if one.startswith("Questions that need whole values")]
+        whole = [one for one in mirror.instructions.split(". ") if one.startswith("Questions that need all rows")]
         assert [one.rpartition(" ")[2] for one in whole] == ([named] if named else [])
 
 

@@ -30,7 +30,10 @@ _SEARCH_INSTRUCTIONS: Final = (
     f"Most tools are not listed: find one with {FIND}, then call it by the name found with {CALL}."
 )
 _ABOUT_READ: Final = "memory_read and memory_grep are only for questions about what a value says."
-_ABOUT_WHOLE_VALUES: Final = "Questions that need whole values (a sum, a count, the largest, a join) are for {tool}."
+_ABOUT_WHOLE_VALUES: Final = (
+    "Questions that need all rows of a table or all lines of a text (a sum, a count, the largest, a join) are for "
+    "{tool}."
+)
 _ABOUT_EDIT: Final = "memory_edit makes a changed copy, which has a path of its own."
 
 
