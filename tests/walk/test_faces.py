@@ -82,7 +82,7 @@ async def test_an_invalid_line_gets_an_error_and_the_connection_continues(
 BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("no_such_mirrored", {}, "Unknown tool 'no_such_mirrored'. Nearest are "),
     ("say", {}, "Nearest are say_mirrored"),
-    ("hear_mirrored", {"x": "{path}/nokey"}, 'has no key "nokey". Its keys are "/data"'),
+    ("hear_mirrored", {"x": "{path}/nokey"}, 'has no key "nokey". Its keys are "data". Pass a whole path, such as "'),
     ("hear_mirrored", {"x": "{path}/data/9"}, "It is an array whose items are 0 to 2"),
     ("hear_mirrored", {"x": "say-00000000-0000-4000-8000-000000000000"}, 'Nearest are "{path}"'),
     ("hear_mirrored", {"x": "{path}.data[1]"}, 'Write it as "{path}/data/1".'),

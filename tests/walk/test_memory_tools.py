@@ -209,7 +209,7 @@ async def test_no_window_is_over_the_budget(
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("memory_read", {"memory_path": "say-nothing"}, "No value is stored under"),
-    ("memory_read", {"memory_path": "P/nothing"}, 'has no key "nothing". Its keys are "/rows", "/a"'),
+    ("memory_read", {"memory_path": "P/nothing"}, 'has no key "nothing". Its keys are "rows", "a"'),
     ("memory_read", {"memory_path": "P", "limit": 0}, "`limit` must be 1 or more"),
     ("memory_read", {"memory_path": "P", "offset": 9}, "Offset 9 is past the end: there are 2 keys."),
     ("memory_grep", {"memory_path": "P", "pattern": "("}, "is not a valid RE2 expression"),

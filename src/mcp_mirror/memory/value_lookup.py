@@ -15,6 +15,7 @@ from mcp_mirror.core.preview import format_time
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.paths import (
     MemoryPath,
+    escape_token,
     find_notice_bases,
     is_pathless_notice,
     label_of,
@@ -354,7 +355,7 @@ def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, include_keys: bo
     if include_keys and len(steps) > 1 - token.startswith("[") and _has_member(miss, steps[0]):
         content = _suggest_path(MemoryPath(path.base, (*path.tokens[:depth], *steps, *path.tokens[depth + 1 :])))
     elif miss.kind == "object":
-        content = _list_keys(miss, unescape_token(token)) if include_keys else _list_positions(miss)
+        content = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss)
     elif miss.kind == "array":
         content = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
     else:
@@ -369,11 +370,15 @@ def _has_member(miss: Miss, key: str) -> bool:
     return is_item or key in miss.keys
 
 
-def _list_keys(miss: Miss, wanted: str) -> str:
-    keys = sort_by_similarity(wanted, miss.keys)
-    listed = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY_BYTES) for key in keys[:_MAX_LISTED_KEYS])
+def _list_keys(miss: Miss, wanted: str, here: str) -> str:
+    """List the keys, the most similar one first, and the path of this one: models paste the keys as they are."""
+    if not miss.keys:
+        return "It is an empty object."
+    keys = [escape_token(key) for key in sort_by_similarity(wanted, miss.keys)[:_MAX_LISTED_KEYS]]
+    listed = ", ".join(as_json_string(key, _KEY_BYTES) for key in keys)
     more = f" and {miss.length - _MAX_LISTED_KEYS:,} more" if miss.length > _MAX_LISTED_KEYS else ""
-    return f"Its keys are {listed}{more}." if keys else "It is an empty object."
+    nearest = as_json_string(f"{here}/{keys[0]}", _SUGGESTION_BYTES)
+    return f"Its keys are {listed}{more}. Pass a whole path, such as {nearest}."
 
 
 def _list_positions(miss: Miss) -> str:
