@@ -241,6 +241,8 @@ def test_a_picture_among_texts_has_one_line() -> None:
     assert [line for line in lines if f'"{BASE}/2"' in line] == [f'| "{BASE}/2": image/png, 539 B']
     assert f'"{BASE}/3/resource/blob" application/pdf, 450 B' in lines
     assert f'"{BASE}/2" image/png, 539 B' in notice_of([1, 2], media=media)
+    large = picture | {"data": "A" * (34 << 20)}
+    assert f'| "{BASE}/2": object 35.7 MB\n' in notice_of(["one file", "word " * 300, large])
 
 
 @pytest.mark.parametrize("beside", [("word " * 70,), ("a note\n",) * 5, ("\u4f60\u597d" * 20,) * 4])
