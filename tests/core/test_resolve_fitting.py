@@ -37,6 +37,7 @@ VALUES: dict[str, tuple[bytes, Kind]] = {
     "array": (b"[1, 2.50]", "array"),
     "text": (b'"plain \\u0061"', "text"),
     "empty text": (b'""', "text"),
+    "array far below": (json.dumps("\n" * 5000 + "[1]").encode(), "text"),
     "object in text": (b'" {\\"a\\": 1.0}\\n"', "text"),
     "array in text": (b'"[1e400]"', "text"),
     "integer in text": (b'" 42 "', "text"),
@@ -78,6 +79,7 @@ TABLE: dict[str, dict[str, Any]] = {
     "object": row(object=SAME, string=text_of("object")),
     "array": row(array=SAME, string=text_of("array")),
     "text": row(string=SAME),
+    "array far below": row(array=b"[1]", string=SAME),
     "empty text": row(string=SAME),
     "object in text": row(string=SAME, object=b'{"a": 1.0}'),
     "array in text": row(string=SAME, array=b"[1e400]"),
@@ -125,6 +127,14 @@ def test_a_value_is_converted_to_the_declared_type_by_the_table(name: str, wante
         assert join(coerce(resolved(name), frozenset({wanted}), ("grid", 0))) == (
             VALUES[name][0] if expected is SAME else expected
         )
+
+
+def test_json_within_a_text_is_found_in_a_small_text_and_a_whole_one_of_any_size() -> None:
+    rows = [{"id": number, "name": "x" * 80} for number in range(20_000)]
+    for text, is_accepted in ((f"Rows:\n{json.dumps(rows[:5000])}\n", True), (f"Rows:\n{json.dumps(rows)}\n", False)):
+        assert fits(Resolved(f"{BASE}/x", json.dumps(text).encode(), "text"), frozenset({"array"})) == is_accepted
+    for text, is_accepted in ((str(rows[:5000]), True), (str(rows), False), (json.dumps(rows), True)):
+        assert fits(Resolved(f"{BASE}/x", json.dumps(text).encode(), "text"), frozenset({"array"})) == is_accepted
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -14,6 +14,7 @@ _HEAD: Final = 4000
 """Characters in which JSON after a heading begins."""
 _CONTAINER: Final = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
 """The first line of an object or an array."""
+_NEXT_CONTAINER: Final = re.compile(r"\n[ \t]*[\[{]")
 _MAX_STARTS: Final = 4
 """Lines that are tried as the beginning of JSON."""
 
@@ -35,18 +36,20 @@ def find_embedded_json(blob: Buffer) -> bytes | None:
         found, below = _split_container(rest)
         if found is not None:
             is_most = 2 * (len(rest) - len(below)) >= len(text)
-            is_only = _CONTAINER.search(below) is None  # otherwise JSON lines, or several values
+            is_only = _NEXT_CONTAINER.search(below) is None  # otherwise JSON lines, or several values
             return found if is_most and is_only else None
     return None
 
 
 def _split_container(text: str) -> tuple[bytes | None, str]:
-    """The object or array in the first line, or in the lines up to its closing bracket, and the text below it."""
-    line, _, below = text.partition("\n")
+    """The object or array in the first of several lines, or up to the line of its closing bracket, and the rest."""
+    line, newline, _ = text.partition("\n")
+    if not newline:
+        return None, ""
     if (found := _read_container(line)) is not None:
-        return found, below
+        return found, text[len(line) :]
     indent = line[: len(line) - len(line.lstrip(" \t"))]
-    if (last := re.search(rf"^{indent}[\]}}][ \t\r]*$", text, re.MULTILINE)) is None:
+    if (last := re.search(rf"\n{indent}[\]}}][ \t\r]*(?=\n|\Z)", text)) is None:
         return None, ""
     return _read_container(text[: last.end()]), text[last.end() :]
 

@@ -24,6 +24,7 @@ _TOKEN: Final = re.compile(
     rf"|\bDecimal\('(?P<number>-?\d+(?:\.\d+)?)'\)|\bUUID\((?P<uuid>{_SINGLE})\)"
     rf"|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME})|(?P<quote>['\"])"
 )
+_CLOSING: Final = ("]", ")", "}")
 _WORDS: Final = {"None": "null", "True": "true", "False": "false"}
 
 
@@ -40,7 +41,7 @@ def translate_python_literal(text: str) -> bytes | None:
     Returns:
         None if the text is anything else, or has values without a counterpart in JSON, such as bytes or NaN.
     """
-    if not is_python_literal(text):
+    if not is_python_literal(text) or not text.rstrip().endswith(_CLOSING):
         return None
     try:
         translated = _TOKEN.sub(_translate, text).strip().encode()

@@ -39,6 +39,7 @@ from mcp_mirror.payload.json_spans import (
     strings_at,
     trim,
 )
+from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
 
 _MAX_CANDIDATES: Final = 20_000
@@ -53,6 +54,11 @@ IS_PATH: Final = "it is a memory path"
 """The reason of `explain_strings` for a string that is a pointer."""
 _QUOTE: Final = re.compile(rb'"')
 _NULL: Final = re.compile(rb"null")
+_HEAD_BYTES: Final = 1 << 12
+"""Bytes of a text in which its first characters are looked for."""
+_MAX_SEARCHED_BYTES: Final = 1 << 20
+"""Bytes of a text in which JSON below a heading, or as Python prints it, is looked for."""
+_DIGITS: Final = "-0123456789"
 _MAX_NAMED: Final = 200
 """Characters of a path or a location in an error message."""
 
@@ -418,10 +424,18 @@ def _convert_binary_to_text(value: Resolved) -> Segments | None:
     return (memoryview(value.blob)[found[1].start : found[1].stop],) if found else None
 
 
-def _parse_if(matches: Callable[[bytes], bool]) -> Converter:
-    """Parse the text as JSON; `matches` selects the accepted kind by its bytes."""
+def _parse_if(starts: str, matches: Callable[[bytes], bool]) -> Converter:
+    """Parse the text as JSON.
+
+    Args:
+        starts: The first characters of the accepted kind, so that a large text of another kind is not decoded.
+        matches: Selects the accepted kind by its bytes.
+    """
 
     def form(value: Resolved) -> Segments | None:
+        head = text_start(value.blob, Span(0, len(value.blob)), _HEAD_BYTES).strip()
+        if head and head[0] not in starts:
+            return None
         try:
             text = msgspec.json.decode(value.blob, type=str).strip().encode()
             msgspec.json.decode(text, type=msgspec.Raw)
@@ -432,15 +446,19 @@ def _parse_if(matches: Callable[[bytes], bool]) -> Converter:
     return form
 
 
-def _parse_container(first: bytes) -> Converter:
-    """Parse the text as the object or array that begins with `first`, or that makes up most of it below a heading."""
-    parse = _parse_if(lambda text: text[:1] == first)
+def _parse_container(first: str) -> Converter:
+    """Parse the text as the object or array that begins with `first`, or that makes up most of it below a heading.
+
+    Only a whole text is parsed at any size: a search in 100 MB would hold up the other calls.
+    """
+    parse = _parse_if(first, lambda text: text[:1] == first.encode())
 
     def form(value: Resolved) -> Segments | None:
-        if (whole := parse(value)) is not None:
+        whole = parse(value)
+        if whole is not None or len(value.blob) > _MAX_SEARCHED_BYTES:
             return whole
         found = find_embedded_json(value.blob)
-        is_most = found is not None and found[:1] == first and 2 * len(found) >= len(value.blob)
+        is_most = found is not None and found[:1] == first.encode() and 2 * len(found) >= len(value.blob)
         return (found,) if found is not None and is_most else None
 
     return form
@@ -456,10 +474,10 @@ _FORMS: Final[Mapping[tuple[Kind, str], Converter]] = {
     ("number", "string"): _convert_to_text,
     ("boolean", "string"): _convert_to_text,
     ("binary", "string"): _convert_binary_to_text,
-    ("text", "object"): _parse_container(b"{"),
-    ("text", "array"): _parse_container(b"["),
-    ("text", "integer"): _parse_if(_is_integer),
-    ("text", "number"): _parse_if(lambda text: _NUMBER.fullmatch(text) is not None),
-    ("text", "boolean"): _parse_if(lambda text: text in (b"true", b"false")),
-    ("text", "null"): _parse_if(lambda text: text == b"null"),
+    ("text", "object"): _parse_container("{"),
+    ("text", "array"): _parse_container("["),
+    ("text", "integer"): _parse_if(_DIGITS, _is_integer),
+    ("text", "number"): _parse_if(_DIGITS, lambda text: _NUMBER.fullmatch(text) is not None),
+    ("text", "boolean"): _parse_if("tf", lambda text: text in (b"true", b"false")),
+    ("text", "null"): _parse_if("n", lambda text: text == b"null"),
 }

@@ -207,11 +207,11 @@ def _refuse_foreign(path: Path, found: os.stat_result) -> None:
 
 
 def claim_folder(folder: Path) -> int | None:
-    """Mark a folder as in use until the process ends, so that `remove_unclaimed` of other processes leaves it.
+    """Lock a folder, so that `remove_unclaimed` of other processes does not remove it.
 
     Returns:
-        A descriptor to close when the folder is no longer needed; None if the system or its file system has no such
-        marks.
+        An open descriptor that holds the lock until it is closed or the process ends; None where folders cannot be
+        locked (Windows, some network file systems).
     """
     if sys.platform == "win32":
         return None
@@ -225,7 +225,7 @@ def claim_folder(folder: Path) -> int | None:
 
 
 def remove_unclaimed(parent: Path, prefix: str) -> None:
-    """Remove folders of this user that no process claims, because the one that did was killed.
+    """Remove folders of this user that no process has locked: those of killed processes.
 
     Args:
         parent: Contains the folders; it may be open to all users, or not exist.
