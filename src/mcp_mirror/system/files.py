@@ -210,7 +210,7 @@ def claim_folder(folder: Path) -> int | None:
     """Lock a folder, so that `remove_unclaimed` of other processes does not remove it.
 
     Returns:
-        An open descriptor that holds the lock until it is closed or the process ends; None where folders cannot be
+        An open descriptor that keeps the lock until it is closed or the process ends; None where folders cannot be
         locked (Windows, some network file systems).
     """
     if sys.platform == "win32":
