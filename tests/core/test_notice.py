@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.core.notice import ErrorExcerpt, NoticeInput, write_notice
-from mcp_mirror.core.preview import format_bytes, format_time
 from mcp_mirror.paths import MemoryPath, find_notice_bases, is_whole_notice, new_base, read_notice_path
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string

@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.preview import (
-    MAX_PREVIEW_TOKENS,
-    Preview,
-    TokenBudget,
-    describe_table,
-    find_table,
-    format_bytes,
-    outline_value,
-    preview_value,
-)
+from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.main_parts import find_table
+from mcp_mirror.core.outlines import outline_value
+from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_table, preview_value
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.types import Buffer, Kind
 

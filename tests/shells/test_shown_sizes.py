@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.capture import CaptureRules, capture
-from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.core.result_processing import ProcessingOptions
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory import resources

@@ -9,7 +9,7 @@ from rich.table import Table
 from mcp_mirror.cli.console import new_table, open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, VerboseOption
 from mcp_mirror.cli.store import load_store_config, read_store
-from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.stores.base import Store
 from mcp_mirror.types import StoreStats
 

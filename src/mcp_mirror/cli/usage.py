@@ -15,7 +15,7 @@ from mcp_mirror.callers import name_principal
 from mcp_mirror.cli.console import new_table, open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, parse_age
 from mcp_mirror.cli.store import load_store_config, read_store
-from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.event_log import HOUR, SumKey, Sums

@@ -22,7 +22,7 @@ from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, format_duration, parse_age
 from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
 from mcp_mirror.cli.store import load_store_config, read_store
-from mcp_mirror.core.preview import format_bytes, format_count, format_time
+from mcp_mirror.core.amounts import format_bytes, format_count, format_time
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path

@@ -12,22 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.preview import (
-    MAX_PREVIEW_TOKENS,
-    CountItems,
-    Part,
-    Preview,
-    TokenBudget,
-    describe_table,
-    find_long_texts,
-    find_main_item,
-    find_table,
-    format_bytes,
-    format_count,
-    outline_hidden,
-    outline_value,
-    preview_value,
-)
+from mcp_mirror.core.amounts import format_bytes, format_count
+from mcp_mirror.core.main_parts import Part, find_long_texts, find_main_item, find_table
+from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
+from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_table, preview_value
 from mcp_mirror.core.value_sizes import Estimate, count_bytes
 from mcp_mirror.paths import PATH_LINE_PREFIX, TEXT_PATH_LINE_PREFIX, escape_token, position_token, unescape_token
 from mcp_mirror.payload.json_spans import count_items, trim

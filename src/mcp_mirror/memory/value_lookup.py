@@ -9,9 +9,9 @@ from typing import Final
 
 import anyio.to_thread
 
+from mcp_mirror.core.amounts import format_time
 from mcp_mirror.core.media import has_content
 from mcp_mirror.core.parsed_result import find_unwrapped_key
-from mcp_mirror.core.preview import format_time
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.paths import (
     MemoryPath,

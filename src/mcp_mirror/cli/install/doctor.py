@@ -27,7 +27,7 @@ from mcp_mirror.cli.install.starting import (
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
 from mcp_mirror.cli.options import AWAIT_VARIABLE, ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note, run_until_signal
-from mcp_mirror.core.preview import format_count
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.security.sanitize import sanitize_to_lines

@@ -9,7 +9,7 @@ from mcp_mirror.cli.install.starting import load_gateway
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
 from mcp_mirror.cli.options import ClientArgument
 from mcp_mirror.cli.run import exit_with_error, print_note
-from mcp_mirror.core.preview import format_count
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.python_literals import translate_python_literal
 from mcp_mirror.core.resolve import Pointer, Resolved, find_pointers, substitute_pointers
 from mcp_mirror.errors import ToolError

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.errors import ToolError
 
 _ITEM_BYTES: Final = 16

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.preview import format_count
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import (
     Inputs,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from mcp_mirror.core.preview import format_bytes, format_time
+from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import PATH, read_path
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput

@@ -2,7 +2,7 @@
 
 from typing import Final, TypeVar, cast
 
-from mcp_mirror.core.preview import format_bytes, format_time
+from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument

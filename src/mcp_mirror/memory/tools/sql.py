@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import Inputs, read_inputs
 from mcp_mirror.memory.tools.edit import query

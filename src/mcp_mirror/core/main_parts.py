@@ -1,0 +1,152 @@
+"""Finds what matters in a result: the rows or long texts of an object, and the one large item of an array."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from mcp_mirror.core.media import find_embedded_text, has_content
+from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_table
+from mcp_mirror.core.value_sizes import Estimate
+from mcp_mirror.paths import escape_token
+from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.payload.json_strings import text_start
+from mcp_mirror.security.sanitize import as_json_string, strip_invisible
+from mcp_mirror.types import Buffer, Kind, Member, Span
+
+MAX_FIELD_NAME: Final = 60
+"""Bytes of a field's name."""
+_MIN_NESTED_BYTES: Final = 1 << 10
+MAX_NESTED_BYTES: Final = 1 << 20
+"""Bytes of a member in which an array of objects is searched."""
+_MAX_NESTING: Final = 4
+"""Levels of objects around that array."""
+_MAX_LISTED_ITEMS: Final = 5
+"""Items of an array that has a line for each of them."""
+MAX_LISTED_TEXT: Final = 320
+"""Bytes of a whole text in such a line."""
+_MAX_LONG_TEXTS: Final = 3
+"""Texts of an object whose paths are named."""
+_MIN_LISTED_TEXT: Final = 160
+"""Bytes of the longest of several texts that have a line each."""
+_MAX_OTHER_TOKENS: Final = 100
+"""Expected tokens of the short texts beside the one large item."""
+
+
+class MainItem(NamedTuple):
+    """The one large item of an array whose other items are short texts."""
+
+    position: int
+    kind: Kind
+    blob: Buffer
+    """The item as JSON text, or the text of an embedded resource."""
+    members: tuple[Member, ...]
+    """The members of an object that is not very large."""
+    others: tuple[str, ...]
+    """The other items, quoted."""
+
+
+class Part(NamedTuple):
+    """A value within an object."""
+
+    keys: tuple[str, ...]
+    """Its location."""
+    span: Span
+
+    def find_path(self, path: str) -> str | None:
+        """Its memory path for the path of the object; None if a key is too long or has invisible characters."""
+        tokens = [escape_token(key) for key in self.keys]
+        is_shown = all(strip_invisible(token, MAX_FIELD_NAME) == token for token in tokens)
+        return "/".join((path, *tokens)) if is_shown else None
+
+
+def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
+    """Find the one large text, embedded text, array or object beside short texts in an array, JSON text.
+
+    Many servers send a sentence, the data, and another sentence. Returns None for any other array, and if the short
+    texts leave no room for a preview.
+    """
+    listed = find_listed_items(blob, trim(blob))
+    short = [one for one in listed if one.length <= MAX_LISTED_TEXT and kind_at(blob, one.start) == "text"]
+    if not listed or len(short) != len(listed) - 1:
+        return None
+    position = max(range(len(listed)), key=lambda at: listed[at].length)
+    span = find_text_at(blob, listed[position]) or listed[position]
+    kind = kind_at(blob, span.start)
+    others = tuple(as_json_string(text_start(blob, one, 2 * MAX_LISTED_TEXT), 2 * MAX_LISTED_TEXT) for one in short)
+    tokens = sum(estimate(one.encode()) + 2 for one in others)
+    is_main = span.length > MAX_LISTED_TEXT and kind in ("text", "array", "object") and tokens <= _MAX_OTHER_TOKENS
+    part = memoryview(blob)[span.start : span.stop]
+    if not is_main or (kind == "object" and has_content(part)):
+        return None
+    is_indexed = kind == "object" and span.length <= MAX_NESTED_BYTES
+    return MainItem(position, kind, part, members(part, trim(part)) if is_indexed else (), others)
+
+
+def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> Part | None:
+    """Find the largest array of objects in an object; None without such an array.
+
+    The array is a member of the object, or within the one member that makes up most of it, at any depth: many servers
+    wrap their rows as `{"data": {"users": [...]}}`.
+
+    Args:
+        blob: JSON text.
+        known: The members of the object.
+        above: The location of the object in the text.
+    """
+    arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
+    largest = max(arrays, key=_member_size, default=None)
+    if largest is not None and is_table(blob, largest.span):
+        return Part((*above, largest.key), largest.span)
+    main = _find_main_member(known)
+    inner = _read_members(blob, main, above) if main else ()
+    return find_table(blob, inner, (*above, main.key)) if main and inner else None
+
+
+def find_long_texts(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> tuple[Part, ...]:
+    """Find the longest texts of an object, at most three, or those of the one member that makes up most of it."""
+    texts = [one for one in known if one.span.length > MAX_LISTED_TEXT and kind_at(blob, one.span.start) == "text"]
+    if texts:
+        longest = sorted(texts, key=_member_size, reverse=True)[:_MAX_LONG_TEXTS]
+        return tuple(Part((*above, one.key), one.span) for one in longest)
+    main = _find_main_member(known)
+    inner = _read_members(blob, main, above) if main else ()
+    return find_long_texts(blob, inner, (*above, main.key)) if main and inner else ()
+
+
+def find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:
+    """The items of an array that are shown one by one: a few of different kinds, texts of which one is long, or files.
+
+    Many servers send a sentence, the data, and another sentence.
+    """
+    found = tuple(islice(items(blob, span), _MAX_LISTED_ITEMS + 1))
+    if not 1 < len(found) <= _MAX_LISTED_ITEMS or span.length <= MAX_SHOWN_VALUE:
+        return ()
+    kinds = {kind_at(blob, one.start) for one in found}
+    if len(kinds) > 1:
+        is_listed = not kinds.isdisjoint(("object", "array", "text"))
+    elif kinds == {"text"}:
+        is_listed = max(one.length for one in found) > _MIN_LISTED_TEXT
+    else:
+        is_listed = kinds == {"object"} and any(find_text_at(blob, one) for one in found)
+    return found if is_listed else ()
+
+
+def find_text_at(blob: Buffer, span: Span) -> Span | None:
+    """The text of the embedded resource at a span; None for any other object, and for a very large one."""
+    return find_embedded_text(blob, span) if span.length <= MAX_COUNTED_BYTES else None
+
+
+def _find_main_member(known: Sequence[Member]) -> Member | None:
+    main = max(known, key=_member_size, default=None)
+    others = sum(map(_member_size, known)) - main.span.length if main else 0
+    return main if main and main.span.length >= max(others, _MIN_NESTED_BYTES) else None
+
+
+def _read_members(blob: Buffer, member: Member, above: tuple[str, ...]) -> tuple[Member, ...]:
+    """The members of an object that is a member, unless it is too large or too deep."""
+    is_read = len(above) < _MAX_NESTING and member.span.length <= MAX_NESTED_BYTES
+    return tuple(members(blob, member.span)) if is_read and kind_at(blob, member.span.start) == "object" else ()
+
+
+def _member_size(member: Member) -> int:
+    return member.span.length

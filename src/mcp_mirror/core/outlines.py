@@ -1,0 +1,73 @@
+"""Outlines of values in a few words: a small value as it is, any other as kind, lengths and size."""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.value_sizes import count_bytes
+from mcp_mirror.payload.json_spans import count_items, items, kind_at
+from mcp_mirror.security.sanitize import strip_invisible
+from mcp_mirror.types import Buffer, Span
+
+CountItems = Callable[[Buffer, Span], int]
+"""Returns the number of items of the array at a span; see `json_spans.count_items`."""
+
+MAX_SHOWN_VALUE: Final = 48
+"""Bytes of JSON up to which a value is shown instead of its outline."""
+MAX_COUNTED_BYTES: Final = 1 << 25
+"""Bytes up to which items are counted."""
+_MAX_DIMENSIONS: Final = 4
+"""Levels of nested arrays whose lengths are shown."""
+_SAMPLED_ITEMS: Final = 20
+"""Items of an array of objects that are examined for fields."""
+_MAX_SAMPLE_BYTES: Final = 1 << 18
+"""Bytes of items after which no further one is examined."""
+
+
+def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
+    """A small value as it is, any other as kind and size."""
+    if span.length <= MAX_SHOWN_VALUE:
+        text = str(bytes(blob[span.start : span.stop]), "utf-8", "replace")
+        return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), MAX_SHOWN_VALUE)
+    return outline_hidden(blob, span, count)
+
+
+def outline_hidden(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
+    """Kind and size of a value without any byte of it; a nested array has its lengths instead of its size."""
+    described = describe_shape(blob, span, count)
+    is_grid = "x" in described.partition("[")[2]
+    return described if is_grid else f"{described} {format_bytes(count_bytes(blob, span))}"
+
+
+def describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:
+    """Kind and lengths: `object`, `array[12] of object`, `array[128x128x128]`, by the first item of each level."""
+    sides: list[str] = []
+    kind, here, innermost = kind_at(blob, span.start), span, span
+    if kind != "array" or span.length > MAX_COUNTED_BYTES:
+        return kind
+    while kind == "array" and len(sides) < _MAX_DIMENSIONS:
+        sides.append(str(count(blob, here)))
+        first = next(items(blob, here), None)
+        if first is None:
+            break
+        kind, here, innermost = kind_at(blob, first.start), first, here
+    return f"array[{'x'.join(sides)}]{' of object' if is_table(blob, innermost) else ''}"
+
+
+def is_table(blob: Buffer, span: Span) -> bool:
+    """Whether an array begins with an object and most of its first items are objects."""
+    kinds = (kind_at(blob, one.start) for one in sample_items(blob, span))
+    if next(kinds, None) != "object":
+        return False
+    others = list(kinds)
+    return 2 * (1 + others.count("object")) > 1 + len(others)
+
+
+def sample_items(blob: Buffer, span: Span) -> Iterator[Span]:
+    """The first items of an array, at most 20, and none after 256 KiB."""
+    for one in islice(items(blob, span), _SAMPLED_ITEMS):
+        yield one
+        if one.stop - span.start > _MAX_SAMPLE_BYTES:
+            break
