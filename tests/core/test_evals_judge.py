@@ -193,6 +193,12 @@ def test_calls_are_counted(expected: dict[str, Any], times: int, reason: str | N
     assert list(failed(found).values()) == ([reason] if reason else [])
 
 
+@pytest.mark.parametrize(("written", "received", "counts"), [("1", 1, True), ("1", "1", False), ("2", 2, False)])
+def test_arguments_count_as_the_tool_received_them(written: str, received: Any, *, counts: bool) -> None:
+    call = made("get", NOTICE, {"number": written}, ReceivedCall("get", {"number": received}, VALUE))
+    assert verdict(case(calls=(ExpectedCall(tool=("get",), arguments={"number": 1}),)), call).passed == counts
+
+
 def test_any_of_several_tools_is_accepted() -> None:
     either = case(calls=(ExpectedCall(tool=("take", "get")),))
     assert verdict(either, got()).passed

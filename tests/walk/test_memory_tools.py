@@ -207,6 +207,22 @@ async def test_no_window_is_over_the_budget(
             assert "next: " in answer or "more keys" in answer
 
 
+async def test_an_empty_text_leaves_an_optional_argument_out(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store(client, {"a": 1, "rows": [1]})
+        read = await client.text("memory_read", {"memory_path": path})
+        unused = {"by": "", "offset": "", "limit": ""}
+        assert await client.text("memory_read", {"memory_path": path, **unused}) == read
+        merged = {"merge": {"a": 2}, "patch": "", "old_text": "", "new_text": "", "all": ""}
+        edited = await client.text("memory_edit", {"memory_path": path, **merged})
+        path = edited[edited.index("memory_edit-") :].partition('"')[0]
+        assert await client.text("memory_read", {"memory_path": path}) == read.replace("1", "2", 1)
+        assert (await client.text("memory_list", {"tool": "", "after": ""})).startswith(f'"{path}"')
+
+
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("memory_read", {"memory_path": "say-nothing"}, "No value is stored under"),
     ("memory_read", {"memory_path": "P/nothing"}, 'has no key "nothing". Its keys are "rows", "a"'),
@@ -218,6 +234,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("memory_edit", {"memory_path": "P", "merge": {}, "patch": []}, "Give one of `patch`"),
     ("memory_edit", {"memory_path": "P", "old_text": "1"}, "`old_text` needs `new_text`"),
     ("memory_edit", {"memory_path": "P", "old_text": "", "new_text": "x"}, "`old_text` is empty"),
+    ("memory_edit", {"memory_path": "P", "old_text": "", "new_text": ""}, "Give one of `patch`"),
     ("memory_edit", {"memory_path": "P", "patch": [{"op": "remove", "path": "/b"}]}, '"b" does not exist'),
     ("memory_edit", {"memory_path": "P/rows", "merge": {"a": 1}}, "is array: it would be replaced. Use `patch`"),
     ("memory_edit", {"memory_path": "P/a", "merge": {"a": 1}}, "is number: it would be replaced. Use `patch`"),

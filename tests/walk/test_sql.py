@@ -101,8 +101,10 @@ async def test_numbers_of_stored_json_keep_their_digits() -> None:
     [
         ({}, "`sql` with `inputs`"),
         ({"memory_path": "x"}, "`memory_path` with `expression`"),
-        ({"memory_path": "x", "sql": "SELECT 1"}, "`sql` reads the tables of `inputs`. Leave `memory_path` out"),
-        ({"memory_path": "x", "expression": "a", "sql": "SELECT 1"}, "Leave `memory_path` and `expression` out"),
+        ({"memory_path": "x", "sql": "SELECT 1"}, "`sql` reads the tables of `inputs`. Give the path there"),
+        ({"memory_path": "x", "sql": "SELECT 1", "inputs": {}}, "`sql` reads the tables of `inputs`. Give the path"),
+        ({"memory_path": "x", "expression": "a", "sql": "SELECT 1"}, "Leave `expression` out"),
+        ({"expression": "a", "sql": "SELECT 1", "inputs": {"t": [1]}}, "Leave `expression` out"),
         ({"expression": "a", "inputs": {"t": [1]}}, "give one SELECT as `sql` in place of `expression`"),
         ({"memory_path": "x", "expression": "a", "inputs": {"t": [1]}}, "`expression` (JMESPath) reads one value"),
         ({"sql": "SELECT 1", "inputs": [1]}, "'inputs' of memory_query must be an object"),
@@ -143,8 +145,17 @@ async def test_an_unknown_path_is_the_same_error_as_everywhere() -> None:
 async def test_jmespath_stays_for_one_value() -> None:
     async with with_tools() as mirror:
         path = await mirror.put(USERS)
-        reply = await mirror.call("memory_query", {"memory_path": path, "expression": "[?id == `3`].name"})
-        assert reply.text == '["user 3"]'
+        one = {"memory_path": path, "expression": "[?id == `3`].name"}
+        for unused in ({}, {"sql": "", "inputs": {}}, {"sql": "", "inputs": ""}, {"sql": None, "inputs": None}):
+            assert (await mirror.call("memory_query", {**one, **unused})).text == '["user 3"]'
+
+
+async def test_arguments_that_the_sql_form_does_not_need_do_no_harm() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put(USERS)
+        needed = {"inputs": {"users": path}, "sql": "SELECT name FROM users WHERE id = 3"}
+        for unused in ({"memory_path": "", "expression": ""}, {"memory_path": path}, {"memory_path": "memory_query-1"}):
+            assert (await mirror.call("memory_query", {**needed, **unused})).text == '[{"name":"user 3"}]'
 
 
 async def test_each_limit_names_its_key() -> None:

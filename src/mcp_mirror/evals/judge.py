@@ -129,10 +129,16 @@ def _match(expected: ExpectedCall, run: Run) -> _Match:
     attempts = tuple(
         index
         for index, (name, made) in enumerate(run.named_calls)
-        if name in expected.tool and _has(made.call.arguments, expected.arguments)
+        if name in expected.tool and _has_arguments(name, made, expected)
     )
     successes = tuple(index for index in attempts if not run.transcript.made_calls[index].result.is_error)
     return _Match(expected, attempts, successes)
+
+
+def _has_arguments(name: str, made: MadeCall, expected: ExpectedCall) -> bool:
+    """Whether a call has the expected arguments as the model wrote them, or as its tool received them."""
+    received = (call.arguments for call in made.received_calls if call.tool == name)
+    return any(_has(arguments, expected.arguments) for arguments in (made.call.arguments, *received))
 
 
 def _has(arguments: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

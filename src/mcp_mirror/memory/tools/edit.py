@@ -122,6 +122,8 @@ def _read_change(arguments: Arguments) -> Query[Pieces]:
         ToolError: They describe none or several, or `old_text` without `new_text`.
     """
     ways = [name for name in ("patch", "merge", "old_text") if arguments.has(name)]
+    if not ways and arguments.text("new_text"):
+        raise ToolError("`old_text` is empty or missing. Give the exact text to replace.")
     if len(ways) != 1:
         raise ToolError(
             "Give one of `patch` (JSON Patch), `merge` (merge patch), or `old_text` with `new_text` (exact text)."
@@ -130,8 +132,6 @@ def _read_change(arguments: Arguments) -> Query[Pieces]:
         return Patch(arguments.json("patch"))
     if ways == ["merge"]:
         return Merge(arguments.json("merge"))
-    if not arguments.text("old_text"):
-        raise ToolError("`old_text` is empty. Give the exact text to replace.")
     if not arguments.has("new_text"):
         raise ToolError("`old_text` needs `new_text`; it may be empty.")
     return Replace(arguments.text("old_text"), arguments.text("new_text"), arguments.flag("all"))

@@ -41,6 +41,10 @@ _FORMS: Final = (
     "Use `memory_path` with `expression` (JMESPath) for one value, or `sql` with `inputs`, such as "
     '{"orders": "<memory path>"}, where each name is a table.'
 )
+_NO_TABLE: Final = (
+    "`sql` reads the tables of `inputs`. Give the path there, with the name of its table, such as "
+    '{"orders": "<memory path>"}, and leave `memory_path` out.'
+)
 _NOT_OF_TABLES: Final = (
     "`expression` (JMESPath) reads one value, that of `memory_path`. To query the tables of `inputs`, give one SELECT "
     "as `sql` in place of `expression`."
@@ -59,19 +63,23 @@ def with_sql(tool: MemoryTool) -> MemoryTool:
 
 
 async def _query_either(call: ToolInput) -> Content:
-    """Run the form of the query that the arguments name.
+    """Run the form of the query that the arguments name. Small models add a `memory_path` to a complete SQL form.
 
     Raises:
-        ToolError: They name neither, or have an argument of the other.
+        ToolError: They name neither, or both.
     """
-    given = [name for name in (PATH, "expression", "sql", "inputs") if call.arguments.has(name)]
+    given = {name for name in (PATH, "expression", "sql", "inputs") if call.arguments.has(name)}
+    if "inputs" in given and not call.arguments.json("inputs").strip(b"{} \t\r\n"):
+        given.remove("inputs")
     if "sql" in given:
-        if unused := [f"`{name}`" for name in given if name in (PATH, "expression")]:
-            raise ToolError(f"`sql` reads the tables of `inputs`. Leave {' and '.join(unused)} out and call again.")
+        if "expression" in given:
+            raise ToolError("`sql` reads the tables of `inputs`. Leave `expression` out and call again.")
+        if PATH in given and "inputs" not in given:
+            raise ToolError(_NO_TABLE)
         return await _query_tables(call)
-    if given == [PATH, "expression"]:
+    if given == {PATH, "expression"}:
         return await query(call)
-    raise ToolError(_NOT_OF_TABLES if "expression" in given and "inputs" in given else _FORMS)
+    raise ToolError(_NOT_OF_TABLES if {"expression", "inputs"} <= given else _FORMS)
 
 
 async def _query_tables(call: ToolInput) -> Content:

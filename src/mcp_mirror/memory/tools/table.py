@@ -104,6 +104,7 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
             (PATH,),
             edit,
             ADDS,
+            may_be_empty=("new_text",),
         ),
         MemoryTool(
             "memory_put",

@@ -133,6 +133,8 @@ class MemoryTool:
     meta: Mapping[str, Any] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     """Required arguments that a call may leave out: models forget arguments that a definition does not require."""
+    may_be_empty: tuple[str, ...] = ()
+    """Optional arguments whose empty text has a meaning. Any other is left out then: many models fill all arguments."""
 
     @property
     def advert(self) -> dict[str, Any]:
@@ -172,7 +174,8 @@ class MemoryTool:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise ToolError(f"The arguments are not a JSON object. {self._describe_usage}") from None
         texts = {name: bytes(raw) for name, raw in members.items()}
-        given = {name: text for name, text in texts.items() if text != b"null"}
+        kept = (*self.required, *self.may_be_empty)
+        given = {name: text for name, text in texts.items() if text != b"null" and (text != b'""' or name in kept)}
         if unknown := next((name for name in given if name not in self.properties), None):
             near = find_nearest(unknown, self.properties)
             hint = f" Did you mean {near[0]!r}?" if near else ""
