@@ -288,3 +288,9 @@ def test_a_literal_is_found_at_any_place_and_with_any_escapes(text: str, at: int
 def test_the_time_limit_ends_a_search_for_a_literal_without_hits() -> None:
     with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
         Search("needle", 0, 0, 10, WIDE)(json.dumps("x" * 600_000).encode(), lambda: True)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("begin", [b"", b'"text",'])
+def test_numbers_without_strings_are_searched_in_linear_time(begin: bytes) -> None:
+    assert grep(b"[%b%b1]" % (begin, b"1," * 500_000), "^") == ("p/0: text" if begin else NO_TEXT)

@@ -200,8 +200,7 @@ def _search_lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) ->
         check_time(is_over)
         if plain is not None and not matcher.may_match(plain.replace(b'"', b"\n")):
             continue
-        for run in _STRINGS.finditer(blob, begin, end):
-            start, stop = run.span()
+        for start, stop in _split_runs(blob, begin, end):
             if stop - start <= _RUN and not _may_match_any(matcher, bytes(blob[start:stop])):
                 continue
             for string in _STRING.finditer(blob, start, stop):
@@ -232,6 +231,13 @@ def _split_strings(blob: Buffer) -> Iterator[tuple[int, int, bytes | None]]:
             assert run is not None  # noqa: S101  # a string with an escape or without an end in the window
             yield position, run.end(), None
             position = run.end()
+
+
+def _split_runs(blob: Buffer, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """The start and stop of runs of strings in a part of JSON text that contains whole strings."""
+    while run := _STRINGS.match(blob, begin, end):  # a search would also try each position after the last string
+        start, begin = run.span()
+        yield start, begin
 
 
 def _find_plain_end(window: bytes, at: int, *, is_last: bool) -> int:
