@@ -65,6 +65,7 @@ def test_long_texts_that_are_no_literals_are_read_in_linear_time(text: str) -> N
         "[{'a': '\\ud800'}]",
         "[{'a': '\\x'}]",
         "[{'at': datetime.date(2026, 13, 1)}]",
+        "[{'at': datetime.date(99999999999999999999, 1, 1)}]",
         "['a', " + "[" * 10_000,
         "words",
         "",

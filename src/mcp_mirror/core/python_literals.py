@@ -46,7 +46,7 @@ def translate_python_literal(text: str) -> bytes | None:
     try:
         translated = _TOKEN.sub(_translate, text).strip().encode()
         msgspec.json.decode(translated, type=msgspec.Raw)
-    except (ValueError, SyntaxError, RecursionError):
+    except (ValueError, OverflowError, SyntaxError, RecursionError):
         return None
     return translated
 
