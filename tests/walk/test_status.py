@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
-from gateway_processes import COMMAND, forked_python
+from gateway_processes import COMMAND, forked_python, forked_upstream
 from samples import sample
-from tests.walk.conftest import BOUND
+from tests.walk.conftest import BOUND, SERVERS
 
 from mcp_mirror import __version__
 from mcp_mirror.memory.tools.table import TOOLS
@@ -61,6 +61,12 @@ async def test_check_prints_each_upstream_as_soon_as_it_is_ready(
     assert first.startswith(b"quick: ready")
     gate.touch()
     assert b"late: ready" in (await asyncio.wait_for(process.communicate(), BOUND))[0]
+
+
+async def test_check_counts_one_tool_in_the_singular(configured: Configured, run: Run) -> None:
+    cached = forked_upstream(str(SERVERS / "cached.py"))
+    ended = await run("check", "--config", str(configured({"cached": cached})))
+    assert ", 1 tool, after " in ended.out
 
 
 async def test_check_shows_on_a_terminal_which_upstreams_it_waits_for(

@@ -19,6 +19,7 @@ from mcp_mirror.cli.console import IS_GATEWAY, open_console, print_problems, sho
 from mcp_mirror.cli.lock import describe_finding
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.tokens import expected_estimator
@@ -113,7 +114,7 @@ def _describe_state(upstream: Upstream, seconds: float) -> str:
     listing, name = upstream.listing, upstream.policy.name
     if listing is None or upstream.status.state != "ready":
         return f"{name}: {upstream.status.state}, after {seconds:.1f} s"
-    facts = f"{listing.server}, protocol {listing.protocol_version}, {len(listing.tools):,} tools"
+    facts = f"{listing.server}, protocol {listing.protocol_version}, {format_count(len(listing.tools), 'tool')}"
     return f"{name}: ready, {facts}, after {seconds:.1f} s"
 
 
@@ -148,7 +149,7 @@ def print_tools(application: Application) -> None:
     console.print(f"mcp-mirror's own tools cost {own_cost:,} tokens", highlight=False)
     if listing.is_search:
         cost = sum(_count_definition_tokens(advert, expect) for advert in listing.adverts)
-        seen = f"clients see {len(listing.adverts)} tools, {cost:,} tokens, and search the others"
+        seen = f"clients see {format_count(len(listing.adverts), 'tool')}, {cost:,} tokens, and search the others"
         console.print(seen, highlight=False)
 
 

@@ -199,7 +199,7 @@ async def _list_tools(check: _Check, errors: IO[bytes], running: set[int]) -> st
         return [str(error)]
     if not check.entry.is_memory and sum(name.endswith(RETRIEVE) for name in names) > 1:
         return [IS_GATEWAY]
-    return f"{len(names):,} tools" if names else ["it lists no tools"]
+    return format_count(len(names), "tool") if names else ["it lists no tools"]
 
 
 def _find_output(lines: Sequence[str], problem: str) -> list[str]:
