@@ -305,6 +305,8 @@ ITEMS = [{"a": 1}, "x", 2.50, True]
         ([text("")], {"a": 1}, True, True),
         ([text('{"a": 1}', annotations={"audience": ["user"]})], {"a": 1}, True, False),
         ([text('{"a": 1}'), image(10)], {"a": 1}, True, False),
+        ([text("It is warm."), image(10)], {"a": 1}, True, True),
+        ([image(10), text("5"), text("6")], [5, 6], True, False),
         ([image(10)], {"a": 1}, True, False),
         ([image(6_000_000)], {"a": 1}, True, True),
         ([text('{"a": 1}'), text("more")], {"a": 1}, True, True),
@@ -340,6 +342,20 @@ def test_beyond_the_bound_of_comparison_a_text_is_kept_and_not_named() -> None:
     assert not captured.is_named
     assert taken(result([text(json.dumps(value, indent=1))], value)).companion is None
     assert taken(result([text(json.dumps(value))], value)).companion is None
+
+
+def test_a_sentence_beside_a_very_large_value_is_named() -> None:
+    assert taken(result([text("50,000 rows, without refunds.")], {"rows": ["x" * (1 << 20)]})).is_named
+    assert taken(result([text("More."), text("Rows.")], {"rows": ["x" * (1 << 20)]})).is_named
+
+
+def test_a_text_beside_an_image_and_structured_content_is_shown_unless_it_repeats_the_value() -> None:
+    assert taken(result([text("It is warm."), image(10)], {"a": 1})).shown == 'It is warm.\n{"a": 1}'
+    assert taken(result([text('{"a": 1}'), image(10)], {"a": 1})).shown == '{"a": 1}'
+    assert taken(result([text("It is warm."), image(10)], {"result": "It is warm."})).shown == "It is warm."
+    assert taken(result([text("It is warm."), image(10)], {"note": "It is warm.", "a": 1})).shown == (
+        '{"note": "It is warm.", "a": 1}'
+    )
 
 
 def test_a_companion_is_the_json_that_its_text_spells_or_the_blocks() -> None:

@@ -23,6 +23,9 @@ COMPARED_BYTES: Final = 1 << 20
 _MAX_COMPACTED_BYTES: Final = 1 << 24
 """Bytes of the largest JSON text that is compared without white space: about 2 ms per MiB."""
 
+_MAX_EXPANSION: Final = 16
+"""How many times as long a large JSON value can be as the same value as text: an escaped letter is six times as long."""
+
 _MAX_MEMBERS_BY_BYTES: Final = 1_000
 _MAX_MEMBERS_BY_VALUE: Final = 32
 _CONTAINER_STARTS: Final = ("{", "[")
@@ -44,7 +47,7 @@ def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> st
 
     Args:
         value: The JSON text of the value.
-        texts: The JSON strings of the text blocks if all blocks are texts, else empty.
+        texts: The JSON strings of the text blocks.
         content: The JSON text of all blocks.
 
     Returns:
@@ -54,10 +57,13 @@ def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> st
         return BLOCKS
     if not texts:
         return UNKNOWN
+    size = sum(map(len, texts))
     try:
         if len(texts) == 1 and (_is_json_text_of(texts[0], value) or _are_equal_strings(texts[0], value)):
             return SAME
-        if len(value) > COMPARED_BYTES or sum(map(len, texts)) > 2 * COMPARED_BYTES:
+        if len(value) > COMPARED_BYTES and size * _MAX_EXPANSION < len(value):
+            return DIFFERS
+        if len(value) > COMPARED_BYTES or size > 2 * COMPARED_BYTES:
             return SAME if len(texts) == 1 and _is_json_text_of_any_spacing(texts[0], value) else UNKNOWN
         return _compare(parse_exact(bytes(value)), [msgspec.json.decode(text, type=str) for text in texts])
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):

@@ -94,8 +94,7 @@ def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool
     structured = result.get("structuredContent")
     if structured is None or bytes(structured[:5]) == b"null":
         return ParsedResult(blocks, None, None, None, UNKNOWN)
-    are_texts = bool(blocks) and all(block.text is not None for block in blocks)
-    texts = [block.text for block in blocks if block.text is not None] if are_texts else []
+    texts = [block.text for block in blocks if block.text is not None]
     opened = scans.open_object(structured) or {}
     if len(opened) == 1:
         ((key, member),) = opened.items()
