@@ -24,7 +24,7 @@ _MAX_COMPACTED_BYTES: Final = 1 << 24
 """Bytes of the largest JSON text that is compared without white space: about 2 ms per MiB."""
 
 _MAX_EXPANSION: Final = 16
-"""How many times as long a large JSON value can be as the same value as text: an escaped letter is six times as long."""
+"""How many times as long as its text a JSON value can be: an escaped letter is six times as long."""
 
 _MAX_MEMBERS_BY_BYTES: Final = 1_000
 _MAX_MEMBERS_BY_VALUE: Final = 32
@@ -61,10 +61,8 @@ def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> st
     try:
         if len(texts) == 1 and (_is_json_text_of(texts[0], value) or _are_equal_strings(texts[0], value)):
             return SAME
-        if len(value) > COMPARED_BYTES and size * _MAX_EXPANSION < len(value):
-            return DIFFERS
         if len(value) > COMPARED_BYTES or size > 2 * COMPARED_BYTES:
-            return SAME if len(texts) == 1 and _is_json_text_of_any_spacing(texts[0], value) else UNKNOWN
+            return _compare_large(value, texts, size)
         return _compare(parse_exact(bytes(value)), [msgspec.json.decode(text, type=str) for text in texts])
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):
         return DIFFERS
@@ -92,6 +90,12 @@ def find_member(
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):
         return None
     return None if found is None else (found, SAME)
+
+
+def _compare_large(value: Buffer, texts: Sequence[Buffer], size: int) -> str:
+    if size * _MAX_EXPANSION < len(value):
+        return DIFFERS
+    return SAME if len(texts) == 1 and _is_json_text_of_any_spacing(texts[0], value) else UNKNOWN
 
 
 def _compare(value: Any, texts: Sequence[str]) -> str:
