@@ -207,7 +207,7 @@ async def test_no_window_is_over_the_budget(
             assert "next: " in answer or "more keys" in answer
 
 
-async def test_an_empty_text_leaves_an_optional_argument_out(
+async def test_an_empty_text_leaves_an_optional_argument_out_and_minus_one_a_limit(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     async with open_lines(configured({"raw": raw()})) as client:
@@ -216,6 +216,7 @@ async def test_an_empty_text_leaves_an_optional_argument_out(
         read = await client.text("memory_read", {"memory_path": path})
         unused = {"by": "", "offset": "", "limit": ""}
         assert await client.text("memory_read", {"memory_path": path, **unused}) == read
+        assert await client.text("memory_read", {"memory_path": path, "limit": -1}) == read
         merged = {"merge": {"a": 2}, "patch": "", "old_text": "", "new_text": "", "all": ""}
         edited = await client.text("memory_edit", {"memory_path": path, **merged})
         path = edited[edited.index("memory_edit-") :].partition('"')[0]

@@ -59,7 +59,9 @@ async def read(call: ToolInput) -> Content:
     """
     arguments = call.arguments
     limit = arguments.number("limit") if arguments.has("limit") else None
-    if limit is not None and limit < 1:
+    if limit is not None and limit < 0:  # -1 often means: no limit
+        limit = None
+    if limit == 0:
         raise ToolError(
             "`limit` must be 1 or more. Omit it to read as much as fits; to read the end, set a negative `offset`."
         )
