@@ -326,3 +326,10 @@ def test_the_log_explains_why_a_string_is_or_is_not_a_path(text: str, path: str 
 
 def test_strings_that_resemble_no_path_are_not_explained() -> None:
     assert explain_strings(b'{"x": "plain", "y": 1}', KNOWN) == ()
+
+
+@pytest.mark.timeout(20)
+def test_a_million_prefixes_are_removed_in_linear_time() -> None:
+    found = pointer_of("literal:" * 1_000_000 + BASE)
+    assert isinstance(found, EscapedPath)
+    assert found.text == "literal:" * 999_999 + BASE

@@ -122,12 +122,13 @@ def test_a_python_literal_ends_with_its_bracket() -> None:
     "text",
     [
         "a\n" + "\n" * 100_000,
+        "a\nb\nc\n" + "\n" * 100_000,
         "[" * 100_000,
         "[a](" * 25_000,
         "[" + " " * 100_000,
         "|a|b|\n|-|-|\n" + "+-+-+\n" * 20_000,
     ],
-    ids=["empty lines", "brackets", "links", "spaces", "rules"],
+    ids=["empty lines", "empty lines at the end", "brackets", "links", "spaces", "rules"],
 )
 def test_hostile_texts_are_recognised_in_linear_time(text: str) -> None:
     assert guess_format(text, is_whole=True) == ""

@@ -58,6 +58,7 @@ _HEAD_BYTES: Final = 1 << 12
 """Bytes of a text in which its first characters are looked for."""
 _MAX_SEARCHED_BYTES: Final = 1 << 20
 """Bytes of a text in which JSON below a heading, or as Python prints it, is looked for."""
+_LITERAL_PREFIXES: Final = re.compile(f"(?:{LITERAL_PREFIX})+")
 _DIGITS: Final = "-0123456789"
 _MAX_NAMED: Final = 200
 """Characters of a path or a location in an error message."""
@@ -342,9 +343,8 @@ def _classify_string(
     text: str = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
     if (bare := strip_wrapping(text)).startswith(LITERAL_PREFIX):
         sent = bare.removeprefix(LITERAL_PREFIX)
-        unprefixed = sent
-        while unprefixed.startswith(LITERAL_PREFIX):
-            unprefixed = unprefixed.removeprefix(LITERAL_PREFIX)
+        prefixes = _LITERAL_PREFIXES.match(sent)
+        unprefixed = sent[prefixes.end() :] if prefixes else sent
         return EscapedPath(span, sent) if _parse_pointer(unprefixed, span, at, known) else None
     return _parse_pointer(text, span, at, known)
 

@@ -47,7 +47,7 @@ _MARKDOWN: Final = (
     re.compile(r"^(?:```|~~~)", re.MULTILINE),
     re.compile(r"^[ \t]*+(?:[-*+]|\d+\.) \S", re.MULTILINE),
     re.compile(r"\[[^\[\]\n]+\]\([^)\s]{1,500}\)|\*\*[^*\n]+\*\*"),
-    re.compile(r"^\|.*\|\s*\n\|[-: |]+\|\s*$", re.MULTILINE),
+    re.compile(r"^\|.*\|[ \t\r]*\n\|[-: |]+\|[ \t\r]*$", re.MULTILINE),
 )
 _CODE: Final = re.compile(
     r"\s*(?:#!|#include\b|#define\b|@\w+|def \w|class \w|import [\w{*.\"']|from \S+ import\b"
@@ -59,7 +59,7 @@ _CODE: Final = re.compile(
 _YAML_KEY: Final = re.compile(r"""\s*["']?[\w.$/-]+["']?:(?:\s|$)""")
 _YAML_SHARE: Final = 0.5
 _FENCE: Final = re.compile(r"\s*(?:```|~~~)")
-_COMMENT: Final = re.compile(r"^\s*/\*|\*/\s*$", re.MULTILINE)
+_COMMENT: Final = re.compile(r"^[ \t]*+/\*|\*/[ \t\r]*+$", re.MULTILINE)
 _CODE_OR_COMMENT: Final = re.compile(rf"{_CODE.pattern}|\s*\* ")
 """For texts with a comment of several lines, which may begin with asterisks as items of a list do."""
 _CODE_SHARE: Final = 0.45
