@@ -127,6 +127,21 @@ def test_a_failed_patch_names_the_operation_and_the_reason(operations: Any, expe
     assert expected in str(error.value)
 
 
+def test_copies_of_copies_are_refused_before_they_fill_the_memory() -> None:
+    doubled = [op("copy", f"/{number}", **{"from": ""}) for number in range(60)]
+    with pytest.raises(ToolError, match="copies of changed objects and arrays may have 1 MiB, or 16 times the value"):
+        patched(b'{"a":1}', *doubled)
+    copied = [op("add", "/b", 1), *(op("copy", f"/c{number}", **{"from": "/a"}) for number in range(99))]
+    assert len(patched(b'{"a":"%b"}' % (b"x" * 100_000), *copied)) > 9_900_000  # unchanged values are not copied
+
+
+@pytest.mark.timeout(20)
+def test_a_merge_removes_many_keys_at_once() -> None:
+    keys = [f"key-{number}" for number in range(50_000)]
+    removed = json.dumps(dict.fromkeys(keys[1:])).encode()
+    assert merged(json.dumps(dict.fromkeys(keys, 1)).encode(), removed) == b'{"key-0": 1}'
+
+
 def test_large_values_are_not_compared() -> None:
     with pytest.raises(ToolError, match="cannot be compared"):
         patched(json.dumps(["x" * 17_000_000]).encode(), op("test", "/0", "x"))

@@ -20,7 +20,7 @@ from mcp_mirror.query.trees import (
     Node,
     NodeRef,
     Object,
-    copy_of,
+    measure_node,
     open_container,
     parse_leaf,
     render,
@@ -62,6 +62,10 @@ _MAX_REPLACED: Final = 100_000
 """Occurrences of a text that one edit replaces."""
 _MAX_COMPARED: Final = 1 << 24
 """Bytes of a value that `test` compares."""
+_MIN_ROOM: Final = 1 << 20
+"""Bytes of changed containers that a patch may copy, in any value."""
+_ROOM: Final = 16
+"""The same for a large value, as a multiple of its bytes. Copies of copies would grow exponentially."""
 _MAX_NAME: Final = 120
 """Bytes of a name in an error message."""
 
@@ -86,20 +90,28 @@ class Patch(msgspec.Struct, frozen=True):
             ToolError: The patch is malformed, an operation cannot be applied, or the time limit is reached.
         """
         view = memoryview(blob)
-        root = NodeRef(parse_leaf(view))
+        document = _Document(NodeRef(parse_leaf(view)), max(_MIN_ROOM, _ROOM * len(view)))
         for number, operation in enumerate(_parse_operations(self.operations)):
             check_time(is_over)
             step = _STEPS.get(operation.op)
             if step is None:
                 raise ToolError(f"Operation {number} of `patch` has an unknown `op`. Use one of {', '.join(_STEPS)}.")
             try:
-                step(root, operation)
+                step(document, operation)
             except _OperationError as error:
                 path = as_json_string(operation.path, _MAX_NAME)
                 raise ToolError(
                     f"Operation {number} of `patch` ({operation.op} {path}): {error} Nothing was changed."
                 ) from None
-        return _collect_pieces(view, root)
+        return _collect_pieces(view, document.root)
+
+
+class _Document(msgspec.Struct):
+    """The value while a patch is applied."""
+
+    root: NodeRef
+    room: int
+    """Bytes of changed containers that further operations may copy."""
 
 
 class _OperationError(Exception):
@@ -165,11 +177,24 @@ def _remove_node(root: NodeRef, tokens: list[str]) -> None:
         raise _OperationError(f"{as_json_string(tokens[-1], _MAX_NAME)} does not exist.")
 
 
-def _replace(root: NodeRef, operation: _Operation) -> None:
-    _find(root, _parse_pointer(operation.path)).node = _read_new_value(operation)
+def _replace(document: _Document, operation: _Operation) -> None:
+    _find(document.root, _parse_pointer(operation.path)).node = _read_new_value(operation)
 
 
-def _move(root: NodeRef, operation: _Operation) -> None:
+def _copy(document: _Document, operation: _Operation) -> None:
+    node = _find(document.root, _read_source(operation)).node
+    if not isinstance(node, Leaf):
+        document.room -= measure_node(node)
+        if document.room < 0:
+            raise _OperationError(
+                "copies of changed objects and arrays may have 1 MiB, or 16 times the value. Use several edits."
+            )
+        node = parse_leaf(serialize_node(node))
+    _add_node(document.root, operation.path, node)
+
+
+def _move(document: _Document, operation: _Operation) -> None:
+    root = document.root
     source, target = _read_source(operation), _parse_pointer(operation.path)
     if target[: len(source)] == source and len(target) > len(source):
         raise _OperationError("a value cannot be moved into itself.")
@@ -179,13 +204,11 @@ def _move(root: NodeRef, operation: _Operation) -> None:
         _add_node(root, operation.path, node)
 
 
-def _test(root: NodeRef, operation: _Operation) -> None:
-    present, expected = (
-        serialize_node(_find(root, _parse_pointer(operation.path)).node),
-        serialize_node(_read_new_value(operation)),
-    )
-    if len(present) > _MAX_COMPARED:
+def _test(document: _Document, operation: _Operation) -> None:
+    node = _find(document.root, _parse_pointer(operation.path)).node
+    if measure_node(node) > _MAX_COMPARED:
         raise _OperationError(f"values over {_MAX_COMPARED:,} bytes cannot be compared.")
+    present, expected = serialize_node(node), serialize_node(_read_new_value(operation))
     try:
         is_equal = parse_exact(present) == parse_exact(expected)
     except ArithmeticError:  # an exponent that Decimal does not support
@@ -194,12 +217,12 @@ def _test(root: NodeRef, operation: _Operation) -> None:
         raise _OperationError("the value is different.")
 
 
-_STEPS: Final[Mapping[str, Callable[[NodeRef, _Operation], None]]] = {
-    "add": lambda root, one: _add_node(root, one.path, _read_new_value(one)),
-    "remove": lambda root, one: _remove_node(root, _parse_pointer(one.path)),
+_STEPS: Final[Mapping[str, Callable[[_Document, _Operation], None]]] = {
+    "add": lambda document, one: _add_node(document.root, one.path, _read_new_value(one)),
+    "remove": lambda document, one: _remove_node(document.root, _parse_pointer(one.path)),
     "replace": _replace,
     "move": _move,
-    "copy": lambda root, one: _add_node(root, one.path, copy_of(_find(root, _read_source(one)).node)),
+    "copy": _copy,
     "test": _test,
 }
 
@@ -236,11 +259,11 @@ class Merge(msgspec.Struct, frozen=True):
 
 def _merge_members(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple[NodeRef, Leaf]]:
     """Remove the members that the patch sets to null, and yield the reference and new value of each other member."""
-    for key, span in members(patch.blob, patch.span):
+    known = [(key, Leaf(patch.blob, span)) for key, span in members(patch.blob, patch.span)]
+    node.discard({key for key, value in known if value.kind == "null"})
+    for key, value in known:
         check_time(is_over)
-        value = Leaf(patch.blob, span)
         if value.kind == "null":
-            node.remove(key)
             continue
         if node.find(key) is None:
             node.add(key, parse_leaf(b"null"))

@@ -4,7 +4,7 @@ Only containers that change are parsed. The rendered text consists of unchanged 
 space, and of new pieces between them. The module `edits` defines the edits.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -163,9 +163,13 @@ class Object:
         """Remove a key. Returns False if it does not exist."""
         if self.find(token) is None:
             return False
-        self.parts = [part for part in self.parts if part.key != token]
-        self._by_key = None
+        self.discard((token,))
         return True
+
+    def discard(self, tokens: Container[str]) -> None:
+        """Remove the members of these keys, if they exist."""
+        self.parts = [part for part in self.parts if part.key not in tokens]
+        self._by_key = None
 
 
 Node = Leaf | Array | Object
@@ -221,9 +225,9 @@ def _parse_object(leaf: Leaf) -> Object:
 _PARSERS: Final[Mapping[str, Callable[[Leaf], Array | Object]]] = {"array": _parse_array, "object": _parse_object}
 
 
-def copy_of(node: Node) -> Node:
-    """An independent copy of a node."""
-    return node if isinstance(node, Leaf) else parse_leaf(serialize_node(node))
+def measure_node(node: Node) -> int:
+    """The bytes of the text of a node."""
+    return sum(one.span.length if isinstance(one, Leaf) else len(one) for one in render(node))
 
 
 def serialize_node(node: Node) -> bytes:
