@@ -108,6 +108,13 @@ def test_a_hit_in_a_long_line_is_shown_with_its_position() -> None:
     assert grep({"a": "x" * 5000 + "needle"}, "needle") == f"p/a (char 5000): ...{'x' * 80}needle"
 
 
+def test_a_pattern_that_is_too_large_is_refused_with_advice() -> None:
+    with pytest.raises(ToolError, match=r"pattern too large - compile failed\. Shorten it, or lower its counts\."):
+        grep(TEXT, "((a{10}){10}){10}" * 1_000)
+    with pytest.raises(ToolError, match=r"`pattern` has 70,000 characters; 65,536 are accepted\. Shorten it\."):
+        grep(TEXT, "a" * 70_000)
+
+
 def test_an_invalid_pattern_is_refused() -> None:
     for pattern in ("(", "(?=x)", "[z-a]"):
         with pytest.raises(ToolError, match=r"`pattern` is not a valid RE2 expression: .+ Escape"):

@@ -6,8 +6,9 @@ from contextlib import aclosing, suppress
 
 import anyio
 import pytest
-from tests.load import slowness
+from tests.load import measure_pause, slowness
 
+from mcp_mirror import Mirror
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.edit import Select
 from mcp_mirror.payload.spool import Spool
@@ -44,3 +45,17 @@ async def test_query_bombs_leave_others_their_answers(bombs: int) -> None:
                 assert await query(queries, b"[1,2]", Select("@[1]", 99), "alice") == b"2"
                 assert anyio.current_time() - began < 5 * slowness()
             tasks.cancel_scope.cancel()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("pattern", ["[a-z]{1,100}" * 200, r"\pL" * 2_000, "(a?){500}a{500}"])
+async def test_a_pattern_of_very_many_steps_does_not_stall_others(pattern: str) -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def text() -> str:
+        return "a" * 60_000
+
+    async with mirror:
+        found = {"memory_path": (await mirror.call("text_mirrored", {})).path, "pattern": pattern}
+        assert await measure_pause(mirror.call("memory_grep", found)) < 0.1 * slowness()

@@ -66,6 +66,14 @@ async def test_the_result_is_the_same_wherever_a_query_runs(queries: QueryRunner
     assert await queries.run(b'"the needle"', None, NEEDLE, SECONDS, "alice") == "0: the needle"
 
 
+async def test_a_costly_query_of_a_small_value_runs_in_a_worker_process(
+    queries: QueryRunner, child_watchdog: RecordingWatchdog
+) -> None:
+    for cost, started in ((1 << 20, 0), (1 << 24, 1)):
+        found = await queries.run(b'"the needle"', None, NEEDLE, SECONDS, "alice", cost=cost)
+        assert (found, len(child_watchdog.added)) == ("0: the needle", started)
+
+
 @pytest.mark.parametrize("size", [10, 70_000, 1_000_000])
 @pytest.mark.parametrize("place", ["in a file", "in memory", "in a file that was removed"])
 async def test_an_expression_selects_from_values_of_any_size_and_place(

@@ -26,6 +26,16 @@ MANY: Final = 1000
 """Matches in a line that are counted."""
 _WINDOW: Final = 1 << 18
 """Bytes that are searched at once for the literal part of a pattern."""
+_MAX_PATTERN: Final = 1 << 16
+"""Characters of the longest pattern."""
+_MAX_REASON: Final = 200
+"""Characters of the reason why a pattern is invalid."""
+_COUNT: Final = re.compile(r"\{(\d{0,4})(?:,(\d{0,4}))?\}")
+"""How often a part of a pattern is repeated; RE2 accepts up to 1,000 times."""
+_CLASS: Final = re.compile(r"\\[pP]")
+_CLASS_STEPS: Final = 500
+"""Steps that the automaton of a Unicode class has, about."""
+_MAX_STEPS: Final = 1 << 20
 _WHOLE_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*-")
 """Parts of patterns that may refer to the whole text, and so differ between one line and several lines."""
 
@@ -39,15 +49,18 @@ class Matcher:
         Raises:
             ToolError: The pattern is not a valid RE2 expression.
         """
+        if len(pattern) > _MAX_PATTERN:
+            raise ToolError(f"`pattern` has {len(pattern):,} characters; {_MAX_PATTERN:,} are accepted. Shorten it.")
         options = re2.Options()
         options.log_errors = False
         try:
             self._line = re2.compile(pattern.encode(), options)
             self._lines = re2.compile(b"(?m)" + pattern.encode(), options)
         except re2.error as error:
-            raise ToolError(
-                f"`pattern` is not a valid RE2 expression: {_decode_reason(error)}. Escape literal characters."
-            ) from None
+            reason = _decode_reason(error)[:_MAX_REASON]
+            is_large = "too large" in reason or "repetition size" in reason
+            advice = "Shorten it, or lower its counts" if is_large else "Escape literal characters"
+            raise ToolError(f"`pattern` is not a valid RE2 expression: {reason}. {advice}.") from None
         self._is_global = _WHOLE_TEXT.search(pattern) is not None
         self._literal = _find_literal(pattern)
 
@@ -111,6 +124,16 @@ class Matcher:
     def may_match(self, data: bytes) -> bool:
         """Whether a line may match. False positives are possible, false negatives are not."""
         return self._find_candidate(data, 0, len(data) + 1) is not None
+
+
+def measure_pattern(pattern: str) -> int:
+    """An estimate of the steps of a pattern's automaton, up to a million: a measure of the time to compile it."""
+    steps = len(pattern) + _CLASS_STEPS * len(_CLASS.findall(pattern))
+    for least, most in _COUNT.findall(pattern):
+        steps *= max(int(least or 0), int(most or 0), 1)
+        if steps > _MAX_STEPS:
+            return _MAX_STEPS
+    return steps
 
 
 def _find_literal(pattern: str) -> bytes | None:

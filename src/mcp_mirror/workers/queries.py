@@ -21,8 +21,8 @@ from mcp_mirror.workers.transfer import TransferFiles
 
 _AT_ONCE: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""
-_IN_THREAD: Final = 1 << 23
-"""Bytes up to which a value in a file is queried in a thread; a worker process queries larger ones."""
+THREAD_BYTES: Final = 1 << 23
+"""Bytes up to which a value is queried in a thread; a worker process queries larger ones."""
 _GRACE: Final = 1.0
 """Seconds that a worker process has after the deadline to return by itself."""
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
@@ -65,11 +65,14 @@ class QueryRunner:
         Raises:
             ToolError: The query failed, or its deadline passed.
         """
-        if file and len(blob) > _IN_THREAD:
-            answer = await self._run_in_worker(partial(run_query_job, file, query, seconds), seconds, principal)
+        cost = len(blob) if cost is None else cost
+        if cost > THREAD_BYTES:
+            with TransferFiles(self._spool) as files:
+                job = partial(run_query_job, await files.place(blob, file), query, seconds)
+                answer = await self._run_in_worker(job, seconds, principal)
             if not isinstance(answer, FileRemoved):
                 return answer  # type: ignore[no-any-return]  # the query's result
-        if (len(blob) if cost is None else cost) <= _AT_ONCE:
+        if cost <= _AT_ONCE:
             return run_query(blob, query, seconds)
         return await run_fairly(principal, run_query, blob, query, seconds)
 

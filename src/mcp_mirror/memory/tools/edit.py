@@ -19,10 +19,13 @@ from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.query.select import explain_text, select
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer
+from mcp_mirror.workers.queries import THREAD_BYTES
 from mcp_mirror.workers.query_jobs import Query
 
 _EDIT_COST: Final = 16
 """How many times as long an edit takes as other queries: it may change every byte."""
+_MAX_SENT_BYTES: Final = 1 << 20
+"""Bytes of the largest edit that is sent to a worker process; the event loop copies it several times."""
 _PIECE_COST: Final = 64
 """Bytes that are written as fast as one piece of an edit."""
 _MAX_SHOWN_BYTES: Final = 1 << 20
@@ -108,7 +111,10 @@ async def edit(call: ToolInput) -> Content:
             f"{found_value.kind}: it would be replaced. Use `patch`, such as "
             '[{"op": "replace", "path": "/0/name", "value": "x"}], or `old_text` with `new_text`.'
         )
-    cost = _EDIT_COST * (len(found_value.blob) + len(call.arguments.raw))
+    sent = len(call.arguments.raw)
+    cost = _EDIT_COST * (len(found_value.blob) + sent)
+    if sent > _MAX_SENT_BYTES:
+        cost = min(cost, THREAD_BYTES)
     pieces = await run_query(call, found_value, change, cost)
     size = max(pieces.size, _PIECE_COST * len(pieces))
     copy = NewValue(join_pieces(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=size)

@@ -9,6 +9,7 @@ from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.query.grep import Search
+from mcp_mirror.query.lines import measure_pattern
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Unit, Window
 from mcp_mirror.security.flows import Flows
@@ -25,6 +26,8 @@ _MAX_CONTEXT: Final = 20
 _DEFAULT_MATCHES: Final = 30
 """Matches per answer, unless the call sets `limit`."""
 _MAX_MATCHES: Final = 1000
+_STEP_COST: Final = 256
+"""Bytes that are searched as fast as one step of a pattern is compiled."""
 
 
 async def describe(call: ToolInput) -> Content:
@@ -86,7 +89,8 @@ async def grep(call: ToolInput) -> Content:
         budget=call.memory.budget,
         path=str(found_value.path),
     )
-    return build_text_content(await run_query(call, found_value, search))
+    cost = len(found_value.blob) + _STEP_COST * measure_pattern(search.pattern)
+    return build_text_content(await run_query(call, found_value, search, cost))
 
 
 async def run_query(call: ToolInput, found_value: FoundValue, query: Query[Answer], cost: int | None = None) -> Answer:
