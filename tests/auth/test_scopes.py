@@ -28,7 +28,7 @@ from mcp_mirror.cli.serving import Reloading
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round, read_round
-from mcp_mirror.payload.json_rpc import join, object_of
+from mcp_mirror.payload.json_rpc import object_of
 from mcp_mirror.server.announcements import ListChange
 from mcp_mirror.upstreams.content_filter import require_scopes
 from mcp_mirror.upstreams.elicitation import InputRequired
@@ -361,7 +361,7 @@ async def test_a_session_without_its_scope_can_unsubscribe(scoped: Path) -> None
 
 def test_answers_to_an_input_request_go_to_no_other_upstream() -> None:
     required = InputRequired({"q": {"method": "roots/list", "params": {}}}, {"state": "x"})
-    reply = json.loads(join(object_of(build_input_required_reply(required, b"{}", "crm"))))
+    reply = json.loads(b"".join(object_of(build_input_required_reply(required, b"{}", "crm"))))
     again = read_round(b"{}", reply["requestState"])
     assert check_round(again, b"{}", "crm") is again
     with pytest.raises(RefusedError):

@@ -23,7 +23,6 @@ from mcp_mirror.cli.login import sign_in
 from mcp_mirror.cli.wrapped_server import build_wrap_config, describe_remote
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.payload.json_rpc import join
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Run
@@ -71,7 +70,7 @@ async def text(application: Application, tool: str, arguments: Any = None) -> st
         gateway = application.gateway
         call = gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments or {}).encode())
         content = (await gateway.call_tool(call))["content"]
-    return str(json.loads(join(content) if isinstance(content, tuple) else bytes(content))[0]["text"])
+    return str(json.loads(b"".join(content) if isinstance(content, tuple) else bytes(content))[0]["text"])
 
 
 async def state_of(config: Path) -> str:

@@ -18,7 +18,6 @@ from mcp_mirror.core.merged_lists import (
     merge_lists,
     prefix_name,
 )
-from mcp_mirror.payload.json_rpc import join
 
 ALL_KINDS: Sequence[ItemKind] = ("resources", "templates", "prompts")
 UPSTREAMS = ["a", "b", "a_b", "x y", "x-y", "7"]
@@ -58,7 +57,7 @@ def test_every_thing_of_every_upstream_is_found_again_under_one_name(
     kind: ItemKind, listed: dict[str, list[str]]
 ) -> None:
     one = merged(kind, listed)
-    names = [name_of(kind, join(raw)) for raw in one.items]
+    names = [name_of(kind, b"".join(raw)) for raw in one.items]
     assert names == list(one.origins)
     assert len(set(one.origins.values())) == len(names)
     assert set(one.origins.values()) == {
@@ -72,10 +71,10 @@ def test_an_item_is_passed_on_to_the_byte_unless_it_is_renamed(kind: ItemKind, l
     for raw, (name, origin) in zip(one.items, one.origins.items(), strict=True):
         given_raw = item(kind, origin.key)
         if name == origin.key:
-            assert join(raw) == given_raw
+            assert b"".join(raw) == given_raw
         else:
             old, new = json.dumps(origin.key).encode(), json.dumps(name, ensure_ascii=False).encode()
-            assert join(raw) == given_raw.replace(b":" + old, b":" + new)
+            assert b"".join(raw) == given_raw.replace(b":" + old, b":" + new)
 
 
 @given(st.sampled_from(ALL_KINDS), LISTED)
@@ -125,5 +124,5 @@ def test_every_upstreams_name_makes_a_scheme(upstream: str) -> None:
 @pytest.mark.parametrize("odd", [b"5", b"[]", b"{", b"{}", b'{"name":null}', b'{"name":7}', b'{"name":"\\ud800"}'])
 def test_entries_without_a_name_are_not_listed(odd: bytes) -> None:
     one = merge_lists("prompts", [("a", [odd, item("prompts", "x", spaced=True)])])
-    assert [join(raw) for raw in one.items] == [item("prompts", "x", spaced=True)]
+    assert [b"".join(raw) for raw in one.items] == [item("prompts", "x", spaced=True)]
     assert one.origins == {"x": ResourceOrigin("a", "x")}

@@ -16,7 +16,6 @@ from mcp_mirror.payload.json_rpc import (
     OTHER_MEMBERS,
     bound_error,
     chunks_of,
-    join,
     object_of,
     open_message,
     short_error,
@@ -56,7 +55,7 @@ def test_chunks_contain_the_same_bytes(segments: list[bytes], size: int) -> None
 
 
 def test_other_members_are_written_unchanged() -> None:
-    assert join(object_of({"a": b"1", OTHER_MEMBERS: b'"b":2,"c":3'})) == b'{"a":1,"b":2,"c":3}'
+    assert b"".join(object_of({"a": b"1", OTHER_MEMBERS: b'"b":2,"c":3'})) == b'{"a":1,"b":2,"c":3}'
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(b'"\\udc00rest"', type=str)
 

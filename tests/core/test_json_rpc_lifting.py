@@ -11,7 +11,6 @@ from mcp_mirror.payload.json_rpc import (
     MARK,
     array_of,
     find_mark,
-    join,
     lift_params,
     object_of,
     open_message,
@@ -41,16 +40,16 @@ PASSED_ON = ["tools/call", "prompts/get", "resources/read", "completion/complete
 
 def request_frame(identity: Any, params: bytes, method: str = "tools/call") -> bytes:
     head = {"jsonrpc": b'"2.0"', "id": json.dumps(identity).encode(), "method": json.dumps(method).encode()}
-    return join(object_of({**head, "params": params}))
+    return b"".join(object_of({**head, "params": params}))
 
 
 @given(VALUES, IDS, st.sampled_from(PASSED_ON), st.dictionaries(st.sampled_from(["progressToken", "x/y"]), VALUES))
 def test_lifted_and_spliced_params_are_the_same_bytes(
     value: bytes, identity: Any, method: str, meta: dict[str, bytes]
 ) -> None:
-    own = join(object_of(meta))
+    own = b"".join(object_of(meta))
     given_params = {"name": b'"t"', "unknown": b"1e400", "arguments": b'{"q": ' + value + b"}", "_meta": own}
-    lifted = lift_params(open_message(request_frame(identity, join(object_of(given_params)), method)), TOKEN)
+    lifted = lift_params(open_message(request_frame(identity, b"".join(object_of(given_params)), method)), TOKEN)
     assert lifted is not None
     assert {key: bytes(raw) for key, raw in lifted.members.items()} == given_params
     stub = open_message(lifted.stub)
@@ -63,7 +62,7 @@ def test_lifted_and_spliced_params_are_the_same_bytes(
     assert marked is not None
     assert (marked.token, marked.id, marked.is_request) == (TOKEN, identity, True)
     past = {key: (raw,) for key, raw in lifted.members.items() if key != "_meta"}
-    message = open_message(join(splice(marked, past)))
+    message = open_message(b"".join(splice(marked, past)))
     assert isinstance(message.params, dict)
     spliced = {key: bytes(raw) for key, raw in message.params.items()}
     assert open_object(spliced.pop("_meta", b"{}")) == open_object(own)
@@ -140,14 +139,14 @@ def test_a_marked_message_without_a_usable_id_has_none(identity: bytes) -> None:
 
 @given(st.dictionaries(NAMES, VALUES))
 def test_a_spliced_result_has_the_members_of_its_payload(members: dict[str, bytes]) -> None:
-    marked = find_mark(join(object_of({"id": b"3", "result": b'{"_meta":{"%s":"t"}}' % MARK.encode()})))
+    marked = find_mark(b"".join(object_of({"id": b"3", "result": b'{"_meta":{"%s":"t"}}' % MARK.encode()})))
     assert marked is not None
-    spliced = open_message(join(splice(marked, {key: (raw,) for key, raw in members.items()})))
+    spliced = open_message(b"".join(splice(marked, {key: (raw,) for key, raw in members.items()})))
     assert isinstance(spliced.result, dict)
     assert {key: bytes(raw) for key, raw in spliced.result.items()} == {k: v.strip() for k, v in members.items()}
 
 
 def test_segments_are_joined_to_json() -> None:
-    assert join(object_of({})) == b"{}"
-    assert join(array_of([])) == b"[]"
-    assert join(object_of({"a": b"1", 'q"': array_of([b"2", (b"3", b"4")])})) == b'{"a":1,"q\\"":[2,34]}'
+    assert b"".join(object_of({})) == b"{}"
+    assert b"".join(array_of([])) == b"[]"
+    assert b"".join(object_of({"a": b"1", 'q"': array_of([b"2", (b"3", b"4")])})) == b'{"a":1,"q\\"":[2,34]}'

@@ -22,7 +22,6 @@ from mcp_mirror.core.resolve import (
     unwrap_pointer,
 )
 from mcp_mirror.errors import ToolError
-from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.types import Kind, Location
 
 BASE = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
@@ -124,7 +123,7 @@ def test_a_value_is_converted_to_the_declared_type_by_the_table(name: str, wante
         assert all(word in message for word in ("'grid.0'", wanted, VALUES[name][1], BASE))
         assert ("path below it" in message) == (VALUES[name][1] in ("object", "array"))  # the others have nothing below
     else:
-        assert join(coerce(resolved(name), frozenset({wanted}), ("grid", 0))) == (
+        assert b"".join(coerce(resolved(name), frozenset({wanted}), ("grid", 0))) == (
             VALUES[name][0] if expected is SAME else expected
         )
 
@@ -157,7 +156,7 @@ def test_a_value_of_an_accepted_type_stays_unchanged(name: str) -> None:
     ],
 )
 def test_of_several_types_the_richest_that_fits_is_taken(name: str, wanted: set[str], expected: bytes) -> None:
-    assert join(coerce(resolved(name), frozenset(wanted), ())) == expected
+    assert b"".join(coerce(resolved(name), frozenset(wanted), ())) == expected
 
 
 def test_an_error_names_every_type_and_is_bounded() -> None:
@@ -172,7 +171,7 @@ def test_a_large_value_becomes_text_whole_wherever_it_is_cut(shift: int) -> None
     blob = b'{"a' + b"a" * shift + b'":"' + "é€😀\\\\n".encode() * 300_000 + b'"}'
     pieces = coerce(Resolved(BASE, blob, "object"), frozenset({"string"}), ())
     assert len(pieces) > len(blob) >> 20
-    assert json.loads(join(pieces)).encode() == blob
+    assert json.loads(b"".join(pieces)).encode() == blob
 
 
 NUMBERS = st.sampled_from(
@@ -203,7 +202,7 @@ def put(
 ) -> bytes:
     found = find_pointers(arguments, KNOWN)
     values = {one: Resolved(one.text, blob, kind) for one in found if isinstance(one, Pointer) and one.path}
-    return join(substitute_pointers(arguments, found, values, types_at or (lambda _: frozenset())))
+    return b"".join(substitute_pointers(arguments, found, values, types_at or (lambda _: frozenset())))
 
 
 LITERALS = st.sampled_from(
@@ -248,7 +247,7 @@ def test_a_pointer_without_a_value_stays_and_an_escaped_path_is_sent() -> None:
     arguments = f'{{"a": "order-{BASE[10:]}", "b": "literal:{BASE}", "c": "{BASE}"}}'.encode()
     found = find_pointers(arguments, KNOWN)
     values = {one: Resolved(BASE, b"[1]", "array") for one in found[2:] if isinstance(one, Pointer)}
-    sent = join(substitute_pointers(arguments, found, values, lambda _: frozenset()))
+    sent = b"".join(substitute_pointers(arguments, found, values, lambda _: frozenset()))
     assert sent == f'{{"a": "order-{BASE[10:]}", "b": "{BASE}", "c": [1]}}'.encode()
 
 
@@ -299,8 +298,8 @@ def test_a_text_that_spells_what_is_wanted_where_no_text_is_goes_as_that(
     arguments = json.dumps({"number": text, "text": "31"}).encode()
     wanted: dict[Location, frozenset[str]] = {("number",): frozenset(types.split()), ("text",): frozenset({"string"})}
     found = find_corrections(arguments, (), wanted.__getitem__)
-    assert [str(join(item.value), "utf-8") for item in found] == ([] if sent is None else [sent])
-    substituted = join(substitute_pointers(arguments, found, {}, wanted.__getitem__))
+    assert [str(b"".join(item.value), "utf-8") for item in found] == ([] if sent is None else [sent])
+    substituted = b"".join(substitute_pointers(arguments, found, {}, wanted.__getitem__))
     assert substituted == arguments.replace(json.dumps(text).encode(), (sent or json.dumps(text)).encode(), 1)
 
 
@@ -313,7 +312,7 @@ def test_texts_of_other_types_are_found_at_any_depth_and_pointers_not() -> None:
     assert [type(item) for item in in_order] == [Correction, Pointer, Correction, Correction]
     assert find_refused_text(arguments, found, lambda _: frozenset({"integer"})) == ("1", frozenset({"integer"}))
     assert find_refused_text(arguments, found, lambda _: frozenset({"string"})) is None
-    sent = json.loads(join(substitute_pointers(arguments, tuple(in_order), {}, lambda _: frozenset())))
+    sent = json.loads(b"".join(substitute_pointers(arguments, tuple(in_order), {}, lambda _: frozenset())))
     assert sent == {"rows": [{"n": 1}, {"n": path}, {"n": 2}], "deep": 3}
 
 
@@ -337,7 +336,7 @@ def test_a_null_where_the_tool_accepts_none_is_left_out(arguments: str, sent: st
         return frozenset({"n": {"integer"}, "m": {"object"}, "maybe": {"null", "integer"}}.get(str(name), set()))
 
     found = sorted(find_corrections(arguments.encode(), (), types_at), key=lambda item: item.span.start)
-    substituted = str(join(substitute_pointers(arguments.encode(), tuple(found), {}, types_at)), "utf-8")
+    substituted = str(b"".join(substitute_pointers(arguments.encode(), tuple(found), {}, types_at)), "utf-8")
     assert json.loads(substituted) == json.loads(sent or arguments)
     assert bool(found) == (sent is not None)
 
@@ -363,7 +362,7 @@ def test_only_refused_nulls_are_left_out_of_any_arguments(arguments: Any, indent
 
     text = json.dumps(arguments, indent=indent).encode()
     found = sorted(find_corrections(text, (), types_at), key=lambda item: item.span.start)
-    assert json.loads(join(substitute_pointers(text, tuple(found), {}, types_at))) == remove(arguments)
+    assert json.loads(b"".join(substitute_pointers(text, tuple(found), {}, types_at))) == remove(arguments)
 
 
 @pytest.mark.parametrize(
@@ -389,4 +388,4 @@ def test_the_only_item_of_an_array_may_be_the_array(given: str, replaced: str | 
     assert (unwrapped is None) == (replaced is None)
     if unwrapped and replaced:
         sent = substitute_pointers(arguments, (unwrapped[1],), {unwrapped[1]: values[unwrapped[0]]}, types_at)
-        assert join(sent) == (replaced % "[1]").encode()
+        assert b"".join(sent) == (replaced % "[1]").encode()

@@ -28,7 +28,6 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config import load_config
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.payload.json_rpc import join
 
 HERE = Path(__file__).parent
 PARROT = str(HERE / "parrot.py")
@@ -225,7 +224,7 @@ def _length_of(data: bytes) -> int:
 
 def _text_of(reply: ToolResult) -> str:
     content = reply.get("content", b"[]")
-    blocks = json.loads(join(content) if isinstance(content, tuple) else bytes(content))
+    blocks = json.loads(b"".join(content) if isinstance(content, tuple) else bytes(content))
     return "\n".join(str(block.get("text", "")) for block in blocks if isinstance(block, dict))
 
 

@@ -22,7 +22,6 @@ with atheris.instrument_imports():
     from mcp_mirror.payload.json_rpc import (
         Message,
         find_mark,
-        join,
         lift_params,
         line_of,
         object_of,
@@ -84,7 +83,7 @@ def check_request(message: Message) -> None:
     assert marked is not None
     assert marked.token == "token"
     past = {key: raw for key, raw in lifted.members.items() if key != "_meta"}
-    spliced = join(splice(marked, {key: (raw,) for key, raw in past.items()}))
+    spliced = b"".join(splice(marked, {key: (raw,) for key, raw in past.items()}))
     again = open_message(spliced)
     assert isinstance(again.params, dict)
     sent = {key: bytes(raw) for key, raw in again.params.items() if key != "_meta"}
@@ -101,7 +100,7 @@ def check_result(message: Message) -> None:
     sent = {key: memoryview(raw) for key, raw in message.result.items()}
     bypass, request = PayloadBypass(), PendingRequest("tools/call", (b"{}",))
     bypass.begin(request)
-    frame = join(object_of({"result": object_of(sent), "id": b"%d" % request.id}))
+    frame = b"".join(object_of({"result": object_of(sent), "id": b"%d" % request.id}))
     assert bypass.inbound(frame) is None
     assert isinstance(request.outcome, dict)
     assert {key: bytes(raw) for key, raw in request.outcome.items()} == {key: bytes(raw) for key, raw in sent.items()}

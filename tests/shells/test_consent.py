@@ -12,7 +12,7 @@ from mcp_mirror.errors import FlowError, RefusedError
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.input_required import read_round
 from mcp_mirror.gateway.stages.consent import Consent, ConsentStage, UsedConsents, ask_consent, read_consent
-from mcp_mirror.payload.json_rpc import join, object_of
+from mcp_mirror.payload.json_rpc import object_of
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ async def asked_in_2026() -> dict[str, Any]:
     """The question, parsed."""
     call = Call(modern(FORMS), "t", ARGUMENTS)
     reply = await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_once)
-    parsed: dict[str, Any] = json.loads(join(object_of(reply)))
+    parsed: dict[str, Any] = json.loads(b"".join(object_of(reply)))
     return parsed
 
 
@@ -96,7 +96,7 @@ async def test_a_yes_is_for_the_call_that_was_asked_about() -> None:
         raise FlowError("Not this.", "0ther", "And this?")
 
     call = Call(modern(FORMS), "t", ARGUMENTS, input_round=again)
-    reply = json.loads(join(object_of(await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_another))))
+    reply = json.loads(b"".join(object_of(await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_another))))
     assert "And this?" in json.dumps(reply["inputRequests"])
     with pytest.raises(FlowError):
         await ConsentStage(UsedConsents(), may_ask=False)(call, refuse_another)

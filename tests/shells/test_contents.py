@@ -14,7 +14,7 @@ from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.errors import ToolError
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.payload.json_rpc import array_of, join, open_array
+from mcp_mirror.payload.json_rpc import array_of, open_array
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
 from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
@@ -60,7 +60,7 @@ class Shelf:
 
 
 def items_of(member: Buffer | Segments) -> list[bytes]:
-    return [bytes(item) for item in open_array(join(member) if isinstance(member, tuple) else member) or ()]
+    return [bytes(item) for item in open_array(b"".join(member) if isinstance(member, tuple) else member) or ()]
 
 
 def content(text: str, **more: Any) -> bytes:
@@ -212,9 +212,9 @@ async def test_resources_and_prompts_show_no_byte_without_previews() -> None:
     messages = [b'{"role":"c4nary","content":{"type":"text","text":"c4nary"}}', b'{"role":"assistant"}']
     result: Mapping[str, Buffer | Segments] = {"messages": array_of(messages), "description": b'"c4nary"'}
     captured.append(await hidden.capture_prompt(result, "me", ResourceOrigin("docs", "greet")))
-    shown = [json.loads(join(part)) for one in captured for part in one.values() if isinstance(part, tuple)]
+    shown = [json.loads(b"".join(part)) for one in captured for part in one.values() if isinstance(part, tuple)]
     assert "c4nary" not in str(
-        [bytes(join(p)) if isinstance(p, tuple) else p for one in captured for p in one.values()]
+        [bytes(b"".join(p)) if isinstance(p, tuple) else p for one in captured for p in one.values()]
     )
     assert [set(one) for one in captured] == [{"contents"}, {"contents"}, {"messages"}]
     assert [one["uri"] for one in shown[0]] == ["file:///a.txt", "file:///a.txt"]

@@ -12,7 +12,7 @@ from mcp_mirror.errors import UpstreamError
 from mcp_mirror.gateway import relay as relay_module
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.relay import Relay
-from mcp_mirror.payload.json_rpc import array_of, join
+from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.upstreams.listing import PagedList
 
 
@@ -64,7 +64,7 @@ def relay_of(*upstreams: Upstream) -> Relay:
 
 async def list_uris(relay: Relay, namespace: str) -> list[str]:
     listed = await relay.list_all("resources", NullChannel(Caller(namespace)))
-    return [item["uri"] for item in json.loads(join(array_of(listed.items)))]
+    return [item["uri"] for item in json.loads(b"".join(array_of(listed.items)))]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.resources import PAGE, TEMPLATE, list_values, read_value
 from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS, Memory
 from mcp_mirror.paths import new_base
-from mcp_mirror.payload.json_rpc import join, object_of
+from mcp_mirror.payload.json_rpc import object_of
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -42,7 +42,7 @@ async def put(memory: Memory, number: int, blob: bytes, kind: Kind, **more: Any)
 
 
 async def read(memory: Memory, uri: str, namespace: str = "me") -> dict[str, Any]:
-    result = json.loads(join(object_of(await read_value(memory, namespace, uri))))
+    result = json.loads(b"".join(object_of(await read_value(memory, namespace, uri))))
     (content,) = result["contents"]
     assert content.pop("uri") == uri
     return dict(content)
@@ -179,7 +179,7 @@ async def test_the_answer_budget_does_not_limit_resources(memory: Memory) -> Non
         await TOOLS[RETRIEVE].call(memory, "me", json.dumps({"memory_path": text_block}).encode())
     assert (await read(memory, f"memory://{shown}"))["blob"] == "A" * 5000
     (block,) = await TOOLS[RETRIEVE].call(memory, "me", json.dumps({"memory_path": shown}).encode())
-    assert json.loads(join(block)) == picture
+    assert json.loads(b"".join(block)) == picture
 
 
 async def test_foreign_and_unknown_paths_return_the_same_error(memory: Memory) -> None:

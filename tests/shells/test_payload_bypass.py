@@ -14,7 +14,6 @@ from mcp_mirror.callers import LOCAL
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.settings.policies import WirePolicy
@@ -57,7 +56,7 @@ def spooled(folder: Path, frame: bytes) -> SpooledFrame:
 
 def test_a_request_is_framed_with_its_parameters_unchanged() -> None:
     request = begun(PayloadBypass(), "tools/call", b'{"arguments":{"a":', b"1e400", b"}}")
-    assert join(request.frame) == (
+    assert b"".join(request.frame) == (
         b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"arguments":{"a":1e400}}}' % request.id
     )
 
@@ -323,10 +322,10 @@ def test_a_handshake_declares_the_callers_capabilities() -> None:
     handshake = {"jsonrpc": "2.0", "id": 0, "method": "initialize"}
     params = {"protocolVersion": "2025-11-25", "capabilities": {"roots": {}}, "clientInfo": {"name": "us"}}
     frame = json.dumps(handshake | {"params": params}).encode()
-    assert json.loads(join(PayloadBypass(CAPABILITIES).outbound(frame))) == handshake | {
+    assert json.loads(b"".join(PayloadBypass(CAPABILITIES).outbound(frame))) == handshake | {
         "params": params | {"capabilities": CAPABILITIES}
     }
-    assert json.loads(join(PayloadBypass({}).outbound(frame)))["params"]["capabilities"] == {}
+    assert json.loads(b"".join(PayloadBypass({}).outbound(frame)))["params"]["capabilities"] == {}
     assert PayloadBypass().outbound(frame) == (frame,)
     named = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"re-initialize"}}'
     assert PayloadBypass(CAPABILITIES).outbound(named) == (named,)
@@ -373,7 +372,7 @@ async def test_params_and_result_use_one_pending_payload() -> None:
     stub = pending_payloads.keep_result({"content": []}, {"content": b"[1e400]"}, meta)
     answer = json.dumps({"jsonrpc": "2.0", "id": 1, "result": stub}).encode()
     assert len(pending_payloads) == 1
-    assert b'"content":[1e400]' in join(pending_payloads.splice_result(answer))
+    assert b'"content":[1e400]' in b"".join(pending_payloads.splice_result(answer))
     assert len(pending_payloads) == 0
     pending_payloads.discard(token)
 
@@ -385,7 +384,7 @@ def test_a_result_without_pending_params_gets_its_own_payload() -> None:
         {"tools": [], "ttlMs": 5, "_meta": {"a": 1}}, {"tools": (b"[", b"1]"), "vendor": b"2", **owned}
     )
     answer = json.dumps({"jsonrpc": "2.0", "id": 1, "result": stub}).encode()
-    result = json.loads(join(pending_payloads.splice_result(answer)))["result"]
+    result = json.loads(b"".join(pending_payloads.splice_result(answer)))["result"]
     assert result == {"resultType": "complete", "tools": [1], "ttlMs": 5, "_meta": {"a": 1}, "vendor": 2}
     assert pending_payloads.splice_result(answer) == (answer,)
 
@@ -424,7 +423,7 @@ async def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ToolError):
         pending_payloads.take_params(waiting, {})
     stub = pending_payloads.keep_result({}, {"content": b"[5]"}, working)
-    assert b"[5]" in join(pending_payloads.splice_result(json.dumps({"id": 1, "result": stub}).encode()))
+    assert b"[5]" in b"".join(pending_payloads.splice_result(json.dumps({"id": 1, "result": stub}).encode()))
 
 
 def test_a_librarys_message_is_logged_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:

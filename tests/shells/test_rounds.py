@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round, read_round
-from mcp_mirror.payload.json_rpc import join, object_of
+from mcp_mirror.payload.json_rpc import object_of
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -20,7 +20,7 @@ ARGUMENTS = b'{"q": 1.0}'
 
 def sent(asked: InputRequired, arguments: bytes = ARGUMENTS) -> dict[str, Any]:
     """What the client gets, parsed."""
-    reply: dict[str, Any] = json.loads(join(object_of(build_input_required_reply(asked, arguments))))
+    reply: dict[str, Any] = json.loads(b"".join(object_of(build_input_required_reply(asked, arguments))))
     return reply
 
 

@@ -21,7 +21,6 @@ from mcp_mirror.core.schema import Schema, types_at
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, complete_name
-from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.registry import Upstream
@@ -130,7 +129,7 @@ def _read(text: str, accepted: frozenset[str]) -> bytes:
 
 
 def _parse(member: Buffer | Segments) -> Any:
-    return json.loads(join(member if isinstance(member, tuple) else (member,)))
+    return json.loads(b"".join(member if isinstance(member, tuple) else (member,)))
 
 
 def _split_argument(text: str) -> tuple[str, str]:

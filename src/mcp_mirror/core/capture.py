@@ -13,7 +13,7 @@ from mcp_mirror.core.notice import ErrorExcerpt
 from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, locate_content, parse_result
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.core.value_sizes import Estimate, count_tokens, size_text
-from mcp_mirror.payload.json_rpc import array_of, as_plain_text, decode_as, join, open_object
+from mcp_mirror.payload.json_rpc import array_of, as_plain_text, decode_as, open_object
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import text_end, text_pieces, text_start
 from mcp_mirror.payload.scans import Scans
@@ -255,7 +255,7 @@ def _build_value(parsed: ParsedResult, json_texts: Mapping[int, Buffer], reader:
     parts: list[Buffer | Segments] = [
         json_texts.get(at, block.raw if block.text is None else block.text) for at, block in enumerate(parsed.blocks)
     ]
-    return _build_draft(join(array_of(parts)), None, reader)
+    return _build_draft(b"".join(array_of(parts)), None, reader)
 
 
 def _build_draft(blob: Buffer, kind: Kind | None, reader: _Reader) -> Draft:

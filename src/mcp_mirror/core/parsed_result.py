@@ -11,7 +11,7 @@ import msgspec
 
 from mcp_mirror.core.content_comparison import BLOCKS, ITEMS, SAME, UNKNOWN, compare_value, find_member
 from mcp_mirror.core.media import Media, find_media
-from mcp_mirror.payload.json_rpc import join, object_of, open_object
+from mcp_mirror.payload.json_rpc import object_of, open_object
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.types import Buffer, Draft
 
@@ -156,7 +156,7 @@ def build_envelope(result: Mapping[str, Buffer], place: str | None, parsed: Pars
     elif parsed.structured is not None:
         parts["structuredContent"] = "value"
     rest = {key: raw for key, raw in result.items() if key not in parts}
-    return join(object_of({**rest, PARTS: msgspec.json.encode(parts)}))
+    return b"".join(object_of({**rest, PARTS: msgspec.json.encode(parts)}))
 
 
 def _locate_wrapped(parsed: ParsedResult, value: Draft) -> str:

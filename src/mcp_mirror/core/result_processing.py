@@ -15,7 +15,7 @@ from mcp_mirror.core.parsed_result import PARTS
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import WireError
 from mcp_mirror.paths import FixedBases, NewBases
-from mcp_mirror.payload.json_rpc import bound_error, is_input_required, join, object_of, open_message, open_object
+from mcp_mirror.payload.json_rpc import bound_error, is_input_required, object_of, open_message, open_object
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.limits import MAX_DEPTH
@@ -129,7 +129,7 @@ def bound_envelope(envelope: bytes) -> bytes:
             kept[key] = raw
         elif key == "_meta":
             kept[key] = msgspec.json.encode({"ifc": read_ifc(raw)})
-    return join(object_of(kept))
+    return b"".join(object_of(kept))
 
 
 class RejectedFrame(msgspec.Struct, frozen=True):

@@ -45,7 +45,7 @@ from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import MemoryPath, has_candidates, parse_path
 from mcp_mirror.payload.floods import run_by_size
-from mcp_mirror.payload.json_rpc import contiguous, join
+from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.security.sanitize import as_json_string
@@ -408,7 +408,7 @@ async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Valida
     """Return the first fault of the arguments; None if they are valid, or so large that the upstream validates them."""
     if sum(map(len, arguments)) > _VALIDATED_BYTES:
         return None
-    return await validate(entry, bytes(join(arguments)))
+    return await validate(entry, b"".join(arguments))
 
 
 def _name_path(cause: str, path: MemoryPath) -> ToolError:
@@ -421,7 +421,7 @@ async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> d
 
     def select() -> dict[str, Any]:
         selected: dict[str, Any] = {}
-        text = join(arguments)
+        text = b"".join(arguments)
         for location in entry.headers:
             if not isinstance(span := locate(text, location), Miss):
                 with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header

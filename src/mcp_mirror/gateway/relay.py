@@ -31,7 +31,6 @@ from mcp_mirror.gateway.contents import Members
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.payload.floods import run_by_size
-from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import SpooledFrame, discard_after
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer, Segments
@@ -334,7 +333,7 @@ def _merge(
 ) -> tuple[bytes, Mapping[str, ResourceOrigin]]:
     """The items of a merged list as one text, joined by commas, and their origins."""
     merged = merge_lists(kind, listed, is_reserved)
-    return b",".join(map(join, merged.items)), merged.origins
+    return b",".join(map(b"".join, merged.items)), merged.origins
 
 
 def _build_upstream_request(method: str, renamed: Mapping[str, str], request: RelayRequest) -> UpstreamRequest:

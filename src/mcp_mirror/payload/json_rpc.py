@@ -247,11 +247,11 @@ def lift_params(message: Message, token: str) -> Lifted | None:
     meta = open_object(members.get("_meta", b"{}"))
     if meta is None and bytes(members["_meta"]) != b"null":
         return None
-    params = {**members, "_meta": join(object_of({**(meta or {}), MARK: _ENCODE(token)}))}
+    params = {**members, "_meta": b"".join(object_of({**(meta or {}), MARK: _ENCODE(token)}))}
     if message.method == "tools/call":
         params["arguments"] = b"{}"
     request = {"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "method": _ENCODE(message.method)}
-    return Lifted(join(object_of({**request, "params": object_of(params)})), members)
+    return Lifted(b"".join(object_of({**request, "params": object_of(params)})), members)
 
 
 class Marked(msgspec.Struct, frozen=True):
@@ -277,7 +277,7 @@ def find_mark(frame: Buffer) -> Marked | None:
     token, identity = _decode_scalar(meta.pop(MARK, b"null")), _decode_scalar(envelope.get("id", b"null"))
     if not isinstance(token, str):
         return None
-    body = {**body, "_meta": join(object_of(meta))} if meta else {k: v for k, v in body.items() if k != "_meta"}
+    body = {**body, "_meta": b"".join(object_of(meta))} if meta else {k: v for k, v in body.items() if k != "_meta"}
     rest = {key: raw for key, raw in envelope.items() if key != name}
     return Marked(token, identity, rest, body, is_request=name == "params")
 
@@ -335,14 +335,9 @@ def array_of(values: Iterable[Buffer | Segments]) -> Segments:
     return (*pieces, b"]") if pieces else (b"[]",)
 
 
-def join(segments: Segments) -> bytes:
-    """Join pieces into one text."""
-    return b"".join(segments)
-
-
 def contiguous(text: Buffer | Segments) -> Buffer:
     """JSON text in one piece."""
-    return join(text) if isinstance(text, tuple) else text
+    return b"".join(text) if isinstance(text, tuple) else text
 
 
 def chunks_of(segments: Iterable[Buffer], size: int = 1 << 18) -> Iterator[bytes]:

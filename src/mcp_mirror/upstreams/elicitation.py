@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, summarize_traceback
-from mcp_mirror.payload.json_rpc import is_input_required, join, object_of, open_object
+from mcp_mirror.payload.json_rpc import is_input_required, object_of, open_object
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.fields import rebuild_request
@@ -108,7 +108,7 @@ def restore_keys(answered: InputRound) -> InputRound:
     answers = open_object(answered.answers) or {}
     named = {keys[key]: raw for key, raw in answers.items() if key in keys}
     state = {key: value for key, value in answered.state.items() if key != _KEYS}
-    return InputRound(join(object_of(named)), state)
+    return InputRound(b"".join(object_of(named)), state)
 
 
 async def complete_live(

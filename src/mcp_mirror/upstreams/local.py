@@ -20,7 +20,6 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError
 from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, convert_failure, convert_result, is_small
 from mcp_mirror.functions.signatures import Function
-from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.settings.labels import FUNCTIONS
 from mcp_mirror.settings.upstreams import LocalEndpoint, ToolPolicy, UpstreamPolicy
 from mcp_mirror.upstreams.connection import ReconnectingConnection, Status
@@ -186,7 +185,7 @@ class LocalUpstream:
         function = self._functions[str(request.shown["name"])]
         seconds = request.timeout or self.policy.timeout
         with self._count_call(), anyio.move_on_after(seconds):
-            return await self._call(function, join(request.params["arguments"]))
+            return await self._call(function, b"".join(request.params["arguments"]))
         raise UpstreamError(
             f"Tool {function.name!r} did not answer within {seconds:g} s; try again or raise its `timeout`."
         )

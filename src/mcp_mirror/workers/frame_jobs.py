@@ -24,7 +24,6 @@ from mcp_mirror.payload.json_rpc import (
     OTHER_MEMBERS,
     RESULT_MEMBERS,
     Lifted,
-    join,
     lift_params,
     object_of,
     open_array,
@@ -199,7 +198,7 @@ class _Files:
             return {name: self.locate(raw) for name, raw in members.items()}
         named = {name: self.locate(raw) for name, raw in members.items() if name in RESULT_MEMBERS}
         rest = object_of({name: raw for name, raw in members.items() if name not in RESULT_MEMBERS})
-        return {**named, OTHER_MEMBERS: self.locate(join(rest)[1:-1])}
+        return {**named, OTHER_MEMBERS: self.locate(b"".join(rest)[1:-1])}
 
     def locate(self, blob: Buffer) -> FileSpan:
         """The file span of a blob: within one of the files, or in a new file if the blob was assembled."""

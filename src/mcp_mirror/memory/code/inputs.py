@@ -17,7 +17,6 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
 from mcp_mirror.payload.floods import run_by_size
-from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, trim
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.settings.labels import Labels
@@ -148,7 +147,7 @@ async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collec
             blob = whole.blob
         else:
             parsed = await _parse_literals(loaded)
-            blob = join(substitute_pointers(bytes(text), found, parsed, lambda _: frozenset()))
+            blob = b"".join(substitute_pointers(bytes(text), found, parsed, lambda _: frozenset()))
         is_media = whole is not None and whole.kind == "binary"
         start = trim(blob).start
         blob = memoryview(blob)[start:] if start else blob

@@ -26,7 +26,6 @@ from mcp_mirror.payload.json_bounds import MAX_VALUES, check_envelope, has_more_
 from mcp_mirror.payload.json_rpc import (
     Message,
     RequestId,
-    join,
     object_of,
     open_message,
     open_object,
@@ -212,7 +211,7 @@ class PayloadBypass:
         request = open_object(frame) or {}
         params = open_object(request.get("params", b"null")) or {}
         params["capabilities"] = msgspec.json.encode(self._capabilities)
-        return (join(object_of({**request, "params": join(object_of(params))})),)
+        return (b"".join(object_of({**request, "params": b"".join(object_of(params))})),)
 
     def take_result(self, frame: Frame) -> bool:
         """Take the result of a request in flight; return False, without any effect, for every other message."""
