@@ -8,11 +8,10 @@ import typer
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_waiting
 from mcp_mirror.cli.serving import Serving, prepare
-from mcp_mirror.cli.workers import Supervisor, WorkerStart, check_workers
+from mcp_mirror.cli.workers import MAX_PORT, Supervisor, WorkerStart, check_workers
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging
 
-_MAX_PORT = 65535
 _HTTP_ADVICE = " To serve HTTP, add --http 127.0.0.1:8000."
 
 
@@ -75,6 +74,6 @@ def _serve_workers(serving: Serving, count: int) -> None:
 
 def _read_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > _MAX_PORT:
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
         exit_with_error(MirrorError(f"--http must be HOST:PORT, such as 127.0.0.1:8000; got {text!r}."))
     return host.strip("[]"), int(port)

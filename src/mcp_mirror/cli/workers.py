@@ -24,7 +24,7 @@ from mcp_mirror.server.handover import Worker
 from mcp_mirror.settings.policies import Config
 
 _MAX_WORKERS: Final = 256
-_MAX_PORT: Final = 65_535
+MAX_PORT: Final = 65_535
 _SIGNAL_NAMES: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD")
 """Windows, where the module is imported too, does not have all of them."""
 _SIGNALS: Final = frozenset(getattr(signal, name) for name in _SIGNAL_NAMES if hasattr(signal, name))
@@ -212,10 +212,10 @@ def check_workers(config: Config, count: int, address: tuple[str, int] | None) -
     if sys.platform != "linux":
         raise MirrorError("--workers needs Linux, which distributes connections between processes. Leave it out.")
     metrics_port = int((config.server.metrics or ":0").rpartition(":")[2])
-    if metrics_port and metrics_port + count - 1 > _MAX_PORT:
+    if metrics_port and metrics_port + count - 1 > MAX_PORT:
         raise MirrorError(
             f"--workers {count} needs as many ports from that of `server.metrics` on, and {metrics_port} is too high. "
-            f"Set a port up to {_MAX_PORT - count + 1}."
+            f"Set a port up to {MAX_PORT - count + 1}."
         )
     if address is None:
         raise MirrorError("--workers needs --http: on standard input and output there is one client.")

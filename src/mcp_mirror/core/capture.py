@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.content_comparison import DIFFERS, SAME
-from mcp_mirror.core.notice import ErrorExcerpt
+from mcp_mirror.core.notice import EXCERPT_BYTES, ErrorExcerpt
 from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, locate_content, parse_result
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.core.value_sizes import Estimate, count_tokens, size_text
@@ -23,7 +23,7 @@ from mcp_mirror.types import Buffer, Draft, Kind, Segments
 PASS_THROUGH_TOKENS: Final = 300
 """Tokens below which a result that is not an object passes unchanged: a line with its path would cost 10 % or more."""
 
-_MAX_MEDIA_BYTES: Final = 5 << 20
+MAX_MEDIA_BYTES: Final = 5 << 20
 """Bytes of base64 of the images and recordings that one result shows; providers accept no larger images."""
 _MAX_MEDIA: Final = 20
 """Images and recordings that one result shows; some providers refuse messages with more images."""
@@ -37,8 +37,6 @@ _MAX_DECODED_BYTES: Final = 1 << 20
 """Bytes up to which a text is decoded in memory to find JSON in it."""
 _PEEK_BYTES: Final = 1 << 12
 """Bytes of a text that show whether it may be JSON: white space before a document is short."""
-_EXCERPT_BYTES: Final = 1000
-"""Bytes of the beginning and of the end of an error that replace the error."""
 
 Decode = Callable[[Buffer], Buffer]
 """Returns the text of a JSON string, UTF-8."""
@@ -195,7 +193,7 @@ def _passes_unchanged(parsed: ParsedResult, rules: CaptureRules, reader: _Reader
 def _fits_budget(parsed: ParsedResult, budget: int, estimate: Estimate) -> bool:
     """Whether a result fits a budget: its content and its structured content, since clients show either of the two."""
     media = [len(block.raw) for block in parsed.blocks if block.is_shown_as_media]
-    if len(media) > _MAX_MEDIA or sum(media) > _MAX_MEDIA_BYTES:
+    if len(media) > _MAX_MEDIA or sum(media) > MAX_MEDIA_BYTES:
         return False
     readable = [
         block.raw if block.text is None else block.text for block in parsed.blocks if not block.is_shown_as_media
@@ -337,7 +335,7 @@ def _estimate_text_length(json_text: Buffer) -> int:
 
 def _select_blocks_to_pass(blocks: Sequence[ParsedBlock], *, is_all_shown: bool) -> Iterator[Buffer]:
     """The blocks beside a notice: media up to a limit and small other blocks, but no files and no texts."""
-    left, media_room, room = _MAX_MEDIA, _MAX_MEDIA_BYTES, _MAX_OTHER_BYTES
+    left, media_room, room = _MAX_MEDIA, MAX_MEDIA_BYTES, _MAX_OTHER_BYTES
     for block in blocks:
         if block.is_shown_as_media:
             if left and _fits_media_room(block, media_room):
@@ -366,7 +364,7 @@ def _order_blocks(parsed: ParsedResult, passed: Sequence[Buffer]) -> tuple[Buffe
     return tuple(block.raw for block in parsed.blocks if block.text is not None or id(block.raw) in shown)
 
 
-def _fits_media_room(block: ParsedBlock, room: int = _MAX_MEDIA_BYTES) -> bool:
+def _fits_media_room(block: ParsedBlock, room: int = MAX_MEDIA_BYTES) -> bool:
     return block.is_shown_as_media and len(block.raw) <= room
 
 
@@ -387,10 +385,10 @@ def _excerpt_error(value: Draft) -> ErrorExcerpt:
     """The beginning and the end of an error as text."""
     if value.kind != "text":
         ends = (
-            value.blob[:_EXCERPT_BYTES],
-            value.blob[-_EXCERPT_BYTES // 2 :] if len(value.blob) > 2 * _EXCERPT_BYTES else b"",
+            value.blob[:EXCERPT_BYTES],
+            value.blob[-EXCERPT_BYTES // 2 :] if len(value.blob) > 2 * EXCERPT_BYTES else b"",
         )
         return ErrorExcerpt(*(str(bytes(end), "utf-8", "ignore") for end in ends))
     whole = trim(value.blob)
-    head = text_start(value.blob, whole, _EXCERPT_BYTES)
-    return ErrorExcerpt(head, text_end(value.blob, whole, _EXCERPT_BYTES) if whole.length > 2 * _EXCERPT_BYTES else "")
+    head = text_start(value.blob, whole, EXCERPT_BYTES)
+    return ErrorExcerpt(head, text_end(value.blob, whole, EXCERPT_BYTES) if whole.length > 2 * EXCERPT_BYTES else "")

@@ -32,7 +32,7 @@ _MAX_KEY_BYTES: Final = 120
 """Bytes of a key; longer keys are omitted."""
 _MAX_NAME_BYTES: Final = 120
 _MAX_ARGUMENTS_BYTES: Final = 300
-_EXCERPT_BYTES: Final = 1000
+EXCERPT_BYTES: Final = 1000
 """Bytes of an error's beginning; its end gets half as many."""
 _MAX_MEDIA_LINES: Final = 8
 """Media that are listed with a path each."""
@@ -167,11 +167,11 @@ def _preview(stored: NoticeInput) -> Preview:
 
 
 def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
-    head = cut(sanitize_to_lines(error.head), _EXCERPT_BYTES)
+    head = cut(sanitize_to_lines(error.head), EXCERPT_BYTES)
     if not error.tail:
         return (head,)
     # The cause is at the end, so the last bytes are kept.
-    tail = sanitize_to_lines(error.tail).encode()[-_EXCERPT_BYTES // 2 :].decode(errors="ignore")
+    tail = sanitize_to_lines(error.tail).encode()[-EXCERPT_BYTES // 2 :].decode(errors="ignore")
     return (head, "It ends:", tail)
 
 
@@ -254,8 +254,8 @@ def _write_json(stored: NoticeInput) -> str:
     if stored.shown is None and stored.error is None:
         members |= _build_json_preview(stored)
     if stored.error is not None:
-        members["error_begins"] = _cut_head(stored.error.head, _EXCERPT_BYTES)
-        members |= {"error_ends": _cut_tail(stored.error.tail, _EXCERPT_BYTES // 2)} if stored.error.tail else {}
+        members["error_begins"] = _cut_head(stored.error.head)
+        members |= {"error_ends": _cut_tail(stored.error.tail)} if stored.error.tail else {}
     members |= {"is_error": True} if stored.is_error and not stored.preview else {}
     members |= {"media": media} if (media := list(_describe_media(stored))) else {}
     parts = {key: _dump_json(value) for key, value in members.items()}
@@ -297,16 +297,16 @@ def _dump_json(value: Any) -> str:
     return sanitize(json.dumps(value, ensure_ascii=False))
 
 
-def _cut_head(text: str, limit: int) -> str:
+def _cut_head(text: str) -> str:
     """The beginning of an error, cut so that it fits when quoted."""
-    shown: str = json.loads(f'"{cut(_dump_json(sanitize_to_lines(text))[1:-1], limit)}"')
+    shown: str = json.loads(f'"{cut(_dump_json(sanitize_to_lines(text))[1:-1], EXCERPT_BYTES)}"')
     return shown
 
 
-def _cut_tail(text: str, limit: int) -> str:
+def _cut_tail(text: str) -> str:
     """The end of an error, cut so that it fits when quoted."""
-    end = sanitize_to_lines(text)[-limit:]
-    while len(_dump_json(end).encode()) > limit + 2:
+    end = sanitize_to_lines(text)[-EXCERPT_BYTES // 2 :]
+    while len(_dump_json(end).encode()) > EXCERPT_BYTES // 2 + 2:
         end = end[len(end) // 8 + 1 :]
     return end
 

@@ -23,6 +23,8 @@ from mcp_mirror.settings.policies import NoticeStyle, TokenProvider
 from mcp_mirror.tokens import expected_estimator, upper_estimator
 from mcp_mirror.types import Buffer, Draft
 
+QUOTED_BYTES: Final = 1 << 10
+"""Bytes of the arguments that a notice may quote."""
 MAX_INDEXED_KEYS: Final = 10_000
 """Top-level keys whose spans are indexed with a value; spans of further keys are found on demand."""
 

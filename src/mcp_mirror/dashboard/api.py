@@ -34,6 +34,7 @@ from mcp_mirror.dashboard.services import DashboardServices, Viewer, describe_pr
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS
 from mcp_mirror.dashboard.values import ForbiddenError, ValueFilter, Values
 from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.stores.event_log import DAY
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +49,6 @@ _MAX_QUERY: Final = 16_384
 """Characters of a query string."""
 _MAX_OPEN: Final = 16
 """Open requests of one principal."""
-_DAY: Final = 86_400
 _DAYS: Final = 90
 _MAX_STEPS: Final = 10_000
 _MAX_CONTEXT: Final = 10_000_000
@@ -289,7 +289,7 @@ async def _read_savings(request: DashboardRequest) -> Response:
     services = request.services
     days = max(request.number("days", 7, _DAYS), 1)
     names = await request.list_namespaces()
-    since = (time() // _DAY - days + 1) * _DAY
+    since = (time() // DAY - days + 1) * DAY
     sums: dict[str, Any] = {}
     for one in names:
         found = await services.store.events.sums(one, since)

@@ -21,6 +21,7 @@ from mcp_mirror.core.replies import (
 )
 from mcp_mirror.core.resolve import Pointer, Resolved
 from mcp_mirror.core.result_processing import (
+    QUOTED_BYTES,
     ProcessedResult,
     ProcessingOptions,
     RejectedFrame,
@@ -46,8 +47,6 @@ _logger = logging.getLogger(__name__)
 
 _TOKEN_BYTES: Final = 64
 """Bytes per token above which a result is over every budget."""
-_QUOTED_BYTES: Final = 1 << 10
-"""Bytes of the arguments that a notice may quote."""
 
 WITHHELD: Final = (
     "The flow policy hides this tool's result from the model (`flows.model`), and the gateway stores nothing, so the "
@@ -111,7 +110,7 @@ class ResultProcessor:
             rules=rules,
             style=mirror.notice,
             tool=entry.tool,
-            arguments=bytes(call.arguments[:_QUOTED_BYTES]),
+            arguments=bytes(call.arguments[:QUOTED_BYTES]),
             bases=NewBases(entry.tool, self.services.new_id),
             max_key_bytes=self.services.limits.max_key_bytes,
             provider=mirror.provider,

@@ -9,6 +9,9 @@ import httpx2
 from mcp_mirror.settings.policies import WirePolicy
 
 _CHUNK: Final = 1 << 18
+MAX_ERROR_BYTES: Final = 1 << 16
+"""Bytes of an error response of an upstream that are read."""
+
 _LIMITS: Final = WirePolicy()
 _ENCODINGS: Final = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
 _BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})

@@ -14,12 +14,12 @@ import msgspec
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
 
+from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.settings.policies import ServerPolicy
 
 _LOOPBACK: Final = ("127.0.0.1:*", "localhost:*", "[::1]:*")
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{0,5}|\*))?")
 _ORIGIN: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,63})://(.+)")
-_PORTS: Final = {"http": 80, "https": 443}
 _MAX_PORT: Final = 65_535
 _ANY: Final = "*"
 _MAX_CACHED: Final = 64
@@ -104,7 +104,7 @@ def _read_authority(text: str, scheme: str = "") -> _Address | None:
 def _read_port(text: str | None, scheme: str) -> int | str | None:
     if text == _ANY:
         return _ANY
-    return int(text) if text else _PORTS.get(scheme)
+    return int(text) if text else DEFAULT_PORTS.get(scheme)
 
 
 def _read_origin(text: str) -> _Address | None:

@@ -19,8 +19,8 @@ from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
 LIVENESS_PATH: Final = "/healthz"
 READINESS_PATH: Final = "/readyz"
 _METHODS: Final = ("GET", "HEAD")
-_STORE_TIMEOUT: Final = 2.0
-"""Seconds that a probe waits for the store."""
+STORE_TIMEOUT: Final = 2.0
+"""Seconds that a probe or an export of metrics waits for the store."""
 _RESULT_LIFETIME: Final = 1.0
 """Seconds for which an answer of the store is used, so that a flood of probes does not reach the store."""
 _PROBING: Final = 30.0
@@ -122,7 +122,7 @@ class Readiness:
         if self._check is None:
             self._check = anyio.Event()
             self._tasks.start_soon(self._ask_store, self._check)
-        with anyio.move_on_after(_STORE_TIMEOUT):
+        with anyio.move_on_after(STORE_TIMEOUT):
             await self._check.wait()
             return self._is_store_reachable
         return False

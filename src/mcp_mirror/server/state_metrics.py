@@ -16,6 +16,7 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.observability.metrics import Metrics, Samples, State
 from mcp_mirror.security.rate_limits import PrincipalLimiter
+from mcp_mirror.server.probes import STORE_TIMEOUT
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.event_loop import MeasuredLoop
@@ -24,8 +25,6 @@ from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
 
 _STATES: Final = ("starting", "ready", "down")
-_STORE_TIMEOUT: Final = 2.0
-"""Seconds that an export waits for the store."""
 
 
 def register_states(metrics: Metrics, services: Services, limiter: PrincipalLimiter, sessions: Sessions) -> None:
@@ -127,7 +126,7 @@ class _StoreSize(msgspec.Struct):
 
     async def refresh(self) -> None:
         totals = None
-        with anyio.move_on_after(_STORE_TIMEOUT), suppress(StoreError):
+        with anyio.move_on_after(STORE_TIMEOUT), suppress(StoreError):
             totals = await self.store.totals()
         self.totals = totals
 

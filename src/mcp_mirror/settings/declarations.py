@@ -144,6 +144,8 @@ _NAME_OR_ADDRESS: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 _PORT: Final = r"(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST: Final = rf"{_NAME_OR_ADDRESS}(?::(?:{_PORT}|\*))?"
 _LITERAL: Final = 'text, a number or true/false (write "" for empty text)'
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+"""The ports of URLs that name none."""
 UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 Line = Annotated[str, Text()]

@@ -17,6 +17,8 @@ import anyio
 import h11
 import httpx2
 
+from mcp_mirror.settings.declarations import DEFAULT_PORTS
+
 _MAX_HEAD: Final = 100 * 1024
 """Bytes of a response's head."""
 _MAX_MERGED: Final = 1 << 16
@@ -25,7 +27,6 @@ _MAX_BUFFERED: Final = 1 << 20
 """Received bytes above which a connection stops to read until they are taken."""
 _EVENTS_AT_ONCE: Final = 64
 """Parts of a response after which other tasks run: received bytes may contain many small chunks."""
-_PORTS: Final = {"http": 80, "https": 443}
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
 
 Origin = tuple[str, str, int]
@@ -335,7 +336,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         """
         origin = _origin_of(request.url)
         scheme, host, port = origin
-        if scheme not in _PORTS:
+        if scheme not in DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol("only URLs with http:// and https:// are supported")
         with _limit(request.extensions.get("timeout", _NO_TIMEOUTS).get("connect"), httpx2.ConnectTimeout):
             receiver = await self._connect(host, port)
@@ -388,4 +389,4 @@ class _ResponseBody(httpx2.AsyncByteStream):
 
 
 def _origin_of(url: httpx2.URL) -> Origin:
-    return url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS.get(url.scheme, 0)
+    return url.scheme, url.raw_host.decode("ascii"), url.port or DEFAULT_PORTS.get(url.scheme, 0)

@@ -25,7 +25,7 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull,
 from pydantic import AnyUrl
 
 from mcp_mirror.errors import MirrorError, UpstreamError
-from mcp_mirror.payload.content_encodings import read_beginning, replace_body
+from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, read_beginning, replace_body
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.access import is_confidential
@@ -40,7 +40,6 @@ _TIMEOUT: Final = 20.0
 """Seconds for a request to an authorization server."""
 _MAX_RESPONSE: Final = 1 << 18
 """Bytes of its response."""
-_MAX_REFUSAL: Final = 1 << 16
 _REJECTED_FOR: Final = 30.0
 """Seconds for which a rejected token is not sent again."""
 _SCOPE: Final = re.compile(r'\bscope=(?:"[^"]*"|[^\s,]+)')
@@ -353,7 +352,7 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if not _is_rejected(response):
             return response
-        body = await read_beginning(response, _MAX_REFUSAL)
+        body = await read_beginning(response, MAX_ERROR_BYTES)
         await self._authorizer.renew(request, replace_body(response, content=body, request=request))
         return await self._inner.handle_async_request(request)
 

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.capture import MAX_MEDIA_BYTES
 from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
@@ -20,7 +21,6 @@ from mcp_mirror.types import Buffer, Descriptor, JsonToken
 
 PATH: Final = "memory_path"
 """The name of the argument with a memory path."""
-_MAX_MEDIA_BYTES: Final = 5 << 20
 """The largest image or recording that is returned: models accept no larger ones."""
 _KEY_BYTES: Final = 80
 """Bytes of a key that an error quotes."""
@@ -36,7 +36,7 @@ async def retrieve(call: ToolInput) -> Content:
         ToolError: The path has no value, or the value is over the token budget.
     """
     found_value = await find_argument(call)
-    is_small = len(found_value.blob) <= _MAX_MEDIA_BYTES
+    is_small = len(found_value.blob) <= MAX_MEDIA_BYTES
     if not (is_small and _is_media(found_value)):
         tokens, budget = count_tokens(found_value.blob, call.memory.estimate), call.memory.mirror.answer_budget
         if tokens > budget:

@@ -8,7 +8,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.capture import PASS_THROUGH_TOKENS, CaptureRules
-from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
+from mcp_mirror.core.result_processing import (
+    QUOTED_BYTES,
+    ProcessedResult,
+    ProcessingOptions,
+    RejectedFrame,
+    process_frame,
+)
 from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import StoreError, ToolError, WireError
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
@@ -27,8 +33,6 @@ UPSTREAM: Final = "mcp-mirror"
 
 _SHOWN_BYTES: Final = 1 << 20
 """Bytes above which a computed value is stored without an estimate of its tokens."""
-_QUOTED_BYTES: Final = 1 << 10
-"""Bytes of the arguments that a notice may quote."""
 
 _STRUCTURED: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[],"structuredContent":', b"}}")
 _CONTENT: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[', b"]}}")
@@ -131,7 +135,7 @@ def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:
         rules=rules,
         style=mirror.notice,
         tool=call.tool,
-        arguments=bytes(call.arguments.raw[:_QUOTED_BYTES]),
+        arguments=bytes(call.arguments.raw[:QUOTED_BYTES]),
         bases=NewBases(call.tool, call.memory.new_id),
         max_key_bytes=call.memory.limits.max_key_bytes,
         provider=mirror.provider,

@@ -18,6 +18,7 @@ from starlette.requests import Request
 
 from mcp_mirror.server.auth.principals import Principal
 from mcp_mirror.settings.access import Algorithm
+from mcp_mirror.settings.declarations import DEFAULT_PORTS
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +39,6 @@ _THUMBPRINT_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "RSA": ("e", "kty", "n"),
 }
 """The members of a public key that its thumbprint covers (RFC 7638, section 3.2; RFC 8037, section 2)."""
-_PORTS: Final = {"http": 80, "https": 443}
 
 
 class ProofVerifier:
@@ -150,4 +150,4 @@ def _normalize_url(url: str) -> tuple[str, str | None, int | None, str]:
     """Return scheme, host, port and path of a URL; equivalent URLs have the same."""
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
-    return scheme, parts.hostname, parts.port or _PORTS.get(scheme), parts.path or "/"
+    return scheme, parts.hostname, parts.port or DEFAULT_PORTS.get(scheme), parts.path or "/"

@@ -19,7 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.content_encodings import read_beginning, replace_body
+from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, read_beginning, replace_body
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.upstreams import HttpEndpoint
@@ -47,8 +47,6 @@ DELETE_TIMEOUT: Final = 2.0
 """Seconds for the request that ends a session."""
 _END_TIMEOUT: Final = 1.0
 """Seconds after its result in which an event stream may end, so that its connection stays open."""
-_MAX_REFUSAL: Final = 1 << 16
-"""Bytes of an error response that are read."""
 
 
 class _RewrittenBody(httpx2.AsyncByteStream):
@@ -270,7 +268,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _handle_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
         """Return the error response in a session that the server may not know, as after its restart."""
         try:
-            body = await read_beginning(response, _MAX_REFUSAL)
+            body = await read_beginning(response, MAX_ERROR_BYTES)
         except httpx2.TransportError as error:
             return _build_failure_response(identity, error, response.request.url)
         answered = recover_id(body) == identity  # a response to this request, which the server may have executed

@@ -15,11 +15,11 @@ import httpx2
 
 from mcp_mirror.errors import walk_causes
 from mcp_mirror.payload.content_encodings import BodyError
+from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.system.resources import explain_shortage
 
 _MARK: Final = token_hex(16)
 """Marks the gateway's own messages in JSON-RPC errors: servers do not know the mark of this process."""
-_PORTS: Final = {"http": 80, "https": 443}
 _UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
     ((ConnectionRefusedError,), "nothing listens there", "Start the server, or correct `url`"),
@@ -79,7 +79,7 @@ def read_marked(message: str) -> str | None:
 def format_address(url: httpx2.URL) -> str:
     """Return host and port of a URL."""
     host = f"[{url.host}]" if ":" in url.host else url.host
-    return f"{host}:{url.port or _PORTS.get(url.scheme, 0)}"
+    return f"{host}:{url.port or DEFAULT_PORTS.get(url.scheme, 0)}"
 
 
 def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
