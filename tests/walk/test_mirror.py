@@ -192,6 +192,17 @@ async def test_a_tool_function_is_unchanged_and_gets_values_of_its_types() -> No
         assert await mirror.read(path_in(reply)) == {"name": "Bonn", "table": TABLE}
 
 
+@pytest.mark.parametrize("arguments", [None, "", "null", " null\n", b"null", "{}"])
+async def test_a_call_without_arguments(arguments: Any) -> None:
+    async with Mirror() as mirror:
+
+        @mirror.tool
+        def count() -> int:
+            return 7
+
+        assert str(await mirror.call("count_mirrored", arguments)) == "7"
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [

@@ -74,6 +74,39 @@ async def test_the_documented_stage_reads_calls_of_programs_and_clients() -> Non
     assert texts == [block.text for block in result.content if block.type == "text"] == ["yes (en)", "Checked."]
 
 
+async def passes_nothing_on(call: Call, call_next: Next) -> Any:
+    await call_next(call)
+
+
+async def writes_objects(call: Call, call_next: Next) -> Any:
+    return {**await call_next(call), "content": [{"type": "text", "text": "Closed."}]}
+
+
+def answers_at_once(_call: Call, _call_next: Next) -> Any:
+    return {"content": b"[]"}
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (passes_nothing_on, "The stage 'passes_nothing_on' returned a NoneType. Return the reply of `call_next`"),
+        (writes_objects, "The member 'content' of the reply of the stage 'writes_objects' is a list. Write it as JSON"),
+        (answers_at_once, "The stage 'answers_at_once' is not `async`"),
+    ],
+)
+async def test_an_error_names_a_stage_that_returns_something_else(stage: Any, message: str) -> None:
+    mirror = Mirror(stages=[stage])
+
+    @mirror.tool
+    def say(word: str) -> str:
+        return word
+
+    async with mirror:
+        with pytest.raises(TypeError) as raised:
+            await mirror.call("say_mirrored", {"word": "yes"})
+    assert message in str(raised.value)
+
+
 def test_a_synchronous_mirror_takes_stages_too() -> None:
     specification = importlib.util.spec_from_file_location("quota_stage", EXAMPLE)
     assert specification is not None

@@ -1,6 +1,6 @@
 """The order of the stages that every tool call passes through, and the state of a gateway for a configuration."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
@@ -76,7 +76,7 @@ def build_stages(
         if has_memory and config.context.window is not None
         else None,
         answer_errors,
-        *custom,
+        *map(CustomStage, custom),
         ConsentStage(shared.used_consents, may_ask=flows.policy.on_refusal == "ask") if flows.can_refuse else None,
     )
     return tuple(stage for stage in order if stage is not None)
@@ -129,6 +129,38 @@ async def answer_errors(call: Call, call_next: Next) -> ToolResult:
     except MirrorError as error:
         call.trace.note_refusal(error)
         return build_error_reply(str(error))
+
+
+class CustomStage(msgspec.Struct, frozen=True):
+    """A stage of a program or of an installed package."""
+
+    stage: Stage
+
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
+        """Return the reply of the stage.
+
+        Raises:
+            TypeError: The stage does not return a reply. Without the check, later code would fail without its name.
+        """
+        answer: object = self.stage(call, call_next)
+        name = getattr(self.stage, "__name__", type(self.stage).__name__)
+        if not isinstance(answer, Awaitable):
+            raise TypeError(f"The stage {name!r} is not `async`. Write `async def`.")
+        return _check_reply(await answer, name)
+
+
+def _check_reply(reply: object, stage: str) -> ToolResult:
+    if not isinstance(reply, Mapping):
+        raise TypeError(
+            f"The stage {stage!r} returned a {type(reply).__name__}. Return the reply of `call_next` or another."
+        )
+    for member, value in reply.items():
+        if not isinstance(value, bytes | memoryview | tuple):
+            raise TypeError(
+                f"The member {member!r} of the reply of the stage {stage!r} is a {type(value).__name__}. Write it as "
+                "JSON text in `bytes`."
+            )
+    return reply
 
 
 class StateBuilder(msgspec.Struct, frozen=True):

@@ -447,12 +447,14 @@ def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> byte
     raw: Any = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments
     if not isinstance(raw, bytes | bytearray | None):  # the error names its JSON type
         raw = write_json(raw)
-    raw = raw or b""
+    raw = (raw or b"").strip()
+    if raw in (b"", b"null"):  # a model calls a tool without arguments
+        return b"{}"
     try:
-        msgspec.json.decode(raw.strip() or b"{}", type=dict[str, msgspec.Raw])
+        msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MirrorError(f"The arguments are not a JSON object: {error}. Correct them and call again.") from None
-    return raw.strip() or b"{}"
+    return bytes(raw)
 
 
 def _to_python(value: FoundValue) -> Any:
