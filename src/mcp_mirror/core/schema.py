@@ -140,9 +140,7 @@ class _VisitBudget(msgspec.Struct):
     def parts(self, parts: Iterable[Any]) -> list[Schema]:
         """All schemas that apply where one of these does, within the budget."""
         seen: dict[int, Any] = {}
-        found = (
-            one for part in parts for one, _ in _find_applicable_schemas(self.references, part, seen, is_certain=True)
-        )
+        found = (one for part in parts for one, _ in _find_applicable_schemas(self.references, part, seen))
         visited = list(islice(found, self.left))
         self.left -= len(visited)
         return visited
@@ -208,7 +206,7 @@ def _flatten_root(schema: Schema) -> Schema:
     """
     if ROOT_COMBINATORS.isdisjoint(schema):
         return schema
-    parts = list(_find_applicable_schemas(References(schema), schema, {}, is_certain=True))
+    parts = list(_find_applicable_schemas(References(schema), schema, {}))
     properties: dict[str, Any] = {}
     for part in reversed([part for part, is_certain in parts if is_certain]):
         properties |= _read_properties(part, schema)
@@ -232,14 +230,12 @@ def _read_properties(part: Schema, root: Schema) -> Mapping[str, Any]:
     return own if part is root else {name: without(value, ANCHORS) for name, value in own.items()}
 
 
-def _find_applicable_schemas(
-    references: References, part: Any, seen: dict[int, Any], *, is_certain: bool
-) -> Iterator[tuple[Schema, bool]]:
+def _find_applicable_schemas(references: References, part: Any, seen: dict[int, Any]) -> Iterator[tuple[Schema, bool]]:
     """The schemas that apply at the location of `part`, except those in `seen`, and whether each applies in every case.
 
     Each schema is visited once, so the work is linear in the size of the whole schema.
     """
-    stack = [(part, is_certain)]
+    stack = [(part, True)]
     while stack:
         here, is_certain = stack.pop()
         if not isinstance(here, dict) or id(here) in seen:

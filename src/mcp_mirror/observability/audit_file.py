@@ -33,7 +33,6 @@ _QUEUE_SIZE: Final = 10_000
 """Records in the queue. Further records are lost and counted."""
 _WRITE_TIMEOUT: Final = 5.0
 """Seconds that a call waits for a required record, and that `close` waits for the queue."""
-_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -79,7 +78,7 @@ class AuditFile:
         self.written: int = 0
         """Lines in the file."""
         try:
-            self._file = open_log(path, _FLAGS)
+            self._file = open_log(path)
         except UnsafePathError as error:
             raise MirrorError(f"The audit log cannot be used: {error}") from None
         except (OSError, ValueError) as error:
@@ -151,7 +150,7 @@ class AuditFile:
 
     def _reopen_file(self) -> None:
         try:
-            opened = open_log(self._path, _FLAGS)
+            opened = open_log(self._path)
         except (OSError, UnsafePathError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             _logger.error("The audit log cannot be reopened and continues in the old file: %s", reason)  # noqa: TRY400  # a traceback adds nothing

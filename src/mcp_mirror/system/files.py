@@ -36,6 +36,7 @@ _EVERYONE_ELSE: Final = 0o027
 """Permissions that a log file must not have. Its group may read it, so that log collectors can."""
 _FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_LOG: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _DEVICES: Final = ("/dev/", "/proc/")
 """Folders with links that the system made, such as `/dev/stdout`."""
 UNFINISHED_NAMES: Final = ".*.part"
@@ -129,8 +130,8 @@ def check_entry(path: Path) -> None:
             check_entry(entry)
 
 
-def open_log(path: str, flags: int) -> int:
-    """Open a log file. Only this user may read a new one; an existing one stays readable by its group at most.
+def open_log(path: str) -> int:
+    """Open a log file to append. Only this user may read a new one; an existing one stays readable by its group at most.
 
     Raises:
         UnsafePathError: The path is a link, except a system link such as `/dev/stdout`, or the file belongs to another
@@ -138,7 +139,7 @@ def open_log(path: str, flags: int) -> int:
         OSError: The file cannot be opened.
     """
     is_device = path.startswith(_DEVICES)
-    opened = os.open(path, flags, 0o600) if is_device else _open_no_link(path, flags)
+    opened = os.open(path, _LOG, 0o600) if is_device else _open_no_link(path, _LOG)
     try:
         found = os.fstat(opened)
         if _HAS_MODES and stat.S_ISREG(found.st_mode) and not is_device:
