@@ -19,6 +19,8 @@ LOG_LEVELS: Final[tuple[str, ...]] = ("debug", "info", "notice", "warning", "err
 
 OWN: Final = ""
 """In place of an upstream: the gateway itself, with its own tools and resources."""
+OWN_NAME: Final = "mcp-mirror"
+"""The name of the gateway as an upstream, for people and in the origin of values."""
 
 LOCAL: Final = "local"
 """The namespace of the local user, for a gateway without authentication."""

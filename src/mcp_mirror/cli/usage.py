@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from mcp_mirror.callers import name_principal
+from mcp_mirror.callers import OWN_NAME, name_principal
 from mcp_mirror.cli.console import new_table, open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, parse_age
 from mcp_mirror.cli.store import load_store_config, read_store
@@ -22,8 +22,6 @@ from mcp_mirror.stores.event_log import HOUR, SumKey, Sums
 
 Grouping = Literal["principal", "tool", "upstream", "day"]
 GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
-OWN: Final = "mcp-mirror"
-"""The name of the gateway as the upstream of its own tools."""
 
 
 def group_sums(usage: Mapping[str, Mapping[SumKey, Sums]], by: Grouping) -> dict[str, Sums]:
@@ -33,7 +31,7 @@ def group_sums(usage: Mapping[str, Mapping[SumKey, Sums]], by: Grouping) -> dict
     for namespace, sums in usage.items():
         for (hour, upstream, tool), one in sums.items():
             date = f"{datetime.fromtimestamp(hour * HOUR, UTC):%Y-%m-%d}"
-            group = {"principal": names[namespace], "tool": tool, "upstream": upstream or OWN, "day": date}[by]
+            group = {"principal": names[namespace], "tool": tool, "upstream": upstream or OWN_NAME, "day": date}[by]
             found[group] = found.get(group, Sums()).plus(one)
     if by == "day":
         return dict(sorted(found.items()))

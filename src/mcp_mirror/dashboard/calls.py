@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mcp_mirror.callers import OWN_NAME
 from mcp_mirror.dashboard.services import DashboardServices, Viewer, describe_principal
 from mcp_mirror.errors import ToolError
 from mcp_mirror.observability.events import CallEvent, read_calls
@@ -41,7 +42,7 @@ class CallFilter(msgspec.Struct, frozen=True):
         """Whether a call passes."""
         if self.outcome and event.outcome != self.outcome:
             return False
-        if self.upstream and (event.upstream or "mcp-mirror") != self.upstream:
+        if self.upstream and (event.upstream or OWN_NAME) != self.upstream:
             return False
         if self.tool and self.tool.casefold() not in event.tool.casefold():
             return False

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.callers import OWN
+from mcp_mirror.callers import OWN, OWN_NAME
 from mcp_mirror.settings.policies import PricePolicy
 from mcp_mirror.stores.event_log import DAY, HOURS_PER_DAY, SumKey, Sums
 
@@ -95,7 +95,7 @@ def build_savings(sums: Mapping[str, Mapping[SumKey, Sums]], assumed: Assumption
     for (day, upstream), counts in days.items():
         _add(groups["day"], (f"{datetime.fromtimestamp(day * DAY, UTC):%Y-%m-%d}", upstream == OWN), counts)
     for (name, upstream, tool), counts in sources.items():
-        labels = {"upstream": upstream or "mcp-mirror", "tool": tool, "principal": name, "total": "total"}
+        labels = {"upstream": upstream or OWN_NAME, "tool": tool, "principal": name, "total": "total"}
         for group, label in labels.items():
             _add(groups[group], (label, upstream == OWN), counts)
     rows = {

@@ -21,7 +21,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.app import Application
-from mcp_mirror.callers import LOCAL, Caller, NullChannel
+from mcp_mirror.callers import LOCAL, OWN_NAME, Caller, NullChannel
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams, read_given
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.replies import ToolResult
@@ -67,7 +67,7 @@ _PUT: Final = "memory_put"
 _READ: Final = "(program)"
 """The tool in the audit log when the program reads a value."""
 
-_PRUNED: Final = Provenance("mcp-mirror", "prune", "")
+_PRUNED: Final = Provenance(OWN_NAME, "prune", "")
 """The origin of texts that were pruned from a conversation."""
 
 _logger = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mcp_mirror.callers import OWN_NAME
 from mcp_mirror.core.capture import PASS_THROUGH_TOKENS, CaptureRules
 from mcp_mirror.core.result_processing import (
     QUOTED_BYTES,
@@ -27,9 +28,6 @@ from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.types import Buffer, Provenance
-
-UPSTREAM: Final = "mcp-mirror"
-"""The name of the gateway as the upstream of its own tools, in provenance."""
 
 _SHOWN_BYTES: Final = 1 << 20
 """Bytes above which a computed value is stored without an estimate of its tokens."""
@@ -114,7 +112,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
             raise ToolError("null cannot be stored. Store another value.")
         digest = await run_by_size(len(call.arguments.raw), hashlib.sha256, call.arguments.raw)
         inputs = (*(str(one.path) for one in value.inputs), *value.paths)
-        provenance = Provenance(UPSTREAM, call.tool, digest.hexdigest(), inputs, memory.trace.traceparent)
+        provenance = Provenance(OWN_NAME, call.tool, digest.hexdigest(), inputs, memory.trace.traceparent)
         await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
         memory.trace.path = options.bases.value
     return SavedValue(options.bases.value, result.notice)
