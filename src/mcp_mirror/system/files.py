@@ -131,7 +131,7 @@ def check_entry(path: Path) -> None:
 
 
 def open_log(path: str) -> int:
-    """Open a log file to append. Only this user may read a new one; an existing one stays readable by its group at most.
+    """Open a log file to append. Only this user may read a new one, and at most its group an existing one.
 
     Raises:
         UnsafePathError: The path is a link, except a system link such as `/dev/stdout`, or the file belongs to another
