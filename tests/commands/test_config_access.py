@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.faces.conftest import Load
+from tests.commands.conftest import Load
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.access import AuthPolicy, IssuerPolicy, OAuthPolicy, TokenPolicy

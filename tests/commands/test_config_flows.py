@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.faces.conftest import Load
+from tests.commands.conftest import Load
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.flows import build_flows
