@@ -168,7 +168,7 @@ class Serving:
 
     def _run(self, announce: Callable[[str], None], start: "WorkerStart | None") -> None:
         shutdown = anyio.Event()
-        complete = _share_state_keys if start else _keep
+        complete = start.share_state_keys if start else _keep
         config = complete(self.config)
 
         async def serve_all() -> None:
@@ -247,12 +247,6 @@ def _check_start(application: Application) -> None:
     for upstream in application.upstreams:
         if upstream.listing is None and upstream.status.state == "down":
             raise MirrorError(explain_failed_start(upstream))
-
-
-def _share_state_keys(config: Config) -> Config:
-    from mcp_mirror.cli.workers import share_state_keys  # noqa: PLC0415  # only for several workers
-
-    return share_state_keys(config)
 
 
 async def _follow_parent(parent: int) -> None:

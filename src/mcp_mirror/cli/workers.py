@@ -52,6 +52,14 @@ class WorkerStart(msgspec.Struct, frozen=True):
     """Another worker had this number before."""
     was_reloaded: bool
     """A signal to the parent has reloaded the configuration."""
+    state_key: str
+    """A key of all workers."""
+
+    def share_state_keys(self, config: Config) -> Config:
+        """Return the configuration with the key of all workers, if it has no keys."""
+        if config.server.state_keys:
+            return config
+        return replace(config, server=replace(config.server, state_keys=(self.state_key,)))
 
 
 class _Place(msgspec.Struct):
@@ -93,6 +101,7 @@ class Supervisor:
         self._places = [_Place() for _ in listening]
         self._stopped_by: signal.Signals | None = None
         self._was_reloaded = False
+        self._state_key = secrets.token_hex(32)
 
     def run(self) -> int:
         """Start the workers, and keep them running until a signal. Returns the exit code."""
@@ -127,7 +136,7 @@ class Supervisor:
             os.close(self._hold)
             worker = Worker(number, self._listening[number], self._inboxes)
             announce = partial(_report, self._report)
-            start = WorkerStart(worker, self._life, announce, place.starts > 1, self._was_reloaded)
+            start = WorkerStart(worker, self._life, announce, place.starts > 1, self._was_reloaded, self._state_key)
             self._become_worker(start)
 
     def _announce(self) -> None:
@@ -224,17 +233,6 @@ def check_workers(config: Config, count: int, address: tuple[str, int] | None) -
             f"--workers {count} needs a store that the workers share, and the store is in memory. Set `store.kind` to "
             "disk or redis."
         )
-
-
-def share_state_keys(config: Config) -> Config:
-    """The same configuration with keys that all workers share, if it has none."""
-    if config.server.state_keys:
-        return config
-    return replace(config, server=replace(config.server, state_keys=(_COMMON_KEY,)))
-
-
-_COMMON_KEY: Final = secrets.token_hex(32)
-"""Created before the workers, which inherit it."""
 
 
 def _report(pipe: int, url: str) -> None:
