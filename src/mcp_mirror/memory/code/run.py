@@ -28,7 +28,7 @@ from mcp_mirror.memory.code.inputs import (
 from mcp_mirror.memory.code.sandbox import INPUT, RESULT, TYPE_CHECK, Failure, Limits, Outcome, Script, Settled
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
-from mcp_mirror.memory.tools.save import NewValue, save_value, show
+from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import TOOLS, accepts_sql
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import find_nearest
@@ -287,8 +287,7 @@ async def _reply_hidden(call: ToolInput, inputs: Inputs, progress: _Progress, ou
         value = msgspec.json.encode(failed)
     elif value == b"null":
         value = msgspec.json.encode({"returned": None, "printed": progress.text})
-    saved = await save_value(call, _build_value(inputs, progress, value))
-    return build_text_content(f"{saved.path}\n")
+    return await save_hidden(call, _build_value(inputs, progress, value))
 
 
 def _build_error(failure: Failure, policy: CodePolicy, progress: _Progress) -> ToolError:

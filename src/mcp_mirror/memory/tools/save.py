@@ -69,6 +69,11 @@ class SavedValue(NamedTuple):
     notice: str
 
 
+async def save_hidden(call: ToolInput, value: NewValue) -> Content:
+    """Store a value that the model must not see, and return only its path."""
+    return build_text_content(f"{(await save_value(call, value)).path}\n")
+
+
 def show(call: ToolInput, value: NewValue) -> str | None:
     """Return a computed value as it is; None if it must be stored: a large value, an object, one without preview."""
     memory, (blob,) = call.memory, tuple(value.pieces)

@@ -17,7 +17,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import Inputs, read_inputs
 from mcp_mirror.memory.tools.edit import query
 from mcp_mirror.memory.tools.lookup import PATH
-from mcp_mirror.memory.tools.save import NewValue, save_value, show
+from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import unknown_path_error
 from mcp_mirror.query.sql import SqlFailure
@@ -158,8 +158,7 @@ async def _reply_hidden(call: ToolInput, inputs: Inputs, answer: Buffer | SqlFai
         answer = msgspec.json.encode({"error": answer.message})
     else:
         call.memory.trace.returned = answer
-    saved = await save_value(call, _build_value(inputs, answer))
-    return build_text_content(f"{saved.path}\n")
+    return await save_hidden(call, _build_value(inputs, answer))
 
 
 def _describe_failure(failure: SqlFailure, *, may_quote: bool) -> str:
