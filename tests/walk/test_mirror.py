@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mcp_types as types
 import numpy as np
@@ -190,6 +190,27 @@ async def test_a_tool_function_is_unchanged_and_gets_values_of_its_types() -> No
         assert seen[1][:2] == (station, b"\xff" * 90_000)
         assert seen[1][2] is not threading.current_thread()
         assert await mirror.read(path_in(reply)) == {"name": "Bonn", "table": TABLE}
+
+
+class Peak(NamedTuple):
+    name: str
+    height: int = 0
+
+
+@pytest.mark.parametrize("stations", [None, [["Bonn", 60]], [{"name": "Bonn", "height": 60}]])
+async def test_named_tuples_of_one_function_fit_another(stations: Any) -> None:
+    async with Mirror() as mirror:
+
+        @mirror.tool(capture="always")
+        def find() -> list[Peak]:
+            return [Peak("Bonn", 60)]
+
+        @mirror.tool
+        def name_first(stations: list[Peak]) -> str:
+            return f"{stations[0].name} {stations[0].height}"
+
+        found = await mirror.call("find_mirrored")
+        assert str(await mirror.call("name_first_mirrored", {"stations": stations or found.path})) == "Bonn 60"
 
 
 @pytest.mark.parametrize("arguments", [None, "", "null", " null\n", b"null", "{}"])

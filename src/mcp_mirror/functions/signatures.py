@@ -6,7 +6,8 @@ pydantic reads the signature as for `validate_call`. This module does not call t
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict, get_args
 
@@ -171,6 +172,25 @@ class _Schema(GenerateJsonSchema):
     def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
         del schema
         return {"type": "string", "contentEncoding": "base64"}
+
+    def named_tuple_schema(self, schema: Any) -> JsonSchemaValue:
+        return _admit_object(super().named_tuple_schema(schema), schema["fields"])
+
+    def p_arguments_schema(self, arguments: list[Any], var_args_schema: Any) -> JsonSchemaValue:
+        """A named tuple before pydantic 2.14."""
+        return _admit_object(super().p_arguments_schema(arguments, var_args_schema), arguments)
+
+
+def _admit_object(as_array: JsonSchemaValue, fields: Sequence[Mapping[str, Any]]) -> JsonSchemaValue:
+    """The schema of a named tuple: an object, as in results, or pydantic's array."""
+    names = [str(one["name"]) for one in fields]
+    as_object = {
+        "type": "object",
+        "properties": dict(zip(names, deepcopy(as_array.get("prefixItems", [])), strict=True)),
+        "required": names[: as_array.get("minItems", 0)],
+        "additionalProperties": False,
+    }
+    return {"anyOf": [as_object, as_array]}
 
 
 def _describe_error(at: tuple[int | str, ...], reason: str) -> str:
