@@ -8,7 +8,7 @@ from datetime import date
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from mcp_mirror.errors import MirrorError, ToolError
@@ -36,6 +36,14 @@ MADE_ANEW: Any = Field(default_factory=list)
 
 class Strange:
     """No type of JSON."""
+
+
+class Letter(BaseModel):
+    seal: bytes | None = None
+
+
+class SealedLetter(Letter):
+    model_config = ConfigDict(val_json_bytes="base64")
 
 
 def read(function: Callable[..., Any], name: str | None = None, description: str | None = None) -> Function:
@@ -248,6 +256,14 @@ def callback(value: Callable[[], int]) -> None:
     del value
 
 
+def open_letter(letter: Letter) -> None:
+    del letter
+
+
+def open_sealed(letter: SealedLetter) -> None:
+    del letter
+
+
 def unknown(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821
     del value
 
@@ -260,6 +276,7 @@ def unknown(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F8
         (keywords, "it takes **values. Give its parameters names."),
         (strange, "an annotation cannot be read from JSON: Unable to generate"),
         (callback, "an annotation cannot be read from JSON: Cannot generate"),
+        (open_letter, "of a pydantic model is base64 only with `ConfigDict(val_json_bytes='base64')`."),
         (unknown, "an annotation cannot be read from JSON: name 'Nowhere' is not defined."),
         (lambda value: value, "'<lambda>' is not a valid tool name"),
         (functools.partial(plain, "Bonn"), "'' is not a valid tool name"),
@@ -279,6 +296,12 @@ def test_errors_for_invalid_functions_have_two_sentences_at_most(function: Any, 
     assert expected in str(caught.value)
     assert len(str(caught.value)) < 320
     assert "pydantic.dev" not in str(caught.value)
+
+
+def test_bytes_of_a_model_are_decoded_as_the_schema_says() -> None:
+    function = read(open_sealed)
+    assert "contentEncoding" in json.dumps(function.schema)
+    assert function.read_arguments(b'{"letter": {"seal": "/w=="}}') == {"letter": SealedLetter(seal=b"\xff")}
 
 
 def test_options_are_a_policy() -> None:

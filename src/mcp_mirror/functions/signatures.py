@@ -170,7 +170,10 @@ class _Schema(GenerateJsonSchema):
         return False
 
     def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
+        """Return the schema of base64; raise TypeError within a model that does not decode base64."""
         del schema
+        if self._config.val_json_bytes != "base64":
+            raise TypeError("`bytes` of a pydantic model is base64 only with `ConfigDict(val_json_bytes='base64')`")
         return {"type": "string", "contentEncoding": "base64"}
 
     def named_tuple_schema(self, schema: Any) -> JsonSchemaValue:
