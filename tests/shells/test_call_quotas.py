@@ -90,7 +90,7 @@ async def test_calls_over_the_quota_of_the_day_are_refused_until_the_next_day(lo
     gateway = Gateway(log, clock, calls_per_day=3)
     assert await gateway.calls(4) == [True, True, True, False]
     error = await gateway.call()
-    assert error.startswith("This client has made the 3 calls that it may make today (`limits.calls_per_day`).")
+    assert error.startswith("This client has made the 3 calls that it may make today (`calls_per_day`).")
     assert "from 2026-12-31 00:00 UTC" in error
     assert await gateway.calls(1, "bob") == [True]
     await gateway.quotas.refresh()
@@ -106,7 +106,7 @@ async def test_calls_over_the_monthly_quota_are_refused_until_the_next_month(log
     await gateway.quotas.refresh()
     clock.now += 3600
     assert await gateway.calls(2) == [True, False]
-    assert "this month (`limits.calls_per_month`). It can call again from 2027-01-01 00:00 UTC" in await gateway.call()
+    assert "this month (`calls_per_month`). It can call again from 2027-01-01 00:00 UTC" in await gateway.call()
     clock.now += 24 * 3600
     await gateway.quotas.refresh()
     assert await gateway.calls(1) == [True]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TOKENS = {name: f"mcpm_{name}-0123456789abcdef0123456789abcdef" for name in ("alice", "bot", "carol")}
 HASHES = {name: f"sha256:{hashlib.sha256(token.encode()).hexdigest()}" for name, token in TOKENS.items()}
 AUTH = {"tokens": HASHES, "principals": {"bot": {"calls_per_day": 5, "calls_per_month": "none"}}}
-USED_UP = "This client has made the 3 calls that it may make today (`limits.calls_per_day`). It can call again from "
+USED_UP = "This client has made the 3 calls that it may make today (`calls_per_day`). It can call again from "
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def test_each_principal_has_a_quota_which_a_restart_keeps(
         assert (await alice.list_tools()).tools
         errors = await call(bot, 6)
         assert errors[:5] == 5 * [""]
-        assert "the 5 calls that it may make today" in errors[5]
+        assert "the 5 calls that it may make today (`calls_per_day`)" in errors[5]
     if store["kind"] == "memory":
         return
     async with serve(config) as served:
@@ -92,7 +92,7 @@ async def test_a_quota_of_the_month_counts_scripts_and_names_its_end(
     async with serve(config) as served, connect_as("alice", served) as alice, connect_as("bot", served) as bot:
         result = await alice.call_tool("memory_run", {"code": code})
         assert result.is_error
-        assert "the 3 calls that it may make this month (`limits.calls_per_month`)" in str(result.content)
+        assert "the 3 calls that it may make this month (`calls_per_month`)" in str(result.content)
         now = datetime.now(UTC)
         year, month = divmod(12 * now.year + now.month, 12)
         assert f"It can call again from {year}-{month + 1:02}-01 00:00 UTC" in (await call(alice))[0]

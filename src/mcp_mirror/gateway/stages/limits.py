@@ -130,7 +130,7 @@ class CallQuotas:
 
 def _build_error(key: str, most: int, period: str, restart: datetime) -> ToolError:
     return ToolError(
-        f"This client has made the {most:,} calls that it may make {period} (`limits.{key}`). It can call again from "
+        f"This client has made the {most:,} calls that it may make {period} (`{key}`). It can call again from "
         f"{restart:%Y-%m-%d} 00:00 UTC. Ask the operator if it needs more.",
         RefusalReason.QUOTA,
     )
