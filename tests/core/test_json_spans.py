@@ -247,6 +247,18 @@ def test_deep_text_is_searched_in_linear_time(opening: bytes, closing: bytes, to
     assert locate(text, (*[token] * 690, "path")) == span
 
 
+@pytest.mark.timeout(20)
+def test_many_deep_containers_are_searched_in_linear_time() -> None:
+    deep = b'{"a":' * 690 + b'"here"' + b"}" * 690
+    text = b"[" + b",".join([deep] * 200) + b"]"
+    starts = [text.index(b"here", at * (len(deep) + 1)) for at in range(200)]
+    found = dict(strings_at(text, starts))
+    assert {span.start + 1: (at[0], len(at)) for span, at in found.items()} == {
+        start: (number, 691) for number, start in enumerate(starts)
+    }
+    assert locate(text, ("199", *["a"] * 690)) == Span(starts[-1] - 1, 6)
+
+
 def test_a_repeated_key_of_a_large_object_has_its_last_value() -> None:
     pad = b'"' + b"x" * 100_000 + b'"'
     blob = b'{"a":1,"pad":' + pad + b',"a":2}'

@@ -1,7 +1,8 @@
-"""Queries that take all the time they can: they hold up only their own principal."""
+"""Queries and arguments that take all the time they can: they hold up only their own principal."""
 
 from __future__ import annotations
 
+import json
 from contextlib import aclosing, suppress
 
 import anyio
@@ -59,3 +60,18 @@ async def test_a_pattern_of_very_many_steps_does_not_stall_others(pattern: str) 
     async with mirror:
         found = {"memory_path": (await mirror.call("text_mirrored", {})).path, "pattern": pattern}
         assert await measure_pause(mirror.call("memory_grep", found)) < 0.1 * slowness()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("inner", ['"text"', "null", '"text-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"'])
+async def test_deep_arguments_do_not_stall_others(inner: str) -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def text(rows: list[int]) -> str:
+        return str(rows)
+
+    deep = '{"a":' * 300 + inner + "}" * 300
+    async with mirror:
+        rows = {"rows": [json.loads(deep)] * 50}
+        assert await measure_pause(mirror.call("text_mirrored", rows)) < 0.1 * slowness()

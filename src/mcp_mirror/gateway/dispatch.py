@@ -280,7 +280,9 @@ class Dispatcher:
             path = parse_path(error.path)
             near = path and await advice(error.wanted).find_near(path)
             return _name_path(error.cause, near) if near else None
-        if (refused := find_refused_text(call.arguments, inputs.found, types_of)) is None:
+        arguments = call.arguments
+        refused = await run_by_size(len(arguments), find_refused_text, arguments, inputs.found, types_of)
+        if refused is None:
             return None
         text, wanted = refused
         meant = await advice(wanted).find_meant(text)
@@ -385,7 +387,7 @@ async def fit_arguments(
         sent = await _substitute(entry, arguments, found, values)
     if (fault := await _find_fault(entry, sent, validate)) is None:
         return sent
-    corrections = find_corrections(arguments, found, types_at(entry.schema))
+    corrections = await run_by_size(len(arguments), find_corrections, arguments, found, types_at(entry.schema))
     if corrections:
         replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
         changed = await _substitute(entry, arguments, replaced, values)

@@ -56,12 +56,12 @@ _LISTED: Final = 1 << 26
 _MAX_KEYS: Final = 2000
 """Keys of an object that a `Miss` has."""
 _DEEP: Final = 16
-"""Levels of nesting below which all large containers are measured once. To measure them again at each level takes
-seconds for hostile text of a megabyte."""
-_MIN_MEASURED: Final = 1 << 12
-"""Bytes of the smallest container that is measured once."""
+"""Levels of nesting after which all containers in a container are measured at once. To measure them again at each level
+takes a second for hostile text of 32 kB."""
+_MIN_MEASURED: Final = 1 << 6
+"""Bytes of the smallest container that is measured with others."""
 _MAX_MEASURED: Final = 1 << 12
-"""Containers of one level that are measured once; in larger texts, only larger ones are."""
+"""Containers of one level that are measured with others; in larger texts, only larger ones are."""
 _UNMEASURED: Final[Mapping[int, int]] = MappingProxyType({})
 
 
@@ -190,17 +190,20 @@ def strings_at(blob: Buffer, offsets: Sequence[int]) -> Iterator[tuple[Span, Loc
         blob: The text.
         offsets: In ascending order. Containers without any of them are skipped.
     """
-    pending: list[tuple[Span, Location]] = [(trim(blob), ())] if offsets else []
-    stops = _UNMEASURED
+    pending: list[tuple[Span, Location, Mapping[int, int]]] = [(trim(blob), (), _UNMEASURED)] if offsets else []
     while pending:
-        span, at = pending.pop()
+        span, at, stops = pending.pop()
         if kind_at(blob, span.start) == "text":
             yield span, at
             continue
-        if len(at) <= _DEEP:
-            stops = _measure_containers(blob, span) if len(at) == _DEEP else _UNMEASURED
+        if _is_measured_at(len(at)) and span.start not in stops:
+            stops = _measure_containers(blob, span)
         inside = offsets[bisect_left(offsets, span.start) : bisect_left(offsets, span.stop)]
-        pending += [(below, (*at, token)) for token, below in _find_children(blob, span, inside, stops)]
+        pending += [(below, (*at, token), stops) for token, below in _find_children(blob, span, inside, stops)]
+
+
+def _is_measured_at(depth: int) -> bool:
+    return depth > 0 and depth % _DEEP == 0
 
 
 def _find_children(
@@ -262,7 +265,8 @@ def locate(blob: Buffer, tokens: Location, span: Span | None = None, find_item: 
     """
     here, stops, find_item = trim(blob, span), _UNMEASURED, find_item or item
     for depth, token in enumerate(tokens):
-        if depth == _DEEP and kind_at(blob, here.start) in ("object", "array"):
+        is_unmeasured = _is_measured_at(depth) and here.start not in stops
+        if is_unmeasured and kind_at(blob, here.start) in ("object", "array"):
             stops = _measure_containers(blob, here)
             find_item = partial(item, stops=stops)
         found = _locate_child(blob, here, token, find_item, stops)

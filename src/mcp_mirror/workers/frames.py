@@ -46,6 +46,8 @@ _SIZE_FOR_CLIENTS: Final = PoolSize(processes=2, per_principal=1)
 
 _AT_ONCE: Final = 1 << 17
 """Bytes of arguments that are searched inline, in the event loop."""
+_PARTS_AT_ONCE: Final = 1 << 12
+"""Quotes of arguments that are searched inline. An object or an array takes as long as eight quotes."""
 _SLICE: Final = 1 << 20
 """Bytes of larger arguments that are searched for possible memory paths between two turns of the event loop."""
 _LONGEST_CANDIDATE: Final = 1 << 10
@@ -128,7 +130,7 @@ class FrameScanner:
             ToolError: The arguments contain more pointers.
             UpstreamError: The worker process died.
         """
-        if len(arguments) <= _AT_ONCE:
+        if len(arguments) <= _AT_ONCE and _count_parts(bytes(arguments)) <= _PARTS_AT_ONCE:
             return find(arguments, known, most)
         if not await _has_candidates_in_slices(arguments):
             return ()
@@ -173,6 +175,10 @@ class FrameScanner:
         if isinstance(answer, WireError | ToolError):
             raise answer
         return answer
+
+
+def _count_parts(arguments: bytes) -> int:
+    return arguments.count(b'"') + 8 * (arguments.count(b"{") + arguments.count(b"["))
 
 
 async def _has_candidates_in_slices(arguments: Buffer) -> bool:
