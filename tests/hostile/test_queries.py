@@ -19,6 +19,8 @@ from mcp_mirror.workers.queries import QueryRunner
 
 BOMB = Select(" | ".join(["reverse(sort(@))"] * 200), 1 << 20)
 """Sorts 400,000 numbers 200 times: more than 20 s."""
+STALL = 0.25
+"""Seconds of a pass of the event loop on an idle machine. Before, these calls took several times as long."""
 
 
 async def query(queries: QueryRunner, blob: bytes, select: Select, principal: str) -> bytes:
@@ -58,8 +60,10 @@ async def test_a_pattern_of_very_many_steps_does_not_stall_others(pattern: str) 
         return "a" * 60_000
 
     async with mirror:
-        found = {"memory_path": (await mirror.call("text_mirrored", {})).path, "pattern": pattern}
-        assert await measure_pause(mirror.call("memory_grep", found)) < 0.1 * slowness()
+        path = (await mirror.call("text_mirrored", {})).path
+        await mirror.call("memory_query", {"memory_path": path, "expression": "@"})  # starts a worker process
+        search = mirror.call("memory_grep", {"memory_path": path, "pattern": pattern})
+        assert await measure_pause(search) < STALL * slowness()
 
 
 @pytest.mark.timeout(60)
@@ -74,4 +78,4 @@ async def test_deep_arguments_do_not_stall_others(inner: str) -> None:
     deep = '{"a":' * 300 + inner + "}" * 300
     async with mirror:
         rows = {"rows": [json.loads(deep)] * 50}
-        assert await measure_pause(mirror.call("text_mirrored", rows)) < 0.1 * slowness()
+        assert await measure_pause(mirror.call("text_mirrored", rows)) < STALL * slowness()
