@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls, new_event_loop, read_stalls
+from mcp_mirror.system.event_loop import MeasuredLoop, find_stalls, measure_stalls, new_event_loop
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a selector loop cannot start processes there")
 
@@ -103,10 +103,10 @@ def test_the_start_of_a_command_is_not_measured(caplog: pytest.LogCaptureFixture
 
     async def start() -> None:
         time.sleep(1.2)  # noqa: ASYNC251  # as an import of many modules does
-        found.append(read_stalls())
+        found.append(find_stalls())
         measure_stalls()
         await asyncio.sleep(0.001)
-        found.append(read_stalls())
+        found.append(find_stalls())
 
     with caplog.at_level(logging.INFO, "mcp_mirror.system.event_loop"):
         loop = new_event_loop()
@@ -116,13 +116,13 @@ def test_the_start_of_a_command_is_not_measured(caplog: pytest.LogCaptureFixture
             loop.close()
     assert found[0] is None
     assert found[1] is not None
-    assert found[1]["longest_stall_ms"] < 1_000
+    assert found[1].as_json()["longest_stall_ms"] < 1_000
     assert not [record for record in caplog.records if "stalled" in record.getMessage()]
 
 
 async def test_other_loops_are_not_measured() -> None:
     measure_stalls()
-    assert read_stalls() is None
+    assert find_stalls() is None
 
 
 @pytest.mark.parametrize(("idle", "circles"), [(True, 200_000), (False, 1_000_000)])

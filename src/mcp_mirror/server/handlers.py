@@ -40,7 +40,7 @@ from mcp_mirror.server.memory_view import RESOURCE, TOOL, add_overview, add_view
 from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
 from mcp_mirror.server.sessions import STDIO, Sessions
-from mcp_mirror.system.event_loop import read_stalls
+from mcp_mirror.system.event_loop import find_stalls
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.registry import Upstream
@@ -285,7 +285,7 @@ class Handlers(msgspec.Struct):
 
     def _build_status(self, caller: Caller) -> dict[str, Any]:
         """Return the content of the status resource: upstreams, open requests, audit counts, event loop stalls."""
-        counts, stalls = self.gateway.audit.counts, read_stalls()
+        counts, stalls = self.gateway.audit.counts, find_stalls()
         return {
             "upstreams": [
                 _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
@@ -293,7 +293,7 @@ class Handlers(msgspec.Struct):
             ],
             "requests": len(self.pending_payloads) + self.open_direct_requests - 1,  # without this request
             **({"audit": counts} if counts else {}),
-            **({"event_loop": stalls} if stalls else {}),
+            **({"event_loop": stalls.as_json()} if stalls else {}),
         }
 
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:

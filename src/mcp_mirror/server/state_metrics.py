@@ -3,7 +3,6 @@
 They are read when they are exported, so calls do not pay for them.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +18,7 @@ from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.server.probes import STORE_TIMEOUT
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.stores.base import Store
-from mcp_mirror.system.event_loop import MeasuredLoop
+from mcp_mirror.system.event_loop import find_stalls
 from mcp_mirror.types import StoreTotals
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
@@ -111,10 +110,8 @@ def _list_settings(upstreams: UpstreamRegistry) -> Iterator[tuple[str, Connectio
 
 
 def _read_stalls() -> Samples:
-    loop = asyncio.get_running_loop()
-    if not isinstance(loop, MeasuredLoop) or not loop.is_measured:
-        return []
-    return [((f"{bound:g}",), count) for bound, count in loop.stalls.counts.items()]
+    stalls = find_stalls()
+    return [((f"{bound:g}",), count) for bound, count in stalls.counts.items()] if stalls else []
 
 
 class _StoreSize(msgspec.Struct):

@@ -113,10 +113,10 @@ def measure_stalls() -> None:
         loop.measure()
 
 
-def read_stalls() -> Mapping[str, Any] | None:
-    """Return the measurements of the running loop; None if it does not measure."""
+def find_stalls() -> Stalls | None:
+    """Return the stalls of the running loop; None if it does not measure them."""
     loop = asyncio.get_running_loop()
-    return loop.stalls.as_json() if isinstance(loop, MeasuredLoop) and loop.is_measured else None
+    return loop.stalls if isinstance(loop, MeasuredLoop) and loop.is_measured else None
 
 
 class _MeasuredSelector(selectors.DefaultSelector):
