@@ -1,6 +1,6 @@
-"""Fuzz both transports of a running gateway: `make soak`, or `python -m tests.fuzz.fuzz_faces [SECONDS] [FACE ...]`.
+"""Fuzz both transports of a gateway: `make soak`, or `python -m tests.fuzz.fuzz_transports [SECONDS] [SIDE ...]`.
 
-The transports share the seconds. Harmful inputs are kept in `.fuzz/` and printed with their seeds.
+The sides share the seconds. Harmful inputs are kept in `.fuzz/` and printed with their seeds.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.fuzz.faces import FACES, attempts_on, corpus_of, mutations_of, open_stage
+from tests.fuzz.transports import SIDES, attempts_on, corpus_of, mutations_of, open_stage
 
 SECONDS = 600.0
 KEPT = Path(".fuzz")
@@ -41,9 +41,9 @@ async def fuzz(side: str, seconds: float) -> int:
 def main() -> None:
     """Each side in turn."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
-    faces = sys.argv[2:] or FACES
-    for side in faces:
-        count = asyncio.run(fuzz(side, seconds / len(faces)))
+    sides = sys.argv[2:] or SIDES
+    for side in sides:
+        count = asyncio.run(fuzz(side, seconds / len(sides)))
         sys.stdout.write(f"{side}: {count:,} inputs, each answered or refused, and no value changed\n")
 
 

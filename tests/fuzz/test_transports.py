@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.fuzz.faces import FACES, HERE, attempts_on, corpus_of, mutations_of, open_stage
+from tests.fuzz.transports import HERE, SIDES, attempts_on, corpus_of, mutations_of, open_stage
 
 SECONDS = 4.0
 """That a side is tried for at the most, beyond its stored inputs."""
@@ -25,7 +25,7 @@ ANSWERED: dict[str, dict[str, str]] = {
 """What some stored inputs must have for an answer: else they would try nothing."""
 
 
-@pytest.mark.parametrize("side", FACES)
+@pytest.mark.parametrize("side", SIDES)
 async def test_random_bytes_get_an_answer_or_a_closed_connection(tmp_path: Path, side: str) -> None:
     corpus = corpus_of(side)
     assert len(corpus) > 10

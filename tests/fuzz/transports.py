@@ -240,4 +240,4 @@ async def attempts_on(stage: Stage, side: str) -> AsyncIterator[Attempt]:
         yield lambda data: stage.try_upstream(side.removeprefix("upstream-"), data)
 
 
-FACES = ("client-stdio", "client-http", "upstream-stdio", "upstream-http")
+SIDES = ("client-stdio", "client-http", "upstream-stdio", "upstream-http")
