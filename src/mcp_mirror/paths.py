@@ -40,6 +40,8 @@ _CANDIDATES = (
 """Every path and every near miss contains a match of one of these, with or without JSON escapes, and so does a notice
 without its path. The search runs at 2 GB/s."""
 _POSITION = re.compile(r"~#(0|[1-9][0-9]{0,8})")
+_MAX_STEPS = 1000
+"""More steps than any value has levels of nesting. The rest of a longer path is part of its last key."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _WRAPPING = " \t\r\n'\"`"
 
@@ -89,6 +91,8 @@ PRUNED_LABEL = "pruned"
 """The first part of the paths of texts that were pruned from a conversation."""
 MAX_LABEL = 80
 """Characters of a tool's name in a path."""
+_MAX_NAME = 1 << 14
+"""Characters of a tool's name that its label depends on."""
 _MAX_END = 4_000
 """Characters of the lines below a shown value: at most ten lines, each with a path and few words."""
 
@@ -118,7 +122,7 @@ class MemoryPath(msgspec.Struct, frozen=True):
 
 def tool_label(tool: str) -> str:
     """A tool's name as it appears in paths: only `[A-Za-z0-9_-]`, 1 to 80 characters."""
-    return _UNSAFE.sub("_", tool)[:MAX_LABEL].rstrip("-") or "value"
+    return _UNSAFE.sub("_", tool[:_MAX_NAME])[:MAX_LABEL].rstrip("-") or "value"
 
 
 def new_base(tool: str, identity: UUID) -> str:
@@ -165,7 +169,7 @@ def parse_path(text: str) -> MemoryPath | None:
     if not (match := _PATH.fullmatch(text)):
         return None
     pointer = match["pointer"] or ""
-    return MemoryPath(match["base"], tuple(_parse_token(token) for token in pointer.split("/")[1:]))
+    return MemoryPath(match["base"], tuple(_parse_token(token) for token in pointer.split("/", _MAX_STEPS)[1:]))
 
 
 def _parse_token(token: str) -> JsonToken:

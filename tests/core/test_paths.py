@@ -249,6 +249,13 @@ def test_long_texts_that_resemble_paths_are_read_in_linear_time() -> None:
     assert find_bases("a" * 300_000 + " " + "-" * 300_000 + BASE) == {"-" * 300_000 + BASE}
 
 
+def test_a_path_has_no_more_steps_than_values_have_levels() -> None:
+    path = parse_path(f"{BASE}/a" + "/b" * 1_000_000)
+    assert path is not None
+    assert (len(path.tokens), path.tokens[:2], path.tokens[-1]) == (1_000, ("a", "b"), "b" + "/b" * 999_001)
+    assert tool_label("a" + "/" * 100 + "b" * 1_000_000) == "a_" + "b" * 78
+
+
 def test_new_bases_are_made_when_they_are_needed_and_stay_the_same() -> None:
     made: list[UUID] = []
 
