@@ -8,7 +8,7 @@ from contexts import kept
 from relay_setup import CHOSEN, SAMPLE, Combination, RelaySetup, open_setup
 
 EVERYTHING = ("elicitation", "sampling", "roots")
-LIMITS = {"max_questions_per_call": 8}
+LIMITS = {"max_input_requests_per_call": 8}
 
 
 def marks_of(combination: Combination) -> list[pytest.MarkDecorator]:

@@ -217,7 +217,7 @@ async def test_a_server_that_keeps_requesting_input_ends_only_its_own_call(setup
     for _ in range(2):
         result = await setup.call("interview", rounds=";".join(["form"] * 20))
         assert result.is_error
-        assert "`limits.max_questions_per_call` (8)" in getattr(result.content[0], "text", "")
+        assert "`limits.max_input_requests_per_call` (8)" in getattr(result.content[0], "text", "")
     assert len(setup.user.requests) == 16
     answered = await in_tool(setup, ";".join(["form"] * 8))
     assert len(answered["answers"]) == 8

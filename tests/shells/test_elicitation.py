@@ -167,7 +167,7 @@ async def test_too_many_input_rounds_end_the_call() -> None:
     server = Server([input_required({"a": elicitation("again?")})] * (LIMIT + 1))
     with (
         anyio.fail_after(BOUND),
-        pytest.raises(UpstreamError, match=rf"more than `limits.max_questions_per_call` \({LIMIT}\) times"),
+        pytest.raises(UpstreamError, match=rf"more than `limits.max_input_requests_per_call` \({LIMIT}\) times"),
     ):
         await complete_live(
             required_by(input_required({"a": elicitation("?")})), REQUEST, Client(), server.answer, LIMIT

@@ -211,7 +211,7 @@ async def test_waiting_notifications_count_with_the_memory_of_their_values() -> 
     )
     async with anyio.create_task_group() as tasks:
         owner = ConnectionOwner(lambda _kind: None, lambda _uri, _params: None, client)
-        bounds = UpstreamBounds(max_queued_news_bytes=8 << 20)  # 57 kB on the wire are 1.6 MB in memory
+        bounds = UpstreamBounds(max_queued_notification_bytes=8 << 20)  # 57 kB on the wire are 1.6 MB in memory
         bypass = PayloadBypass(dispatch=NotificationDispatcher(tasks, owner, bounds).dispatch)
         for _ in range(100):
             bypass.inbound(line)
@@ -383,7 +383,7 @@ async def test_a_server_request_outside_of_calls_goes_to_the_connections_owner()
 
 
 async def test_server_requests_outside_of_calls_are_limited_per_minute() -> None:
-    owner_client, most = ready(), UpstreamBounds().max_questions_per_call
+    owner_client, most = ready(), UpstreamBounds().max_input_requests_per_call
     answers = []
     async with dispatching(owner_client) as setup:
         for number in range(most + 20):
@@ -392,18 +392,18 @@ async def test_server_requests_outside_of_calls_are_limited_per_minute() -> None
     refused = [one for one in answers if isinstance(one, types.JSONRPCError)]
     assert most <= len(owner_client.received) < most + 20
     assert len(refused) == len(answers) - len(owner_client.received)
-    assert "`limits.max_questions_per_call` (100)" in refused[0].error.message
+    assert "`limits.max_input_requests_per_call` (100)" in refused[0].error.message
 
 
 async def test_server_requests_over_the_limit_get_an_error() -> None:
-    client, most = ready(), UpstreamBounds().max_questions
+    client, most = ready(), UpstreamBounds().max_input_requests
     client.answers = anyio.Event()
     async with dispatching(client) as setup:
         for number in range(most + 3):
             setup.receive("roots/list", id=number)
         refused = [await setup.sink.answer() for _ in range(3)]
         assert [one.id for one in refused] == [most, most + 1, most + 2]
-        assert "`limits.max_questions` (100) requests wait" in refused[0].error.message
+        assert "`limits.max_input_requests` (100) requests wait" in refused[0].error.message
         client.answers.set()
         answers = [await setup.sink.answer() for _ in range(most)]
         assert {one.id for one in answers} == set(range(most))
@@ -423,7 +423,7 @@ async def test_server_requests_that_name_no_call_are_shared_among_the_calls() ->
 
 
 async def test_server_requests_of_unknown_calls_count_against_calls_in_flight() -> None:
-    client, most = ready("a"), UpstreamBounds().max_questions_per_call
+    client, most = ready("a"), UpstreamBounds().max_input_requests_per_call
     timeouts = [PausableTimeout(100), PausableTimeout(100)]
     async with dispatching() as setup:
         with (

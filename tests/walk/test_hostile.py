@@ -19,8 +19,8 @@ BOUNDS = {
     "max_message_bytes": "3MiB",
     "spool_bytes": "1MiB",
     "max_envelope_bytes": "256KiB",
-    "max_queued_news_bytes": "1MiB",
-    "max_questions": 10,
+    "max_queued_notification_bytes": "1MiB",
+    "max_input_requests": 10,
 }
 FOREIGN = "say-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 MEMORY = 400 << 20

@@ -129,10 +129,10 @@ class UpstreamBounds(QueuePolicy):
     """Bytes of one list of an upstream, all pages together."""
     max_listing_pages: Count = 1000
     """Pages of one list."""
-    max_queued_news_bytes: Bytes = 64 << 20
+    max_queued_notification_bytes: Bytes = 64 << 20
     """Bytes of an upstream's notifications that wait for a slow client; more are dropped."""
-    max_questions_per_call: Count = 100
+    max_input_requests_per_call: Count = 100
     """Requests of an upstream to the client (elicitation, sampling, roots) within one call; one more ends the call.
     Outside of calls: requests within one minute."""
-    max_questions: Count = 100
+    max_input_requests: Count = 100
     """Requests of an upstream that wait for answers, over one connection; more are dropped."""

@@ -38,7 +38,7 @@ _QUEUE_OVERHEAD: Final = 500
 _MAX_UPDATE_MEMORY: Final = 1 << 18
 """Bytes that an update of a resource may take in memory: a thousand may wait for each client."""
 _MAX_QUEUED_REFUSALS: Final = 1_000
-"""Error responses to requests over `limits.max_questions` that wait to be sent."""
+"""Error responses to requests over `limits.max_input_requests` that wait to be sent."""
 _ANY_URI: Final = ""
 
 CHANGES: Final[Mapping[str, str]] = {
@@ -57,7 +57,7 @@ class NotificationQueue:
     def __init__(self, channel: ClientChannel, tasks: TaskGroup, bounds: UpstreamBounds) -> None:
         self.channel = channel
         self._tasks = tasks
-        self._limit = bounds.max_queued_news_bytes
+        self._limit = bounds.max_queued_notification_bytes
         self._queue: deque[tuple[str, Mapping[str, Any], int]] = deque()
         self._size = 0
         self._is_full = False
@@ -73,7 +73,9 @@ class NotificationQueue:
         """
         if self._size + size > self._limit and self._queue:
             if not self._is_full:
-                _logger.warning("notifications are dropped: over `limits.max_queued_news_bytes` (%d) wait", self._limit)
+                _logger.warning(
+                    "notifications are dropped: over `limits.max_queued_notification_bytes` (%d) wait", self._limit
+                )
             self._is_full = True
             return
         size += _QUEUE_OVERHEAD
@@ -172,7 +174,7 @@ class NotificationDispatcher:
         self._bounds = bounds
         self._answering = 0
         self._log = RepeatedLog(_logger)
-        limit = Limit("max_questions_per_call", self._bounds.max_questions_per_call)
+        limit = Limit("max_input_requests_per_call", self._bounds.max_input_requests_per_call)
         self._outside_calls = TokenBucket(limit, "The connection", anyio.current_time)
         """Limits the requests that the server makes outside of calls."""
         self._owner = owner
@@ -200,9 +202,9 @@ class NotificationDispatcher:
             self._log.warning("%s is not relayed: %s", _log_name(message.method), message.fault)
         elif message.id is None:
             self.HANDLERS.get(message.method, NotificationDispatcher._relay)(self, message)
-        elif self._answering >= self._bounds.max_questions:
+        elif self._answering >= self._bounds.max_input_requests:
             self._log.warning(
-                "%s is refused: `limits.max_questions` (%d) wait", _log_name(message.method), self._answering
+                "%s is refused: `limits.max_input_requests` (%d) wait", _log_name(message.method), self._answering
             )
             self._refuse(message.id)
         else:
@@ -292,8 +294,8 @@ class NotificationDispatcher:
             self._refused.append(identity)
 
     async def _send_refusals(self) -> None:
-        limit = self._bounds.max_questions
-        message = f"`limits.max_questions` ({limit:,}) requests wait for their answers. Wait for one."
+        limit = self._bounds.max_input_requests
+        message = f"`limits.max_input_requests` ({limit:,}) requests wait for their answers. Wait for one."
         error = types.ErrorData(code=types.INVALID_REQUEST, message=message)
         while self._refused:
             await self._send(types.JSONRPCError(jsonrpc="2.0", id=self._refused[0], error=error))
@@ -379,7 +381,7 @@ class NotificationDispatcher:
             candidates = self._list_awaited() or self._inflight.values()
             inflight = min(candidates, key=_count_server_request, default=inflight)
         inflight.server_requests += 1
-        limit = self._bounds.max_questions_per_call
+        limit = self._bounds.max_input_requests_per_call
         if inflight.server_requests > limit:
             inflight.timeout.stop(reason := explain_too_many_requests(limit))
             await inflight.is_over.wait()
@@ -401,9 +403,9 @@ def _count_server_request(inflight: InflightRequest) -> int:
 
 
 def explain_too_many_requests(limit: int) -> str:
-    """Return the part of an error that follows the name of a server that exceeded `limits.max_questions_per_call`."""
+    """Return the part of an error that follows the name of a server that exceeded `limits.max_input_requests_per_call`."""
     return (
-        f"asked for input more than `limits.max_questions_per_call` ({limit:,}) times in one call, so it was ended. "
+        f"asked for input more than `limits.max_input_requests_per_call` ({limit:,}) times in one call, so it was ended. "
         "Raise the limit if the server needs more."
     )
 

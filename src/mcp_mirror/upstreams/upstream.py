@@ -217,7 +217,7 @@ class ServerUpstream:
         required = read_input_required(response) if is_upstream_stateless else None
         if required is None:
             return response
-        limit, is_hidden = self.policy.bounds.max_questions_per_call, is_filtered(filtered)
+        limit, is_hidden = self.policy.bounds.max_input_requests_per_call, is_filtered(filtered)
         if is_hidden:
             refuse_sampling(required.requests.values())
         if channel.caller.is_stateless:
