@@ -403,10 +403,10 @@ def _count_server_request(inflight: InflightRequest) -> int:
 
 
 def explain_too_many_requests(limit: int) -> str:
-    """Return the part of an error that follows the name of a server that exceeded `limits.max_input_requests_per_call`."""
+    """Return the part of an error that follows the name of a server which exceeded `max_input_requests_per_call`."""
     return (
-        f"asked for input more than `limits.max_input_requests_per_call` ({limit:,}) times in one call, so it was ended. "
-        "Raise the limit if the server needs more."
+        f"asked for input more than `limits.max_input_requests_per_call` ({limit:,}) times in one call, so it was "
+        "ended. Raise the limit if the server needs more."
     )
 
 
