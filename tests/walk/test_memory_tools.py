@@ -359,6 +359,12 @@ async def test_files_are_read_and_written_only_below_the_roots(
         over = {"memory_path": large, "file": "link", "overwrite": True}
         await client.text("memory_export", over)
         assert not (root / "link").is_symlink()
+        long = {"memory_path": large, "file": "./" * 5_000 + "again", "overwrite": True}
+        assert len(await client.text("memory_export", long)) < 2_000
+        for tool, arguments in (("memory_import", {}), ("memory_export", long)):
+            answer = await refused(client, tool, {**arguments, "file": "x" * 10_000})
+            assert len(answer) < 2_000
+            assert answer.endswith("Give another file.")
     assert (outside / "secret").read_text() == "secret"
     assert sorted(path.name for path in outside.iterdir()) == ["secret"]
     assert [path.name for path in root.rglob("*.part")] == []

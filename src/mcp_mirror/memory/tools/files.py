@@ -14,7 +14,7 @@ import msgspec
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument
-from mcp_mirror.memory.tools.roots import Roots
+from mcp_mirror.memory.tools.roots import Roots, quote_name
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
@@ -40,8 +40,8 @@ def _read_as_json(call: ToolInput) -> Iterator[Buffer]:
     with Roots(call.memory.tools.roots).open_file(name) as file:
         if (size := os.fstat(file).st_size) > max_bytes:
             raise ToolError(
-                f"{name!r} has {size:,} bytes, more than the limit of {max_bytes:,} (`limits.max_message_bytes`). "
-                "Give a smaller file."
+                f"{quote_name(name)} has {size:,} bytes, more than the limit of {max_bytes:,} "
+                "(`limits.max_message_bytes`). Give a smaller file."
             )
         is_text = not call.arguments.flag("base64") and _is_utf8(file)
         yield b'"'
@@ -86,7 +86,7 @@ async def export_file(call: ToolInput) -> Content:
     pieces = encode_file(found_value, from_base64=call.arguments.flag("base64"))
     roots = Roots(call.memory.tools.roots)
     size = await anyio.to_thread.run_sync(lambda: roots.write(name, pieces, overwrite=overwrite))
-    return build_text_content(f"Written: {size:,} bytes to {name!r}.")
+    return build_text_content(f"Written: {size:,} bytes to {quote_name(name)}.")
 
 
 def encode_file(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes]:

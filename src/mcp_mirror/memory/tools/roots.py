@@ -29,6 +29,8 @@ _FILE_FLAGS: Final = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
+_NAME_CHARACTERS: Final = 1000
+"""Characters of a file's name in a text for the model. The parts `.` of a path make names of any length valid."""
 
 
 class Roots(msgspec.Struct, frozen=True):
@@ -53,13 +55,14 @@ class Roots(msgspec.Struct, frozen=True):
                 continue
             try:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
-                    raise ToolError(f"{name!r} is not a regular file. Give a file.")
+                    raise ToolError(f"{quote_name(name)} is not a regular file. Give a file.")
                 yield file
             finally:
                 os.close(file)
             return
         raise ToolError(
-            f"{name!r} does not exist under the roots {self._listed} (`memory_tools.roots`). Give another file."
+            f"{quote_name(name)} does not exist under the roots {self._listed} (`memory_tools.roots`). "
+            "Give another file."
         )
 
     def write(self, name: str, pieces: Iterable[Buffer], *, overwrite: bool) -> int:
@@ -82,19 +85,26 @@ class Roots(msgspec.Struct, frozen=True):
         path = PurePath(os.path.expanduser(name))  # noqa: PTH111  # Path.expanduser raises for an unknown user
         is_odd = bool(path.anchor) and not path.is_absolute()  # Windows: relative to a drive
         if not path.name or ".." in path.parts or "\0" in name or is_odd:
-            raise ToolError(f"{name!r} is not a valid file path. Give a path without `..` under {self._listed}.")
+            raise ToolError(
+                f"{quote_name(name)} is not a valid file path. Give a path without `..` under {self._listed}."
+            )
         if not path.is_absolute():
             return [_RootedPath(root, path.parts) for root in self.folders]
         under = [root for root in self.folders if path.is_relative_to(root)]
         if not under:
             raise ToolError(
-                f"{name!r} is not under the roots {self._listed} (`memory_tools.roots`). Give a path there."
+                f"{quote_name(name)} is not under the roots {self._listed} (`memory_tools.roots`). Give a path there."
             )
         return [_RootedPath(root, path.relative_to(root).parts) for root in under]
 
     @property
     def _listed(self) -> str:
         return ", ".join(map(repr, self.folders))
+
+
+def quote_name(name: str) -> str:
+    """The name of a file for a text for the model."""
+    return repr(name if len(name) <= _NAME_CHARACTERS else f"{name[:_NAME_CHARACTERS]}...")
 
 
 def _open(path: "_RootedPath") -> int | None:
@@ -148,10 +158,12 @@ def _explain_errors(name: str) -> Iterator[None]:
     try:
         yield
     except FileExistsError:
-        raise ToolError(f"The file {name!r} exists already. Give another name, or set `overwrite`.") from None
+        raise ToolError(f"The file {quote_name(name)} exists already. Give another name, or set `overwrite`.") from None
     except FileNotFoundError:
-        raise ToolError(f"The folder of {name!r} does not exist. Give a path in an existing folder.") from None
+        raise ToolError(
+            f"The folder of {quote_name(name)} does not exist. Give a path in an existing folder."
+        ) from None
     except OSError as error:
         link = error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
         reason = "a part of its path is a symbolic link or a file" if link else error.strerror
-        raise ToolError(f"{name!r} cannot be used: {reason}. Give another file.") from None
+        raise ToolError(f"{quote_name(name)} cannot be used: {reason}. Give another file.") from None
