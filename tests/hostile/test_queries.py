@@ -79,3 +79,18 @@ async def test_deep_arguments_do_not_stall_others(inner: str) -> None:
     async with mirror:
         rows = {"rows": [json.loads(deep)] * 50}
         assert await measure_pause(mirror.call("text_mirrored", rows)) < STALL * slowness()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("argument", ["rows", "text"])
+async def test_small_arguments_of_deep_arrays_do_not_stall_others(argument: str) -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def join(rows: list[int], text: str) -> str:
+        return f"{text}{rows}"
+
+    deep = json.loads("[" * 150 + '"text"' + "]" * 150)
+    async with mirror:
+        arguments = {"rows": [], "text": "", argument: [deep] * 100}
+        assert await measure_pause(mirror.call("join_mirrored", arguments)) < 0.1 * slowness()

@@ -44,7 +44,7 @@ from mcp_mirror.memory.path_advice import PathAdvice
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import MemoryPath, has_candidates, parse_path
-from mcp_mirror.payload.floods import run_by_size
+from mcp_mirror.payload.floods import run_by_parts, run_by_size
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import discard_after
@@ -281,7 +281,7 @@ class Dispatcher:
             near = path and await advice(error.wanted).find_near(path)
             return _name_path(error.cause, near) if near else None
         arguments = call.arguments
-        refused = await run_by_size(len(arguments), find_refused_text, arguments, inputs.found, types_of)
+        refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
         if refused is None:
             return None
         text, wanted = refused
@@ -387,7 +387,7 @@ async def fit_arguments(
         sent = await _substitute(entry, arguments, found, values)
     if (fault := await _find_fault(entry, sent, validate)) is None:
         return sent
-    corrections = await run_by_size(len(arguments), find_corrections, arguments, found, types_at(entry.schema))
+    corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_at(entry.schema))
     if corrections:
         replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
         changed = await _substitute(entry, arguments, replaced, values)

@@ -19,6 +19,7 @@ from mcp_mirror.core.result_processing import (
 )
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.paths import has_candidates
+from mcp_mirror.payload.floods import has_few_parts
 from mcp_mirror.payload.json_rpc import Lifted
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool, SpooledFrame
@@ -46,8 +47,6 @@ _SIZE_FOR_CLIENTS: Final = PoolSize(processes=2, per_principal=1)
 
 _AT_ONCE: Final = 1 << 17
 """Bytes of arguments that are searched inline, in the event loop."""
-_PARTS_AT_ONCE: Final = 1 << 12
-"""Quotes of arguments that are searched inline. An object or an array takes as long as eight quotes."""
 _SLICE: Final = 1 << 20
 """Bytes of larger arguments that are searched for possible memory paths between two turns of the event loop."""
 _LONGEST_CANDIDATE: Final = 1 << 10
@@ -130,7 +129,7 @@ class FrameScanner:
             ToolError: The arguments contain more pointers.
             UpstreamError: The worker process died.
         """
-        if len(arguments) <= _AT_ONCE and _count_parts(bytes(arguments)) <= _PARTS_AT_ONCE:
+        if len(arguments) <= _AT_ONCE and has_few_parts(arguments):
             return find(arguments, known, most)
         if not await _has_candidates_in_slices(arguments):
             return ()
@@ -175,10 +174,6 @@ class FrameScanner:
         if isinstance(answer, WireError | ToolError):
             raise answer
         return answer
-
-
-def _count_parts(arguments: bytes) -> int:
-    return arguments.count(b'"') + 8 * (arguments.count(b"{") + arguments.count(b"["))
 
 
 async def _has_candidates_in_slices(arguments: Buffer) -> bool:
