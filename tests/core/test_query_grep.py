@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.grep import Search, excerpt
-from mcp_mirror.query.lines import Matcher, find_matching_lines
+from mcp_mirror.query.lines import Matcher, find_matching_lines, measure_pattern
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens
 
@@ -301,3 +301,25 @@ def test_the_time_limit_ends_a_search_for_a_literal_without_hits() -> None:
 @pytest.mark.parametrize("begin", [b"", b'"text",'])
 def test_numbers_without_strings_are_searched_in_linear_time(begin: bytes) -> None:
     assert grep(b"[%b%b1]" % (begin, b"1," * 500_000), "^") == ("p/0: text" if begin else NO_TEXT)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "least", "most"),
+    [
+        ("ERROR", 5, 5),
+        ("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", 30, 40),
+        (r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d+)?)?Z", 15, 30),
+        (r"[\w.+-]+@[\w-]+\.[\w.]{2,20}", 20, 50),
+        ("(?:[a-z]{10}){10}", 100, 130),
+        ("x{,5}a)", 7, 7),
+        (r"\p{L}{100}", 50_000, 50_000),
+        (r"[^\d\p{Greek}]{3,}", 1500, 1600),
+        ("(.{100}", 800, 810),
+        ("[a-z]{1,100}" * 30, 130_000, 150_000),
+        ("a?" * 2000, 60_000, 70_000),
+        ("((a{1000}){1000}){1000}", 1 << 20, 1 << 20),
+        ("[a" * 10_000, 1 << 20, 1 << 20),
+    ],
+)
+def test_the_time_to_compile_a_pattern_is_known_before(pattern: str, least: int, most: int) -> None:
+    assert least <= measure_pattern(pattern) <= most
