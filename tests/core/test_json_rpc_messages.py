@@ -2,11 +2,13 @@
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.load import slowness
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import Message, open_array, open_message, open_object, recover_id, recover_method
@@ -108,12 +110,33 @@ def test_the_error_of_a_malformed_frame_names_its_cause(frame: bytes, form: type
         open_message(form(frame))
 
 
-def test_causes_are_searched_only_in_the_first_16_mib_of_a_malformed_frame() -> None:
-    frame = b'{"params":{"a":"%b","b":NaN}}'
-    with pytest.raises(WireError, match="NaN and Infinity"):
-        open_message(frame % (b"x" * (15 << 20)))
+def test_the_cause_is_searched_beside_the_position_of_the_parser() -> None:
+    frame = b'{"params":{"a":"%b","b":%b}}'
+    for size in (1, 17 << 20):
+        with pytest.raises(WireError, match="NaN and Infinity"):
+            open_message(frame % (b"x" * size, b"NaN"))
     with pytest.raises(WireError, match=r"invalid character \(byte \d+\)\.$"):
-        open_message(frame % (b"x" * (17 << 20)))
+        open_message(frame % (b"[1,NaN]" + b"x" * 100, b"+" + b"x" * 100 + b",NaN"))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\0" * (16 << 20),
+        b'{"params":{"a":N' + b"\\u" * (4 << 20),
+        b'{"id":"' + b"x" * (16 << 20) + b'",',
+        b'{"id":"' + b"\\u0041" * (2 << 20) + b'",',
+        b"{" + b'"jsonrpc" : "2.0" ,' * (1 << 20),
+    ],
+    ids=["nulls", "escapes", "long id", "escaped id", "versions"],
+)
+def test_a_large_malformed_frame_is_refused_at_once(frame: bytes) -> None:
+    began = time.perf_counter()
+    with pytest.raises(WireError, match="not valid JSON"):
+        open_message(frame)
+    assert recover_id(frame) is None
+    assert recover_method(frame) is None
+    assert time.perf_counter() - began < 0.1 * slowness()
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,12 @@ _LONGEST_ERROR: Final = 1 << 20
 """Characters of an error message that are passed on."""
 
 _ID_FIRST: Final = re.compile(
-    rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*[,}]'
+    rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*[,}]'
 )
 _METHOD_FIRST: Final = re.compile(
-    rb'\s*\{\s*(?:"(?:jsonrpc|id)"\s*:\s*(?:"(?:[^"\\]|\\.)*"|-?[0-9]{1,18})\s*,\s*)*"method"\s*:\s*"([!#-\[\]-~]*)"'
+    rb'\s*\{\s*(?:"(?:jsonrpc|id)"\s*:\s*(?:"(?:[^"\\]++|\\.)*+"|-?[0-9]{1,18})\s*,\s*)*"method"\s*:\s*"([!#-\[\]-~]*)"'
 )
-_ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*\}\s*\Z')
+_ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*\}\s*\Z')
 
 
 _CHECK_STEP: Final = 1 << 20
@@ -61,8 +61,9 @@ _HINTS: Final = (
     ),
 )
 """Causes that the parser's messages do not name."""
-_HINTED: Final = 1 << 24
-"""Bytes of a message in which these causes are searched, which takes twenty times as long as parsing."""
+_HINTED: Final = 32
+"""Bytes before and after the parser's position in which these causes are searched."""
+_POSITION: Final = re.compile(r"\(byte ([0-9]+)\)")
 
 
 MAX_MEMBERS: Final = 1000
@@ -117,9 +118,15 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
     except msgspec.ValidationError as error:
         raise WireError(f"The message is not a JSON-RPC object: {error}.") from None
     except msgspec.DecodeError as error:
-        found = ((pattern.search(frame, 0, _HINTED), cause) for pattern, cause in _HINTS)
-        hint = next((f" {cause} (byte {match.start():,})." for match, cause in found if match), "")
-        raise WireError(f"The message is not valid JSON: {error}.{hint}") from None
+        raise WireError(f"The message is not valid JSON: {error}.{_find_hint(frame, str(error))}") from None
+
+
+def _find_hint(frame: Buffer, error: str) -> str:
+    """The cause of a parser's error, if it is one of `_HINTS`, as a sentence after a space."""
+    position = _POSITION.search(error)
+    at = int(position[1]) if position else len(frame)  # the text ends in the middle of a value
+    found = ((pattern.search(frame, max(0, at - _HINTED), at + _HINTED), cause) for pattern, cause in _HINTS)
+    return next((f" {cause} (byte {match.start():,})." for match, cause in found if match), "")
 
 
 def check_encoding(frame: Buffer) -> None:
@@ -183,8 +190,8 @@ def recover_id(frame: Buffer) -> RequestId | None:
 
 
 def recover_first_id(head: Buffer) -> RequestId | None:
-    """The id of a message that begins with these bytes, if it is the first member."""
-    match = _ID_FIRST.match(head)
+    """The id of a message that begins with these bytes, if it is the first member and has at most 64 kB."""
+    match = _ID_FIRST.match(head, 0, _SMALL)
     return _decode_scalar(match[1]) if match else None
 
 
@@ -196,7 +203,7 @@ def recover_last_id(end: Buffer) -> RequestId | None:
 
 def recover_method(frame: Buffer) -> str | None:
     """The method of a request or notification that could not be parsed, if it comes before `params`."""
-    match = _METHOD_FIRST.match(frame)
+    match = _METHOD_FIRST.match(frame, 0, _SMALL)
     return str(match[1], "ascii") if match else None
 
 
