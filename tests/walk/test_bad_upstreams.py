@@ -21,6 +21,21 @@ PRINTS_AND_WAITS = {
     "args": ["-c", "import sys; print('ready on port 1', flush=True); sys.stdin.read()"],
     "startup_timeout": 1,
 }
+ANSWERS = """import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    is_handshake = request["method"] == "initialize"
+    answer = {"result": RESULT} if is_handshake else {"error": {"code": -32601, "message": "no"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}), flush=True)
+"""
+HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+
+
+def handshaking(**members: Any) -> dict[str, Any]:
+    """A server whose answer to the handshake has these members."""
+    return {"command": sys.executable, "args": ["-c", f"RESULT = { ({**HANDSHAKE, **members})!r}\n{ANSWERS}"]}
+
+
 FAILING: list[tuple[Any, str, str]] = [
     ({"command": "no-such-command-anywhere"}, "the command 'no-such-command-anywhere' does not exist", "Install it"),
     ({"command": "/etc/hostname"}, "cannot start: Exec format error", "Check `command`"),
@@ -34,6 +49,9 @@ FAILING: list[tuple[Any, str, str]] = [
     ({"command": "npx -y x"}, "no command has a name of 3 words", "write `command: npx`"),
     ({"command": "KEY=secret npx"}, "`command` begins with a variable", "into `env`"),
     ({"command": "echo", "args": ["hello"]}, 'printed something that is not MCP: "hello"', "Check that `command`"),
+    (handshaking(capabilities="secret"), "not conform to MCP: `capabilities`: Input should be", "Update the server"),
+    (handshaking(serverInfo={"name": 1}), "not conform to MCP: `serverInfo`: ", "Update the server"),
+    (handshaking(protocolVersion="1999-01-01"), "protocol version '1999-01-01'", "Update the server or the gateway"),
     (PRINTS_AND_WAITS, 'printed something that is not MCP: "ready on port 1"', "Check that `command`"),
 ]
 

@@ -9,6 +9,7 @@ from typing import Final
 import httpx2
 from mcp import MCPError
 from mcp_types.version import is_version_at_least
+from pydantic import ValidationError
 
 from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError
 from mcp_mirror.security.redaction import Redactor
@@ -35,6 +36,11 @@ _NOT_MCP: Final = (
     "Check that `command` and `args` start an MCP server on standard input and output, and that it prints its logs on "
     "standard error."
 )
+_UNSUPPORTED: Final = "Unsupported protocol version from the server: "
+"""How the SDK's error begins if the server chooses an unknown protocol version."""
+_UPDATE: Final = "The gateway does not support it. Update the server or the gateway."
+_QUOTED_VERSION: Final = 40
+"""Characters of a server's protocol version that are quoted."""
 _QUOTED: Final = 2_000
 """Characters of a server's error that are quoted."""
 
@@ -160,5 +166,23 @@ def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
     elif isinstance(error, httpx2.TransportError):
         reason = explain_failed_connection(error, error.request.url)
     else:
+        return _explain_handshake(error, redactor)
+    return reason, reason
+
+
+def _explain_handshake(error: BaseException, redactor: Redactor) -> tuple[str, str]:
+    """As `_explain_cause`, for the errors of the SDK about a server's answer."""
+    if str(error).startswith(_UNSUPPORTED):
+        version = redactor.quote(str(error).removeprefix(_UNSUPPORTED), _QUOTED_VERSION)
+        return f"It uses protocol version {version!r}. {_UPDATE}", f"It uses another protocol version. {_UPDATE}"
+    if isinstance(error, ValidationError):
+        reason = f"Its answer does not conform to MCP: {_describe_fault(error)}. Update the server."
+    else:
         reason = f"It failed with {type(error).__name__}."
     return reason, reason
+
+
+def _describe_fault(error: ValidationError) -> str:
+    """Return the first invalid member of an answer and its fault, without the server's own words."""
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"`{fault['loc'][0]}`: {fault['msg']}" if fault["loc"] else fault["msg"]
