@@ -15,6 +15,7 @@ import pytest
 from flow_user import path_in, upstream
 from mcp import Client
 from mcp_types import ElicitResult
+from tests.load import measure_pause, slowness
 from tests.walk.conftest import BOUND
 
 from mcp_mirror import Mirror, SyncMirror
@@ -243,6 +244,19 @@ async def test_a_failed_tool_raises_in_the_script() -> None:
         uncaught = await mirror.run("x = 1\nawait tools.fail(reason='no')")
         assert "failed in line 2" in uncaught.text
         assert "ValueError: no" in uncaught.text
+        gathered = await mirror.run("import asyncio\nawait asyncio.gather(tools.fail(reason='no'))")
+        assert gathered.text.startswith("The script failed")
+        assert "ValueError: no" in gathered.text
+
+
+async def test_the_long_message_of_an_exception_does_not_stall_others() -> None:
+    async with with_tools() as mirror:
+        await mirror.run("1")
+        code = "raise ValueError('begin' + 'e' * 10_000_000 + 'end')"
+        assert await measure_pause(mirror.run(code)) < 0.05 * slowness()
+        text = (await mirror.run(code)).text
+        assert len(text) < 10_000
+        assert "ValueError: begin" in text
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
@@ -477,7 +491,7 @@ async def test_a_value_without_a_json_form_is_an_error(code: str, expected: str)
         assert expected in reply.text
 
 
-@pytest.mark.parametrize("name", ["tools", "json", "class", "a b", "_x", "1a", "", "\u00e9"])
+@pytest.mark.parametrize("name", ["tools", "json", "class", "a b", "_x", "1a", "", "\u00e9", "x" * 100_000])
 async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
     async with with_tools() as mirror:
         reply = await mirror.run("1", {name: 1})

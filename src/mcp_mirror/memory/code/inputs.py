@@ -25,6 +25,8 @@ from mcp_mirror.workers.sql import TableValue
 
 _RESERVED: Final = frozenset({"tools", "json"})
 _MAX_INPUTS: Final = 100
+_MAX_NAME: Final = 200
+"""Characters of the name of an input."""
 _MAX_FIELDS: Final = 20
 """Fields of a value that an error names."""
 _MAX_FIELD: Final = 60
@@ -180,7 +182,7 @@ def check_variables(names: Collection[str]) -> None:
         raise ToolError(f"A script may have {_MAX_INPUTS} inputs. Join some of them in one value.")
     for name in names:
         is_name = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
-        if not is_name or name in _RESERVED or name.startswith("_"):
+        if not is_name or len(name) > _MAX_NAME or name in _RESERVED or name.startswith("_"):
             raise ToolError(
                 f"{name[:80]!r} cannot name an input: it becomes a variable. Use a name such as `orders` or `users`."
             )

@@ -47,6 +47,14 @@ INPUT: Final = "input"
 
 _MAX_SCRIPTS: Final = 16
 """Scripts that run at once, of which one principal gets half; others wait."""
+_LIMITS: Final = {
+    "TimeoutError: feed time limit exceeded": "seconds",
+    "MemoryError: ": "memory",
+    "suspension": "calls",
+}
+"""Texts of the interpreter's errors, and the configuration keys of the limits."""
+_KEPT: Final = 4_000
+"""Characters of the beginning and of the end of an exception's message that are kept."""
 _SUSPENSIONS: Final = 10_000
 """Times that a script may ask the gateway for anything but a tool call, such as a file."""
 _GRACE: Final = 1.0
@@ -239,6 +247,8 @@ class _Execution:
         self._worker: int | None = None
         """The process id of the worker while it computes; after that, the id may be another's."""
         self._is_stopped = False
+        self._is_prepared = False
+        """The inputs are parsed."""
 
     def answer(self, call_id: int, settled: Settled) -> None:
         """Give the script the result of a tool call."""
@@ -287,7 +297,7 @@ class _Execution:
         except MontyError as error:
             if self._is_stopped:
                 return Outcome(failure=Failure("The call was cancelled.", "cancelled"))
-            return Outcome(failure=_explain(error, has_prelude=bool(self._script.prelude)))
+            return Outcome(failure=self._explain(error))
 
     def _run_in(self, session: "MontySession") -> bytes:
         from pydantic_monty import FunctionSnapshot, FutureSnapshot, MontyComplete  # noqa: PLC0415  # an extra
@@ -298,6 +308,7 @@ class _Execution:
                 pid,
                 lambda: session.feed_run(script.prelude, inputs=dict(script.inputs), skip_type_check=True),
             )
+        self._is_prepared = True
         snapshot = self._start(session, pid)
         while not isinstance(snapshot, MontyComplete):
             if isinstance(snapshot, FunctionSnapshot):
@@ -389,31 +400,28 @@ class _Execution:
             self._settled[answer[0]] = answer[1]
         return ready
 
+    def _explain(self, error: "MontyError") -> Failure:
+        """Return a failure with the last line of the script in the traceback, and the limit that was exceeded."""
+        from pydantic_monty import MontyCrashedError, MontyRuntimeError, MontySyntaxError  # noqa: PLC0415  # an extra
 
-def _explain(error: "MontyError", *, has_prelude: bool) -> Failure:
-    """Return a failure with the last line of the script in the traceback, and the limit that was exceeded."""
-    from pydantic_monty import MontyCrashedError, MontyRuntimeError, MontySyntaxError  # noqa: PLC0415  # an extra
-
-    if isinstance(error, MontyCrashedError):
-        if "memory limit" in str(error):
-            return Failure("MemoryError", "MemoryError", limit="memory")
-        limit = "seconds" if "duration" in str(error) or error.timed_out else None
-        return Failure("The worker process of the script died.", "crash", limit=limit)
-    if not isinstance(error, MontyRuntimeError | MontySyntaxError):
-        return Failure(str(error), type(error).__name__)
-    own = [one for one in error.traceback() if one.filename != "<python-input-0>" or not has_prelude]
-    message = error.display("type-msg")
-    kind = message.partition(":")[0]
-    if not own and has_prelude and "memory limit" not in message and "time limit" not in message:
-        return Failure(message, INPUT)
-    line, source = (own[-1].line, (own[-1].source_line or "").strip()) if own else (None, "")
-    limit = next((key for text, key in _LIMITS.items() if text in message), None)
-    return Failure(message, kind, line, source, limit)
+        if isinstance(error, MontyCrashedError):
+            if "memory limit" in str(error):
+                return Failure("MemoryError", "MemoryError", limit="memory")
+            limit = "seconds" if "duration" in str(error) or error.timed_out else None
+            return Failure("The worker process of the script died.", "crash", limit=limit)
+        if not isinstance(error, MontyRuntimeError | MontySyntaxError):
+            return Failure(str(error), type(error).__name__)
+        message = _shorten(error.display("type-msg"))
+        limit = next((key for text, key in _LIMITS.items() if text in message), None)
+        if not self._is_prepared and limit is None:
+            return Failure(message, INPUT)
+        has_prelude = bool(self._script.prelude)
+        own = [one for one in error.traceback() if one.filename != "<python-input-0>" or not has_prelude]
+        kind = message.partition(":")[0]
+        line, source = (own[-1].line, (own[-1].source_line or "").strip()) if own else (None, "")
+        return Failure(message, kind, line, source, limit)
 
 
-_LIMITS: Final = {
-    "TimeoutError: feed time limit exceeded": "seconds",
-    "MemoryError: ": "memory",
-    "suspension": "calls",
-}
-"""Texts of the interpreter's errors, and the configuration keys of the limits."""
+def _shorten(message: str) -> str:
+    """Cut a long message of an exception in the middle."""
+    return message if len(message) <= 2 * _KEPT else f"{message[:_KEPT]}...{message[-_KEPT:]}"
