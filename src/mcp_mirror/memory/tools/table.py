@@ -49,7 +49,7 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
     for tool in (
         MemoryTool(
             RETRIEVE,
-            "Show the user a stored value that is the whole answer.",
+            "Show the user a whole stored value, if the user asks to see it.",
             {PATH: {"type": "string", "description": "a memory path, to the letter"}},
             (PATH,),
             retrieve,
