@@ -327,3 +327,14 @@ async def test_other_output_of_the_process_does_not_reach_the_client(configured:
         out, err = await process.communicate(f"{HELLO}\n{requests}".encode())
     assert [json.loads(line)["id"] for line in out.splitlines()] == [1, 2]
     assert err.count(b"noise by ") == 3
+
+
+async def test_a_message_that_is_too_deep_for_its_parser_names_the_levels(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        params = '{"name":"hear_mirrored","arguments":{},"_meta":{"deep":' + "[" * 600 + "]" * 600 + "}}"
+        error = json.loads(await client.request("tools/call", params))["error"]
+        assert "more than 200 levels outside of `arguments`" in error["message"]
+        assert "is answered" in await client.text("hear_mirrored", {"text": "is answered"})

@@ -255,8 +255,10 @@ class _StdioReader(MessageStream):
                 error = types.ErrorData(code=types.PARSE_ERROR, message=str(failure))
             except UpstreamError as failure:
                 error = types.ErrorData(code=types.INTERNAL_ERROR, message=str(failure))
-            except ValueError:
+            except ValueError as failure:
                 reason = "The message is not a JSON-RPC request, notification or response."
+                if "recursion limit" in str(failure):  # of the SDK's parser; `lift_params` has read the message as JSON
+                    reason = "The message is nested too deep: more than 200 levels outside of `arguments`. Use fewer."
                 error = types.ErrorData(code=types.INVALID_REQUEST, message=reason)
             pending_payloads.discard(token)
             response = types.JSONRPCError(jsonrpc="2.0", id=frame_id(frame), error=error)
