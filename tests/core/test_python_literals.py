@@ -58,6 +58,7 @@ def test_long_texts_that_are_no_literals_are_read_in_linear_time(text: str) -> N
     [
         '["a", "b"]',
         "['a'] and more",
+        "['a', 'b]",
         "[('a', 1",
         "[{'a': b'x'}]",
         "[{'a': nan}]",
