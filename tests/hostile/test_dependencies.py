@@ -9,6 +9,8 @@ from tests.audit.__main__ import NODE_LOCKS, PYTHON_LOCKS
 
 ROOT = Path(__file__).parents[2]
 SKIPPED = {"node_modules", "site-packages"}
+BUILT = {"build", "dist", "site"}
+"""Folders of the Makefile's results."""
 REQUIREMENT = re.compile(r"[a-z0-9._-]+(\[[a-z0-9,._-]+\])?==[^ ;]+( ; [^\\]+)?( --hash=sha256:[0-9a-f]{64})+")
 
 
@@ -19,7 +21,7 @@ def found(pattern: str) -> list[str]:
 
 
 def _matches(folder: Path, pattern: str) -> list[Path]:
-    if folder.name.startswith("."):
+    if folder.name.startswith(".") or folder.name in BUILT:
         return []
     return list(folder.rglob(pattern)) if folder.is_dir() else [folder] if folder.match(pattern) else []
 

@@ -93,4 +93,5 @@ async def test_small_arguments_of_deep_arrays_do_not_stall_others(argument: str)
     deep = json.loads("[" * 150 + '"text"' + "]" * 150)
     async with mirror:
         arguments = {"rows": [], "text": "", argument: [deep] * 100}
-        assert await measure_pause(mirror.call("join_mirrored", arguments)) < 0.1 * slowness()
+        pauses = [await measure_pause(mirror.call("join_mirrored", arguments)) for _ in range(3)]
+        assert min(pauses) < 0.1 * slowness()  # a stall of this call is in each of them, one of the machine is not
