@@ -217,6 +217,9 @@ async def test_an_empty_text_leaves_an_optional_argument_out_and_minus_one_a_lim
         unused = {"by": "", "offset": "", "limit": ""}
         assert await client.text("memory_read", {"memory_path": path, **unused}) == read
         assert await client.text("memory_read", {"memory_path": path, "limit": -1}) == read
+        text = await store_text(client, "line\n" * 400)
+        found = await client.text("memory_grep", {"memory_path": text, "pattern": "line", "limit": -1})
+        assert found.splitlines()[:300] == [f"{number}: line" for number in range(300)]
         merged = {"merge": {"a": 2}, "patch": "", "old_text": "", "new_text": "", "all": ""}
         edited = await client.text("memory_edit", {"memory_path": path, **merged})
         path = edited[edited.index("memory_edit-") :].partition('"')[0]

@@ -762,6 +762,7 @@ async def test_a_real_client_runs_scripts(configured: Configured, connect: Conne
         listed = await client.list_tools()
         assert "memory_run" in {tool.name for tool in listed.tools}
         assert await text_of(client, {"code": "sum(n)", "inputs": {"n": [1, 2]}}) == "3"
+        assert await text_of(client, {"code": "1 + 1", "inputs": ""}) == "2"
         stored = await client.call_tool("memory_put", {"value": ORDERS})
         path = path_in(stored.content[0].text)  # type: ignore[union-attr]
         code = "from collections import Counter\nsorted(Counter(o['user'] for o in orders).items())[0]"

@@ -6,7 +6,7 @@ from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument
-from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
+from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.lines import measure_pattern
@@ -61,9 +61,7 @@ async def read(call: ToolInput) -> Content:
         ToolError: The path has no value, or an argument does not fit it.
     """
     arguments = call.arguments
-    limit = arguments.number("limit") if arguments.has("limit") else None
-    if limit is not None and limit < 0:  # -1 often means: no limit
-        limit = None
+    limit = _read_limit(arguments)
     if limit == 0:
         raise ToolError(
             "`limit` must be 1 or more. Omit it to read as much as fits; to read the end, set a negative `offset`."
@@ -80,17 +78,23 @@ async def grep(call: ToolInput) -> Content:
         ToolError: The path has no value, or the pattern is invalid.
     """
     arguments = call.arguments
-    found_value = await find_argument(call)
+    found_value, limit = await find_argument(call), _read_limit(arguments, _DEFAULT_MATCHES)
     search = Search(
         pattern=arguments.text("pattern"),
         context=min(max(arguments.number("context"), 0), _MAX_CONTEXT),
         offset=max(arguments.number("offset"), 0),
-        limit=min(max(arguments.number("limit", _DEFAULT_MATCHES), 1), _MAX_MATCHES),
+        limit=_MAX_MATCHES if limit is None else min(max(limit, 1), _MAX_MATCHES),
         budget=call.memory.budget,
         path=str(found_value.path),
     )
     cost = len(found_value.blob) + _STEP_COST * measure_pattern(search.pattern)
     return build_text_content(await run_query(call, found_value, search, cost))
+
+
+def _read_limit(arguments: Arguments, default: int | None = None) -> int | None:
+    """The limit of a call; None for a negative one, which models write for no limit."""
+    limit = arguments.number("limit") if arguments.has("limit") else default
+    return None if limit is None or limit < 0 else limit
 
 
 async def run_query(call: ToolInput, found_value: FoundValue, query: Query[Answer], cost: int | None = None) -> Answer:

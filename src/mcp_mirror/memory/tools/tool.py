@@ -174,7 +174,7 @@ class MemoryTool:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise ToolError(f"The arguments are not a JSON object. {self._describe_usage}") from None
         texts = {name: bytes(raw) for name, raw in members.items()}
-        kept = (*self.required, *self.may_be_empty)
+        kept = {*self.required, *self.may_be_empty}.difference(self.optional)
         given = {name: text for name, text in texts.items() if text != b"null" and (text != b'""' or name in kept)}
         if unknown := next((name for name in given if name not in self.properties), None):
             near = find_nearest(unknown, self.properties)
