@@ -58,6 +58,7 @@ def test_arguments_that_cannot_be_read_have_only_a_size(text: bytes) -> None:
     assert describe_arguments(text, with_values=True) == f'"<arguments, {len(text):,} bytes>"'
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON), st.booleans())
 def test_a_description_is_bounded_json(value: dict[str, Any], with_values: bool) -> None:  # noqa: FBT001
     text = describe_arguments(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"), with_values=with_values)

@@ -51,6 +51,7 @@ def cost(count_tokens: Callable[[str], int]) -> Callable[[str, NoticeStyle], flo
     return mean
 
 
+@pytest.mark.slow
 def test_a_notice_of_a_grid_costs_less_than_half_of_the_papers(cost: Callable[[str, NoticeStyle], float]) -> None:
     assert cost("grid", "compact") <= 0.46 * cost("grid", "paper")
 

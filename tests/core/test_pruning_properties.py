@@ -148,6 +148,7 @@ def test_repeated_stubs_are_treated_as_text(drawn: tuple[ChatFormat, list[Messag
     assert json.dumps(restored) == json.dumps([*messages, *echoes])
 
 
+@pytest.mark.slow
 @some
 @given(conversations, shares)
 def test_the_properties_apply_to_the_default_estimate(drawn: tuple[ChatFormat, list[Message]], share: int) -> None:
@@ -228,6 +229,7 @@ def test_messages_of_unknown_shape_are_pruned_and_restored(provider: ChatFormat,
     assert json.dumps(restore_messages(pruned.messages, memory.get, provider)) == json.dumps(messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", CONVERSATIONS)
 def test_the_generated_conversations_contain_every_phase(provider: ChatFormat) -> None:
     seen: set[str] = set()

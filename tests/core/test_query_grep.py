@@ -131,6 +131,7 @@ def test_hits_stay_within_the_budget_but_at_least_one_is_shown() -> None:
     assert "... 44 more; next: offset=6" in grep(rows, "hit", budget=Budget(1_000_000, 400, estimate_tokens))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "looks"), [("hit\n" * 300_000, 1), (["hit" * 500] * 4000, 3)], ids=["text", "strings"]
 )
@@ -177,6 +178,7 @@ def test_matching_lines_do_not_depend_on_the_pieces(pieces: list[str], context: 
         assert [one for one in behind if one] == [one for one in after[: len(behind)] if one]
 
 
+@pytest.mark.slow
 def test_a_line_of_megabytes_is_searched_to_its_end() -> None:
     line = "\u20ac" * 1_300_000 + "needle" + "\u20ac" * 1_300_000
     found = list(find_matching_lines(Matcher("needle"), _cut(f"first\n{line}\nlast needle"), 1))

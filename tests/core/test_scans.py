@@ -231,6 +231,7 @@ def test_a_captured_value_has_the_index_of_its_large_array(name: str, key: str |
         assert bytes(value.blob[start : start + 20]).startswith(f'{{"id": {index},'.encode())
 
 
+@pytest.mark.slow
 def test_a_stored_index_has_at_most_a_thousand_marks() -> None:
     scan = scan_array(b"[" + b",".join([b'"%b"' % (b"x" * 1000)] * 300_000) + b"]", 0)
     assert scan is not None

@@ -81,6 +81,7 @@ def test_the_estimate_is_never_below_the_count(
     assert estimate_tokens(TEXTS[name].encode(), provider) >= count_tokens(TEXTS[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_held_out_texts_the_estimate_is_near_the_count_and_never_short(
     kind: str, count_tokens: Callable[[str], int]

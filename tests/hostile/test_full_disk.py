@@ -59,6 +59,7 @@ def text_of(word: str, size: int) -> str:
     return f"{word} " * (size // (len(word) + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_a_full_disk_costs_only_the_values_that_find_no_room(
     configured: Configured, raw: Any, serve: Serve, tmp_path: Path, budget: Budget

@@ -20,7 +20,6 @@ import httpx2
 import pytest
 from gateway_processes import COMMAND, start_executable
 from http_sessions import META
-from samples import sample
 from tests.auth.conftest import HASHES, TOKENS
 from tests.hostile.bystander import HEADERS, HttpClient
 from tests.hostile.raw_connections import HeldConnection, Holder, holding
@@ -78,9 +77,8 @@ async def get_on_new_connection(url: str) -> httpx2.Response:
         return await http.get(url)
 
 
-@pytest.mark.parametrize(
-    "limits", sample([{}, {"pending_connections_per_address": 10_000}], bool), ids=["default", "at capacity"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", [{}, {"pending_connections_per_address": 10_000}], ids=["default", "at capacity"])
 async def test_half_sent_headers_are_closed_and_do_not_block_others(
     configured: Configured, serve: Serve, limits: dict[str, Any]
 ) -> None:
@@ -159,6 +157,7 @@ async def test_a_byte_now_and_then_does_not_keep_a_connection_open(configured: C
             assert status in answer[:20], name
 
 
+@pytest.mark.slow
 async def test_a_body_that_comes_byte_by_byte_is_refused_in_time(configured: Configured, serve: Serve) -> None:
     async with serve(write_config(configured, body_timeout=1)) as served, holding(served.url) as holder:
         bearer = f"authorization: Bearer {TOKENS['alice']}\r\ncontent-length: 1000000\r\n\r\n".encode()
@@ -239,6 +238,7 @@ def open_silent_reader(url: str, body: bytes) -> socket.socket:
     return reader
 
 
+@pytest.mark.slow
 async def test_responses_that_nobody_reads_take_little_memory(
     configured: Configured, serve: Serve, budget: Budget
 ) -> None:

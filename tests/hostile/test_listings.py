@@ -13,7 +13,6 @@ import httpx2
 import pytest
 from http_sessions import META
 from mcp import Client
-from samples import sample
 from tests.hostile import lister
 from tests.hostile.bystander import HEADERS
 from tests.hostile.conftest import Budget, Configured, connect_http, full_size, pinging
@@ -136,17 +135,12 @@ BEGIN = [tool("relist", {})]
 
 LONG = (large, longest)
 """Listings that take as long as several others; `make hostile` has them."""
-SAMPLE = (patterns, cases)
-"""Listings of `make test`: one that is costly to read, and one that is refused."""
 
 
-def marks_of(tools: Callable[[], Tools]) -> Any:
-    return full_size if tools in LONG else () if tools in SAMPLE else pytest.mark.slow
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "size", "tools", "outcome"),
-    [pytest.param(*each, id=each[2].__name__, marks=marks_of(each[2])) for each in KINDS],
+    [pytest.param(*each, id=each[2].__name__, marks=full_size if each[2] in LONG else ()) for each in KINDS],
 )
 async def test_expensive_listings_do_not_delay_other_clients(
     kind: str, size: str, tools: Callable[[], Tools], outcome: str, opened: Open, budget: Budget
@@ -180,9 +174,10 @@ async def test_a_listing_of_millions_of_items_is_refused(opened: Open, budget: B
         assert await ask(scene.client, "relist_mirrored", {}) == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "tools"),
-    sample([("5,000 tools, 4 MB", many), ("12,000 tools, 10 MB", large)], lambda case: case[1] is many),
+    [("5,000 tools, 4 MB", many), ("12,000 tools, 10 MB", large)],
 )
 async def test_listing_many_tools_does_not_delay_other_clients(
     size: str, tools: Callable[[], Tools], opened: Open, budget: Budget

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import pytest
-from samples import sample
 from tests.hostile.bystander import HttpClient, Waits, bystander, message_of
 from tests.hostile.conftest import FULL
 from tests.hostile.servers.many import COUNT, PAYLOADS, members
@@ -40,7 +39,8 @@ def config(configured: Configured, raw: Any) -> Path:
     return configured({"many": MANY, "honest": raw()}, mirror={"answer_budget": 100_000_000})
 
 
-@pytest.mark.parametrize("kind", sample(PAYLOADS, "structured".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PAYLOADS)
 async def test_a_result_of_very_many_parts_delays_no_other_client(
     config: Path, serve: Serve, budget: Budget, kind: str
 ) -> None:
@@ -80,7 +80,8 @@ REQUESTS: dict[str, tuple[Callable[[], bytes], bytes]] = {
 """Parameters of a call, and what its answer says."""
 
 
-@pytest.mark.parametrize("kind", sample(REQUESTS, {"members", "paths"}.__contains__))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", REQUESTS)
 async def test_a_request_of_very_many_parts_delays_no_other_client(
     config: Path, serve: Serve, budget: Budget, kind: str
 ) -> None:
@@ -102,6 +103,7 @@ async def test_a_request_of_very_many_parts_delays_no_other_client(
         assert f"{len(json.dumps(sent))} characters".encode() in answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [b"1]},", b"x]},"], ids=["valid", "malformed"])
 async def test_a_request_of_many_megabytes_delays_no_other_client(
     config: Path, serve: Serve, budget: Budget, end: bytes

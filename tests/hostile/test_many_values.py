@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from samples import sample
 from tests.hostile.conftest import FULL
 from tests.load import slowness
 from tests.shells.conftest import memory_over
@@ -72,7 +71,8 @@ async def fill(store: Store, namespace: str, count: int) -> None:
         await asyncio.gather(*(put(number) for number in range(start, start + 50)))
 
 
-@pytest.mark.parametrize("kind", sample(["memory", "disk", "redis"], "disk".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", "disk", "redis"])
 @pytest.mark.timeout(600)
 async def test_four_askers_of_many_values_wait_for_none_of_them(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, memory_over: MemoryOver

@@ -50,6 +50,7 @@ async def test_query_bombs_leave_others_their_answers(bombs: int) -> None:
             tasks.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("pattern", ["[a-z]{1,100}" * 200, r"\pL" * 2_000, "(a?){500}a{500}"])
 async def test_a_pattern_of_very_many_steps_does_not_stall_others(pattern: str) -> None:
@@ -81,6 +82,7 @@ async def test_deep_arguments_do_not_stall_others(inner: str) -> None:
         assert await measure_pause(mirror.call("text_mirrored", rows)) < STALL * slowness()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("argument", ["rows", "text"])
 async def test_small_arguments_of_deep_arrays_do_not_stall_others(argument: str) -> None:

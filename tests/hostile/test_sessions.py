@@ -188,6 +188,7 @@ async def test_one_principal_leaves_room_for_another(configured: Configured, ser
         assert "Result ends. Path: " in await modest.call("hear_mirrored")
 
 
+@pytest.mark.slow
 async def test_clients_with_different_names_share_one_limit(configured: Configured, serve: Serve, raw: Any) -> None:
     """A 2026-07-28 client gets a dedicated connection for each set of capabilities that it declares."""
     config = configured({"one": raw()}, limits={"connections_per_principal": 3})

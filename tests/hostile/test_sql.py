@@ -34,6 +34,7 @@ def queries(name: str, number: int) -> list[tuple[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 async def test_two_principals_at_the_same_time_get_only_their_own_rows() -> None:
     names = ("ann", "bob")
     dice, gate = random.Random(5), asyncio.Semaphore(AT_ONCE)  # noqa: S311  # the same queries each time

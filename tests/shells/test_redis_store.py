@@ -223,6 +223,7 @@ async def test_very_many_values_make_room_for_one(redis_server: RedisProcess, tm
         assert all(isinstance(one, Tombstone) and one.reason == "evicted" for one in gone)
 
 
+@pytest.mark.slow
 async def test_quotas_are_exact_with_concurrent_writers(redis_server: RedisProcess, tmp_path: Path) -> None:
     """Three gateways' stores; the accounts are read all the while, and are never over."""
 
@@ -281,6 +282,7 @@ async def test_a_change_by_another_gateway_while_room_is_made_does_no_damage(
         assert check_accounts(redis_server, tmp_path) == (3, 1)
 
 
+@pytest.mark.slow
 async def test_a_put_beside_thousands_of_expired_values_takes_one_plan(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ async def test_a_worker_that_dies_fails_one_query(
     assert await rows(workers, spool, asked(COUNT)) == [{"n": 20_000}]
 
 
+@pytest.mark.slow
 async def test_memory_of_a_query_is_free_for_the_next_one(workers: SqlWorkers, spool: Spool) -> None:
     for _ in range(3):
         found = await rows(workers, spool, asked("SELECT list(a.range) AS x FROM range(100000) a, range(100000) b"))

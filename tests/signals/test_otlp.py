@@ -112,6 +112,7 @@ async def test_a_missing_collector_is_named_in_the_log_without_its_secrets(
     assert SECRET.encode() not in output
 
 
+@pytest.mark.slow
 async def test_a_dead_endpoint_delays_no_call_and_the_shutdown_for_seconds(configured: Configured, raw: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and does not answer
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -20,6 +20,7 @@ def everything_in(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [20, 20_000, 2_000_000])
 async def test_a_value_is_used_as_ever_and_nothing_of_it_is_in_the_folder(
     words: int, configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

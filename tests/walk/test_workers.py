@@ -94,6 +94,7 @@ def shared(configured: Configured, raw: Any) -> Path:
     return configured({"raw": raw()}, store={"kind": "disk"})
 
 
+@pytest.mark.slow
 async def test_each_session_is_served_by_its_worker_over_any_connection(serve: Serve, shared: Path) -> None:
     async with serve(shared, "--workers", "2") as served:
         sessions = await open_sessions_of_all_workers(served.url, 2)
