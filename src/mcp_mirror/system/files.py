@@ -327,6 +327,24 @@ class _Closer:
 _CLOSER: Final = _Closer()
 
 
+def create_private(path: Path) -> None:
+    """Create an empty file that only this user may use, if it does not exist.
+
+    An existing file is not opened: closing it would release the locks of this process on it, such as those of SQLite.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, _NEW, 0o600))
+
+
+def identify_file(path: Path) -> tuple[int, int]:
+    """Return the identity of the file with this name; zeros without such a file."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return (0, 0)
+    return status.st_dev, status.st_ino
+
+
 def unlink_large(path: Path) -> None:
     """Remove a file if it exists. If it is large, a thread frees its space, which takes 20 ms for 100 MB.
 

@@ -85,6 +85,11 @@ class Blobs:
             self._calls.mkdir(self._folder, 0o700)
         self._sync(self._folder.parent, _READ)
 
+    @property
+    def exists(self) -> bool:
+        """Whether the folder exists."""
+        return self._folder.exists()
+
     def build_path(self, digest: str, start: int) -> Path:
         """The file of a blob with this digest and offset."""
         return self._folder / name_of(digest, start)

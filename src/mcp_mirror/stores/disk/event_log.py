@@ -7,7 +7,6 @@ log starts again. The file is opened with its first use.
 
 import errno
 import logging
-import os
 import shutil
 import sqlite3
 import time
@@ -33,6 +32,7 @@ from mcp_mirror.stores.event_log import (
     count_daily_calls,
     fair_share,
 )
+from mcp_mirror.system.files import create_private, identify_file
 
 _logger = logging.getLogger(__name__)
 
@@ -191,11 +191,11 @@ class DiskEventLog:
 
     def _open(self) -> sqlite3.Connection:
         """The connection to the file that has the log's name now."""
-        if self._connection and self._file == _identify(self._path):
+        if self._connection and self._file == identify_file(self._path):
             return self._connection
         self.close()
         with lock_folder(self._path.parent):
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            create_private(self._path)
             connection = sqlite3.connect(
                 self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False
             )
@@ -206,28 +206,19 @@ class DiskEventLog:
             except BaseException:
                 connection.close()
                 raise
-        self._file, self._swept_at = _identify(self._path), 0.0
+        self._file, self._swept_at = identify_file(self._path), 0.0
         self._connection = connection
         return connection
 
     def _set_aside(self) -> None:
         """Rename a damaged file, unless another process has done so."""
-        damaged = self._file if self._connection else _identify(self._path)
+        damaged = self._file if self._connection else identify_file(self._path)
         self.close()
         with lock_folder(self._path.parent):
-            if _identify(self._path) != damaged:
+            if identify_file(self._path) != damaged:
                 return
             for end in ("", "-wal", "-shm"):
                 path = self._path.with_name(f"{self._path.name}{end}")
                 with suppress(FileNotFoundError):
                     path.replace(self._path.with_name(f"{self._path.name}.damaged-{int(time.time())}{end}"))
         _logger.warning("The event log %s is damaged. It was renamed, and the log starts again.", self._path)
-
-
-def _identify(path: Path) -> tuple[int, int]:
-    """The identity of the file with this name; zeros without such a file."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return (0, 0)
-    return status.st_dev, status.st_ino

@@ -4,7 +4,6 @@ Blob files are adopted and removed only with the index's write lock, so no proce
 has just started to use.
 """
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from mcp_mirror.stores.disk.tables import create_tables
 from mcp_mirror.stores.encryption import HEAD, MAGIC
 from mcp_mirror.stores.quotas import BATCH_SECONDS, EXPIRED_PER_BATCH
 from mcp_mirror.stores.records import RecordCodec
+from mcp_mirror.system.files import create_private, identify_file
 from mcp_mirror.types import Descriptor, Span, StoreTotals, Traffic
 
 _LOCK_TIMEOUT: Final = 10_000
@@ -97,28 +97,41 @@ class Index:
         """Uses that are not written yet, because the written expiry is late enough."""
         self._evicted = 0
         self._open: sqlite3.Connection | None = None
+        self._file: tuple[int, int] = (0, 0)
+        """Identifies the open file, which may be removed or replaced."""
         self._checkpointer: sqlite3.Connection | None = None
         """A second connection: others read and write while it copies the log to the index."""
 
     def open(self) -> None:
-        """Open or create the index.
+        """Open or create the index; if it is open, close it before.
 
         Raises:
             sqlite3.Error: The index cannot be used.
             OSError: The index cannot be created.
             StoreError: The index has another format.
         """
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        self._open = sqlite3.connect(
+        self.close()
+        create_private(self._path)
+        connection = sqlite3.connect(
             self._path, timeout=_LOCK_TIMEOUT / 1000, isolation_level=None, check_same_thread=False
         )
-        # The first two are only effective before the first table.
-        self._open.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-        self._open.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        self._open.execute("PRAGMA journal_mode = WAL")
-        self._open.execute("PRAGMA synchronous = FULL")
-        self._open.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-        create_tables(self._open)
+        try:
+            # The first two are only effective before the first table.
+            connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+            create_tables(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._open, self._file = connection, identify_file(self._path)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the open file still has the index's name."""
+        return identify_file(self._path) == self._file
 
     def close(self) -> None:
         """Write pending uses, and close the index."""
@@ -238,6 +251,12 @@ class Index:
         with self._lock:
             yield self._connection
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the index for the duration of the context: other threads wait."""
+        with self._lock:
+            yield
+
     def _read_rows(self, query: str, parameters: tuple[Any, ...]) -> list[Any]:
         with self.reading() as connection:
             return connection.execute(query, parameters).fetchall()
@@ -327,9 +346,11 @@ class Index:
 
     def checkpoint(self) -> None:
         """Copy the log to the index. Calls do not wait for it, as they would for the checkpoints of SQLite itself."""
-        if self._checkpointer is None:
-            self._checkpointer = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        with self.reading():
+            if self._checkpointer is None:
+                self._checkpointer = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            checkpointer = self._checkpointer
+        checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _adopt_draft(self, change: sqlite3.Connection, draft: BlobDraft) -> None:
         known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from mcp_mirror.system.files import identify_file
+
 _PREFIX: Final = "live-"
 _LOCK: Final = "lock"
 PROCESS_DIR_NAMES: Final = (f"{_PREFIX}*", _LOCK)
@@ -42,6 +44,13 @@ class ProcessDir:
         self.path: Final = folder / f"{_PREFIX}{secrets.token_hex(8)}"
         self._folder = folder
         self._lock: int | None = None
+        self._file: tuple[int, int] = (0, 0)
+        """Identifies the locked file, which may be removed."""
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the directory with the locked file still has its name."""
+        return self._lock is not None and identify_file(self.path / _LOCK) == self._file
 
     @property
     def is_shared(self) -> bool:
@@ -49,24 +58,31 @@ class ProcessDir:
         return any(other != self.path and not _is_dead(other) for other in self._folder.glob(f"{_PREFIX}*"))
 
     def create(self) -> None:
-        """Create the directory, and remove those of dead processes. Call it within `lock_folder`.
+        """Create the directory if it is not in place, and remove those of dead processes, within `lock_folder`.
 
         Raises:
             OSError: The directory cannot be created.
         """
+        if self.is_in_place:
+            return
+        self._unlock()
         for other in self._folder.glob(f"{_PREFIX}*"):
-            if _is_dead(other):
+            if other != self.path and _is_dead(other):
                 shutil.rmtree(other, ignore_errors=True)
-        self.path.mkdir(mode=0o700)
+        self.path.mkdir(mode=0o700, exist_ok=True)  # a spool in it may have created it again
         self._lock = _open_lock(self.path / _LOCK)
         _try_lock(self._lock)
+        self._file = identify_file(self.path / _LOCK)
 
     def remove(self) -> None:
         """Remove the directory with its content."""
+        self._unlock()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 @contextmanager

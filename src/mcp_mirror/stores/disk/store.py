@@ -54,6 +54,10 @@ _RESERVE_BYTES: Final = 256 << 10
 OWN_NAMES: Final = (f"{_INDEX}*", f"{_EVENTS}*", f"{_BLOBS}*", _DAMAGED, LISTINGS, _RESERVE, *PROCESS_DIR_NAMES)
 """Globs of all names in the folder of a store."""
 
+_TRUNCATED: Final = (
+    "The file of a stored value was truncated outside the gateway. Call the tool that created the value again."
+)
+
 T = TypeVar("T")
 
 
@@ -83,6 +87,7 @@ class DiskStore:
         self._listings = DiskListings(self._index, self._records, clock, policy.lifetime)
         self._sweeper = ExpirySweeper(partial(self._run, self._maintain))
         self._reserve_lock = RLock()
+        self._is_open = False
         self._threads: anyio.CapacityLimiter | None = None
 
     @property
@@ -183,6 +188,7 @@ class DiskStore:
 
     def _maintain(self) -> int:
         """Remove a batch of expired values, and write the index's log. Returns the number of removed values."""
+        self._reopen_if_removed()
         removed = self._index.remove_expired()
         self._index.checkpoint()
         self._reserve_space()
@@ -209,6 +215,7 @@ class DiskStore:
                 atomic_write(reserve, (bytes(_RESERVE_BYTES),))
 
     def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
+        self._reopen_if_removed()
         size = sum(len(segment) for segment in blob)
         envelope = self._encryptor.new_envelope(namespace, descriptor.base)
         record = self._records.encode(descriptor, envelope)
@@ -242,6 +249,8 @@ class DiskStore:
             return reader.take()
         if location.digest is None:
             return kept if span is None or cut else kept[wanted.start : wanted.stop]
+        if len(kept) < location.start + location.size:
+            raise StoreError(_TRUNCATED)
         return kept[location.start + wanted.start : location.start + wanted.stop]
 
     def _map_file(self, location: ValueLocation) -> Buffer | None:
@@ -273,6 +282,26 @@ class DiskStore:
                 "`store.encryption.keys`. Add those keys, after the first; or choose another folder (`store.path`)."
             )
 
+    def _is_in_place(self) -> bool:
+        return self._index.is_in_place and self._blobs.exists and self._process_dir.is_in_place
+
+    def _reopen_if_removed(self) -> None:
+        """Open the store again if its files are no longer in its folder.
+
+        Otherwise the gateway would write to files without a name: other gateways do not see them, and they end with it.
+        """
+        if not self._is_open or self._is_in_place():
+            return
+        with self._index.locked():
+            if self._is_in_place():
+                return
+            self._begin()
+            _logger.warning(
+                "Files of the store in %s were removed or replaced while this gateway used them. It has opened the "
+                "store there again, without the values of those files.",
+                self._folder,
+            )
+
     def _begin(self) -> None:
         with as_store_errors(f"The store in {self._folder}"):
             try:
@@ -280,8 +309,8 @@ class DiskStore:
             except UnsafePathError as error:
                 raise StoreError(str(error)) from None
             lost = self._open_locked()
-            self._refuse_foreign()
             self._reserve_space()
+        self._is_open = True
         if lost:
             _logger.warning("%d values in %s have lost their files and were removed.", lost, self._folder)
 
@@ -301,7 +330,9 @@ class DiskStore:
 
     def _open_index(self) -> int:
         self._index.open()
-        return self._index.reconcile()
+        lost = self._index.reconcile()
+        self._refuse_foreign()
+        return lost
 
     def _set_aside(self) -> None:
         """Rename a damaged index and its blobs, so that a new store can be created.
@@ -335,6 +366,7 @@ class DiskStore:
         )
 
     def _end(self) -> None:
+        self._is_open = False
         self._event_log.close()
         self._index.close()
         self._process_dir.remove()
