@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,12 @@ from urllib.parse import urlsplit
 import httpx2
 from notices import path_in
 from tests.walk.conftest import BOUND, until
+from tests.walk.servers import forgetful
+
+from mcp_mirror.app import open_application
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
+from mcp_mirror.config import load_config
+from mcp_mirror.errors import MirrorError
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Listening, OpenLines, Run, Serve, Served
@@ -157,6 +164,49 @@ async def test_sessions_and_open_requests_of_one_principal_are_bounded(
                     await stack.enter_async_context(_unfinished(served))
             assert over.status_code == 429
             assert "`limits.requests_per_principal` (3)" in over.json()["error"]["message"]
+
+
+async def test_concurrent_requests_begin_no_more_sessions_than_the_limit(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    config = configured({"up": raw()}, limits={"sessions_per_principal": 2})
+    async with serve(config) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        for _ in range(3):
+            answers = await asyncio.gather(*(begin(http, served.url) for _ in range(8)))
+            assert sorted(one.status_code for one in answers) == [200] * 2 + [429] * 6
+            names = [one.headers["mcp-session-id"] for one in answers if one.is_success]
+            for name in names:
+                assert (await http.delete(served.url, headers={**JSON, "mcp-session-id": name})).is_success
+
+
+async def test_concurrent_requests_begin_no_more_subscriptions_than_the_limit(
+    configured: Configured, tmp_path: Path
+) -> None:
+    server = {"command": sys.executable, "args": [forgetful.__file__, str(tmp_path / "log")]}
+    config = load_config(configured({"shelf": server}, limits={"subscriptions_per_principal": 2}), {})
+    channel = NullChannel(Caller(LOCAL))
+    async with open_application(config) as application, asyncio.timeout(BOUND):
+        await application.upstreams.settle(BOUND)
+        subscriptions = application.server.handlers.subscriptions
+
+        async def subscribe(name: str) -> str:
+            try:
+                await subscriptions.subscribe(channel, "note:one", name, lambda _uri, _params: None)
+            except MirrorError as error:
+                return str(error)
+            return ""
+
+        (tmp_path / "log").write_text("forgotten")
+        assert "not found" in await subscribe("refused 1")
+        assert "not found" in await subscribe("refused 2")
+        (tmp_path / "log").write_text("")
+        for _ in range(3):
+            names = [f"reader {number}" for number in range(6)]
+            answers = await asyncio.gather(*map(subscribe, names))
+            assert answers.count("") == 2
+            assert sum("2 resource subscriptions" in answer for answer in answers) == 4
+            for name in names:
+                await subscriptions.unsubscribe(channel, "note:one", name)
 
 
 class _unfinished:  # noqa: N801  # used as a function

@@ -71,6 +71,14 @@ class Subscriptions:
                 f"This client has {self._limit:,} resource subscriptions, as many as "
                 "`limits.subscriptions_per_principal` allows. End one first (resources/unsubscribe)."
             )
+        self._namespaces[subscriber] = namespace  # counts while concurrent requests are checked
+        try:
+            await self._add(channel, uri, subscriber, listener)
+        finally:
+            if not any(subscriber in one.subscribers for one in self._subscriptions.values()):
+                self._namespaces.pop(subscriber, None)
+
+    async def _add(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
         origin = await self._relay.find_resource(uri, channel)
         connection = await self._upstreams[origin.upstream].connection_for(channel)
         subscription = self._subscriptions.get(key := (origin, connection.owner.name))
@@ -85,7 +93,7 @@ class Subscriptions:
             else:  # another client subscribed while this one waited
                 subscription = concurrent
         subscription.subscribers[subscriber] = listener, channel
-        self._namespaces[subscriber] = namespace
+        self._namespaces[subscriber] = channel.caller.namespace
 
     def _count(self, namespace: str) -> int:
         return sum(one == namespace for one in self._namespaces.values())

@@ -89,6 +89,8 @@ class PayloadMiddleware:
         self._traffic = spool.policy.traffic
         self._open_requests: Counter[str] = Counter()
         """The number of open requests by namespace."""
+        self._new_sessions: dict[int, str] = {}
+        """The namespaces of the requests whose sessions have not begun yet, by the identity of the request."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or reject it."""
@@ -161,16 +163,18 @@ class PayloadMiddleware:
         if await self._direct_http.apply(stub, request, send):
             return
         try:
+            self._check_new_session(stub, request)
             writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send))
             await self._app(_with_length(request.scope, len(stub)), _replay(stub, receive), writer.send)
         finally:
+            self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
 
     async def _lift(self, body: bytes | SpooledFrame, request: HttpRequest) -> tuple[bytes, str | None]:
         """Return the body for the SDK, and the token of its pending parameters.
 
         Raises:
-            _RejectedError: The body is not a JSON-RPC message, could not be read, or would begin too many sessions.
+            _RejectedError: The body is not a JSON-RPC message, or could not be read.
         """
         try:
             stub, token = await self._pending_payloads.lift_params(body, request.namespace)
@@ -178,11 +182,21 @@ class PayloadMiddleware:
             raise _reject(400, types.PARSE_ERROR, str(error), frame_id(body)) from None
         except UpstreamError as error:
             raise _reject(503, types.INTERNAL_ERROR, str(error), frame_id(body)) from None
-        limit = self._traffic.sessions_per_principal
-        is_full = "mcp-session-id" not in request.headers and self._sessions.count(request.namespace) >= limit
-        if is_full and open_message(stub).method == "initialize":
-            raise _reject_over_limit("sessions_per_principal", limit, "sessions are open")
         return stub, token
+
+    def _check_new_session(self, stub: bytes, request: HttpRequest) -> None:
+        """Count the session that a request is to begin until it has begun, or the request has ended.
+
+        Raises:
+            _RejectedError: The principal has too many sessions.
+        """
+        if "mcp-session-id" in request.headers or open_message(stub).method != "initialize":
+            return
+        namespace, limit = request.namespace, self._traffic.sessions_per_principal
+        beginning = sum(one == namespace for one in self._new_sessions.values())
+        if self._sessions.count(namespace) + beginning >= limit:
+            raise _reject_over_limit("sessions_per_principal", limit, "sessions are open")
+        self._new_sessions[id(request)] = namespace
 
     async def _read_body(self, request: HttpRequest, receive: Receive) -> bytes | SpooledFrame:
         """Return the body of a request.
@@ -234,6 +248,7 @@ class PayloadMiddleware:
                 for name, value in message["headers"] if message["status"] < _BAD_REQUEST else ():
                     if name.lower() == _SESSION_HEADER:
                         session_id = value.decode("ascii", "replace")
+                        self._new_sessions.pop(id(request), None)
                         self._sessions.add_http_session(request.namespace, session_id, request.upstream)
             await send(message)
 
