@@ -331,6 +331,36 @@ async def test_a_value_that_the_server_removed_by_itself_is_evicted_and_the_log_
         assert "Set its `maxmemory-policy` to noeviction" in message
 
 
+async def test_a_value_whose_accounts_the_server_removed_is_evicted_and_not_expired(
+    redis_server: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(redis_server, tmp_path) as store:
+        await put(store, "t-1")
+        redis_server.run("DEL", f"{tmp_path}:1:ledger")
+        found = await store.describe("me", "t-1")
+        assert isinstance(found, Tombstone)
+        assert found.reason == "evicted"
+        assert found.at <= time.time()
+        [message] = caplog.messages
+        assert "Set its `maxmemory-policy` to noeviction" in message
+
+
+async def test_keys_of_another_program_are_named_as_the_cause(redis_server: RedisProcess, tmp_path: Path) -> None:
+    async with opened(redis_server, tmp_path) as store:
+        await put(store, "t-1")
+        for key in our_keys(redis_server, tmp_path):
+            redis_server.run("DEL", key)
+            redis_server.run("SET", key, "x")
+        for use in (store.read("me", "t-1"), put(store, "t-2"), store.list("me")):
+            assert "another program uses keys that begin with `store.prefix`" in (await refused(use))[0]
+
+
+async def test_a_command_that_is_disabled_is_named_as_the_cause(tmp_path: Path) -> None:
+    with RedisProcess(tmp_path, "--rename-command", "PEXPIRE", "") as server:
+        async with opened(server, tmp_path) as store:
+            assert "does not know a command" in (await refused(put(store, "t-1")))[0]
+
+
 async def test_a_cancelled_put_leaves_no_chunks(redis_server: RedisProcess, tmp_path: Path) -> None:
     async with opened(redis_server, tmp_path) as store, anyio.create_task_group() as tasks:
         tasks.start_soon(put, store, "t-1", bytes(60 * MIB))

@@ -55,6 +55,14 @@ _TLS: Final = (
     "?ssl_ca_certs=FILE to `store.url`."
 )
 _REFUSED: Final = "The store's Redis server refused a command. Check that it is Redis 7 or Valkey."
+_UNKNOWN_COMMAND: Final = (
+    "The store's Redis server does not know a command that the store needs. Use Redis 7 or Valkey, and "
+    "remove its `rename-command` directives."
+)
+_FOREIGN_KEYS: Final = (
+    "In the store's Redis server, another program uses keys that begin with `store.prefix`. Choose another prefix, or "
+    "another database in `store.url`."
+)
 _NO_REPLICAS: Final = "The store's Redis server refuses writes while its replicas are missing. Try again later."
 _NO_PRIMARY: Final = "The store's Redis server has lost its primary. Try again later."
 _WRITE_REFUSALS: Final = frozenset({_READ_ONLY, _FULL, _DISK, _NO_REPLICAS})
@@ -73,12 +81,14 @@ _BY_TYPE: Final[tuple[tuple[type[BaseException], str], ...]] = (
 )
 _BY_CODE: Final = (
     ("MISCONF", _DISK),
+    ("unknown command", _UNKNOWN_COMMAND),
+    ("WRONGTYPE", _FOREIGN_KEYS),
     ("READONLY", _READ_ONLY),
     ("WRONGPASS", _LOGIN),
     ("NOREPLICAS", _NO_REPLICAS),
     ("MASTERDOWN", _NO_PRIMARY),
 )
-"""The codes with which the server begins its errors."""
+"""What the errors of the server contain: most begin with a code."""
 _OUTAGES: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
 
 

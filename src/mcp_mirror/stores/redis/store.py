@@ -231,7 +231,10 @@ class RedisStore(RedisListings):
             return value_record.tombstone
         known, now = value_record.descriptor, self._clock()
         if value is None or used is None:
-            return make_tombstone(known, "expired", known.expires)
+            if known.expires <= now:
+                return make_tombstone(known, "expired", known.expires)
+            self._warn_of_lost_values()
+            return make_tombstone(known, "evicted", now)
         if self._is_expired(used):
             return make_tombstone(known, "expired", used + self._policy.lifetime)
         is_complete, _ = await self._use(value, now)
@@ -243,7 +246,11 @@ class RedisStore(RedisListings):
     async def _report_foreign_removal(self, value: StoredValue) -> None:
         """Log, once, that the bytes of a value are gone although no gateway has removed it."""
         present, _, _ = await self._look_up(value.name)
-        if present is not None and present.mark == value.mark and not self._has_lost_values:
+        if present is not None and present.mark == value.mark:
+            self._warn_of_lost_values()
+
+    def _warn_of_lost_values(self) -> None:
+        if not self._has_lost_values:
             self._has_lost_values = True
             _logger.warning(_REMOVED_BY_SERVER)
 
