@@ -234,13 +234,13 @@ class RedisStore(RedisListings):
             if known.expires <= now:
                 return make_tombstone(known, "expired", known.expires)
             self._warn_of_lost_values()
-            return make_tombstone(known, "evicted", now)
-        if self._is_expired(used):
+        elif self._is_expired(used):
             return make_tombstone(known, "expired", used + self._policy.lifetime)
-        is_complete, _ = await self._use(value, now)
-        if is_complete:
-            return msgspec.structs.replace(known, expires=now + self._policy.lifetime)
-        await self._report_foreign_removal(value)
+        else:
+            is_complete, _ = await self._use(value, now)
+            if is_complete:
+                return msgspec.structs.replace(known, expires=now + self._policy.lifetime)
+            await self._report_foreign_removal(value)
         return make_tombstone(known, "evicted", now)
 
     async def _report_foreign_removal(self, value: StoredValue) -> None:
