@@ -1,6 +1,7 @@
 """The console that tables, problems and progress are printed to."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
@@ -38,9 +39,11 @@ def new_table(texts: Iterable[str], numbers: Iterable[str] = ()) -> Table:
 
 
 def print_problems(problems: Iterable[str]) -> None:
-    """Print problems to standard error, one a line."""
-    for problem in problems:
-        open_console(is_stderr=True).print(f"problem: {problem}", style="yellow", highlight=False, markup=False)
+    """Print problems to standard error, one a line; equal ones once, with their number."""
+    console = open_console(is_stderr=True)
+    for problem, count in Counter(problems).items():
+        times = f" ({count:,} times)" if count > 1 else ""
+        console.print(f"problem: {problem}{times}", style="yellow", highlight=False, markup=False)
 
 
 def can_show_progress(console: Console) -> bool:
