@@ -85,7 +85,7 @@ async def test_a_wrapped_server_looks_like_the_bare_one(
         assert (seen.name, seen.title, seen.version) == (expected.name, expected.title, expected.version)
         assert (wrapped.instructions or "").startswith((bare.instructions or "")[:1000])
         own = [tool.name for tool in (await bare.list_tools()).tools]
-        assert [tool.name for tool in (await wrapped.list_tools()).tools] == [*own, RETRIEVE]
+        assert [tool.name for tool in (await wrapped.list_tools()).tools] == [*own, RETRIEVE, "memory_read"]
         offered, without = wrapped.server_capabilities, bare.server_capabilities
         for capability in ("resources", "prompts", "completions", "logging"):
             assert (getattr(offered, capability) is None) == (getattr(without, capability) is None), capability

@@ -155,7 +155,7 @@ async def test_doctor_reports_why_wrapped_servers_do_not_start(
     assert (await run("install", "claude-desktop")).code == 0
     ended = await run("doctor")
     assert ended.code == 1
-    assert "claude-desktop: good: ready, 9 tools" in ended.out
+    assert "claude-desktop: good: ready, 10 tools" in ended.out
     assert "problem: claude-desktop: bad: Server 'bad' did not start: " in ended.err
     assert "RuntimeError: no licence found" in ended.err
     assert f"claude-desktop: far: its folder {tmp_path / 'nowhere'} does not exist" in ended.err
@@ -243,7 +243,7 @@ async def test_doctor_replaces_bare_variables_where_the_client_does(
     assert (await run("install", client)).code == 0
     ended = await run("doctor", client)
     assert ended.code == code, ended.err
-    assert (f"{client}: x: ready, 9 tools" in ended.out) == (code == 0)
+    assert (f"{client}: x: ready, 10 tools" in ended.out) == (code == 0)
 
 
 async def test_doctor_names_the_variables_that_only_the_client_sets(
@@ -264,7 +264,7 @@ async def test_doctor_names_the_variables_that_only_the_client_sets(
     assert "The entry contains" not in found["bad"]
     monkeypatch.setenv("workspaceFolder", str(tmp_path))
     ended = await run("doctor", "cursor")
-    assert "cursor: placed: ready, 9 tools" in ended.out, ended.err
+    assert "cursor: placed: ready, 10 tools" in ended.out, ended.err
     assert "The entry contains ${userHome}, which is not set here." in ended.err
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.walk.conftest import Listening, Run
 
 RETRIEVE = "retrieve_final_answer_from_memory"
+OWN = [RETRIEVE, "memory_read"]
 LONG = "\n".join(f"line {number}: caf\u00e9 \u2028 \U0001f600" for number in range(400))
 
 Wrap = Callable[..., AbstractAsyncContextManager[Lines]]
@@ -69,8 +70,8 @@ async def test_clients_see_the_identity_and_the_tool_names_of_the_server(command
         assert "resources" not in greeting["capabilities"]
         names = await tool_names(client)
         assert {"say", "hear", "die"} <= set(names)
-        assert [name for name in names if "mirrored" in name or name.startswith("memory_")] == []
-        assert names[-1] == RETRIEVE
+        assert [name for name in names if "mirrored" in name or name.startswith("memory_")] == ["memory_read"]
+        assert names[-2:] == OWN
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -82,7 +83,7 @@ async def test_each_protocol_version_sees_the_same_server(start: Start, home: di
         assert (client.server_info.name, client.server_info.version) == ("surroundings", "3.1")
         for _ in range(2):  # the second call does not enter the SDK
             listed = await client.list_tools()
-            assert [tool.name for tool in listed.tools] == ["look", RETRIEVE]
+            assert [tool.name for tool in listed.tools] == ["look", *OWN]
             result = await client.call_tool("look", {})
             assert not result.is_error
             stamp = (result.meta or {}).get("io.modelcontextprotocol/serverInfo")
@@ -134,6 +135,17 @@ async def test_small_results_stay_untouched_and_large_ones_get_a_path(command: W
         notice = await client.text("say", long_result())
         assert "memory_" not in notice
         assert await client.text(RETRIEVE, {"memory_path": f"{path_of(notice)}"}) == LONG
+
+
+async def test_a_model_reads_the_rest_of_a_preview_without_the_memory_server(command: Wrap) -> None:
+    lines = "\n".join(f"line {number}" for number in range(20_000))
+    async with command("wrap", *server("raw.py", "ok")) as client:
+        await client.greet()
+        path = path_of(await client.text("say", long_result(lines)))
+        window = await client.text("memory_read", {"memory_path": path, "by": "lines", "offset": 12_345, "limit": 1})
+        assert "line 12345" in window
+        refused = await client.text("memory_grep", {"memory_path": path, "pattern": "777"})
+        assert "`mcp-mirror memory` serves it" in refused
 
 
 def path_of(notice: str) -> str:
@@ -221,14 +233,14 @@ async def test_users_do_not_share_values(command: Wrap, home: dict[str, str], tm
             assert result["isError"]
 
 
-async def test_names_like_our_tools_stay_except_for_the_served_one(command: Wrap, tmp_path: Path) -> None:
+async def test_names_like_our_tools_stay_except_for_the_served_ones(command: Wrap, tmp_path: Path) -> None:
     tools = tmp_path / "tools.json"
-    names = ["memory_read", "memory_run", RETRIEVE]
+    names = ["memory_grep", "memory_run", RETRIEVE]
     tools.write_text(json.dumps([{"name": name, "inputSchema": {"type": "object"}} for name in names]))
     async with command("wrap", "--name", "raw", *server("raw.py", "ok", "--tools", str(tools))) as client:
         await client.greet()
-        assert await tool_names(client) == ["memory_read", "memory_run", f"raw_{RETRIEVE}", RETRIEVE]
-        assert json.loads(await client.text("memory_read", {"x": 1}))["params"]["arguments"] == {"x": 1}
+        assert await tool_names(client) == ["memory_grep", "memory_run", f"raw_{RETRIEVE}", *OWN]
+        assert json.loads(await client.text("memory_grep", {"x": 1}))["params"]["arguments"] == {"x": 1}
 
 
 @pytest.mark.parametrize(
@@ -325,8 +337,8 @@ async def test_a_remote_server_is_served_by_its_address(
             greeting = await client.greet()
             assert greeting["serverInfo"]["name"] != "mcp-mirror"
             names = await tool_names(client)
-            assert names[-1] == RETRIEVE
-            assert len(names) > 1
+            assert names[-2:] == OWN
+            assert len(names) > 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from mcp_mirror.cli.run import print_waiting, refuse_client
 from mcp_mirror.cli.serving import prepare
 from mcp_mirror.config import read_config
 from mcp_mirror.errors import ConfigError, MirrorError
-from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
 
@@ -123,7 +122,7 @@ def build_wrap_config(
     content = {
         "upstreams": {name: server},
         "mirror": mirror,
-        "memory_tools": {"allow": [RETRIEVE]},
+        "memory_tools": "minimal",
         "store": _describe_store(store),
     }
     config = read_config(content, "mcp-mirror wrap", environ, _name_option)

@@ -15,20 +15,20 @@ from mcp_mirror.errors import RefusalReason
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import UNLIMITED, Conversation, Reservation
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS
-from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import UNKNOWN, AuditRecord, CallTrace
 from mcp_mirror.payload.json_rpc import is_input_required
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.settings.labels import Labels
-from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.policies import Config, MemoryToolsPolicy
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
 
 CANCELLED: Final = "cancelled"
 """The outcome of a cancelled call."""
 _DEFAULTS: Final = Config()
+_MINIMAL: Final = MemoryToolsPolicy("minimal")
 _NO_TOOLS: Final = Catalog({}, frozenset())
 
 
@@ -125,10 +125,10 @@ class RuntimeState(msgspec.Struct, frozen=True):
         return catalog if caller.scopes is None else catalog.visible_to(caller)
 
     def own_tools_for(self, caller: Caller) -> Mapping[str, MemoryTool]:
-        """Return the gateway's own tools that this client sees: at the endpoint of one upstream, one memory tool."""
+        """Return the gateway's own tools that this client sees: at the endpoint of one upstream, those of `minimal`."""
         if caller.upstream in (None, OWN):
             return self.own_tools
-        return {name: tool for name, tool in self.own_tools.items() if name == RETRIEVE or name in SEARCH_TOOLS}
+        return {name: tool for name, tool in self.own_tools.items() if _MINIMAL.admits(name) or name in SEARCH_TOOLS}
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.callers import OWN
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import ToolResult, build_content_reply, encode_text_block
 from mcp_mirror.core.tool_index import summarize_tool
@@ -77,7 +78,13 @@ class Router(msgspec.Struct, frozen=True):
 
     def _explain_unknown(self, call: Call, catalog: Catalog) -> ToolError:
         """Return the error for a name that is not in the caller's catalog, with the nearest names."""
-        if not call.config.is_transparent and (unserved := explain_unserved(call.name, call.config.memory_tools)):
+        elsewhere = ""
+        if call.config.server.wraps:
+            elsewhere = "`mcp-mirror memory` serves it: the user can add this command to the client as one more server."
+        elif call.caller.upstream not in (None, OWN):
+            elsewhere = "The endpoint `~memory` of this gateway serves it."
+        unserved = explain_unserved(call.name, call.config.memory_tools, elsewhere)
+        if unserved and not call.config.is_transparent:
             return ToolError(unserved, RefusalReason.UNKNOWN_TOOL)
         near = find_nearest(call.name, (*catalog.entries, *call.own_tools))
         source = FIND if FIND in call.own_tools else "tools/list"

@@ -170,11 +170,19 @@ def accepts_sql(tools: Mapping[str, MemoryTool]) -> bool:
     return QUERY in tools and "sql" in tools[QUERY].properties
 
 
-def explain_unserved(name: str, policy: MemoryToolsPolicy) -> str | None:
-    """Return why a memory tool is not served, and the key that serves it; None for other names."""
+def explain_unserved(name: str, policy: MemoryToolsPolicy, elsewhere: str = "") -> str | None:
+    """Return why a memory tool is not served, and the key that serves it; None for other names.
+
+    Args:
+        name: The name of the called tool.
+        policy: The configuration of the tools.
+        elsewhere: A sentence that says where all memory tools are served, if this client never gets all of them.
+    """
     if name not in (*TOOLS, "memory_run"):
         return None
-    if name == "memory_run" and policy.admits(name):
+    if elsewhere:
+        reason = elsewhere
+    elif name == "memory_run" and policy.admits(name):
         reason = "It needs the extra `code`: pip install '.[code]' in the checkout."
     elif name in _NEED_ROOTS and policy.admits(name):
         reason = "It needs folders in `memory_tools.roots` of the gateway's configuration."
