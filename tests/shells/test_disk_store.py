@@ -345,6 +345,25 @@ async def test_an_index_locked_by_another_gateway_fails_writes_not_reads(
         assert await read(store, "t-2") == LARGE
 
 
+async def test_reads_do_not_wait_for_values_that_wait_for_another_gateway(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for number, blob in enumerate((SMALL, LARGE)):
+            await put(store, clock, f"t-{number}", blob)
+        with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = [asyncio.create_task(put(store, clock, f"w-{number}", SMALL)) for number in range(3)]
+            began = perf_counter()
+            for _ in range(10):
+                assert await read(store, "t-0") == SMALL
+                assert await read(store, "t-1") == LARGE
+                assert len(await store.list("me")) == 2
+            assert perf_counter() - began < 5
+            assert not any(task.done() for task in waiting)
+            other.execute("ROLLBACK")
+            await asyncio.gather(*waiting)
+        assert len(await store.list("me")) == 5
+
+
 async def test_a_folder_locked_by_another_gateway_is_an_error(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,11 @@ def is_full(error: sqlite3.Error) -> bool:
     return _explain(error) == _FULL
 
 
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether an error means that another process has the lock."""
+    return _explain(error) == _BUSY
+
+
 @contextmanager
 def as_store_errors(subject: str = "The store") -> Iterator[None]:
     """Raise errors of the system and of SQLite as `StoreError`, with the failed subject and the fix."""

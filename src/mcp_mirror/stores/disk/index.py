@@ -19,6 +19,7 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone, ValueKey
 from mcp_mirror.stores.disk.blobs import BlobDraft, Blobs, name_of
 from mcp_mirror.stores.disk.eviction import TOTALS, DiskEviction
+from mcp_mirror.stores.disk.failures import is_busy
 from mcp_mirror.stores.disk.tables import create_tables
 from mcp_mirror.stores.encryption import HEAD, MAGIC
 from mcp_mirror.stores.quotas import BATCH_SECONDS, EXPIRED_PER_BATCH
@@ -30,6 +31,10 @@ _LOCK_TIMEOUT: Final = 10_000
 """Milliseconds to wait for the write lock."""
 _SHORT_LOCK_TIMEOUT: Final = 100
 """Milliseconds to wait for the write lock for a change that can be made later."""
+_BUSY_TIMEOUT: Final = 20
+"""Milliseconds in which a thread tries to get the write lock before it lets other threads read."""
+_PAUSE: Final = 0.01
+"""Seconds in which other threads read."""
 _PAGE_BYTES: Final = 8192
 """Bytes of a page of a new index: of 4,096 bytes, a seventh stayed empty beside three rows with values of 1 KB."""
 _LOG_PAGES: Final = 2000
@@ -59,6 +64,18 @@ _EXPIRED_PER_STEP: Final = 10
 """Expired values that are removed between two looks at the clock."""
 _FILES_AT_ONCE: Final = 16
 """Files that one change removes."""
+
+
+def _begin(connection: sqlite3.Connection, until: float) -> bool:
+    """Begin a transaction. Return whether this process has the write lock; raise the error after `until`."""
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT}")
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if not is_busy(error) or time.monotonic() > until:
+            raise
+        return False
+    return True
 
 
 class ValueLocation(msgspec.Struct, frozen=True):
@@ -266,23 +283,27 @@ class Index:
         """An atomic change. A durable change is on the disk afterwards, if `store.fsync` is set.
 
         A change that is not durable can also be made later, so it fails soon if another process has the write lock.
+        While a change waits for that lock, other threads read.
         """
-        with self._lock:
-            connection = self._connection
-            connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable and self._policy.fsync else 'NORMAL'}")
-            connection.execute(f"PRAGMA busy_timeout = {_LOCK_TIMEOUT if is_durable else _SHORT_LOCK_TIMEOUT}")
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                if writes_uses:
-                    self._write_uses(connection)
-                yield connection
-                connection.execute("COMMIT")
-                if writes_uses:
-                    self._pending_uses.clear()
-            finally:
-                if connection.in_transaction:
-                    with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
+        until = time.monotonic() + (_LOCK_TIMEOUT if is_durable else _SHORT_LOCK_TIMEOUT) / 1000
+        while True:
+            with self._lock:
+                connection = self._connection
+                connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable and self._policy.fsync else 'NORMAL'}")
+                if _begin(connection, until):
+                    try:
+                        if writes_uses:
+                            self._write_uses(connection)
+                        yield connection
+                        connection.execute("COMMIT")
+                        if writes_uses:
+                            self._pending_uses.clear()
+                    finally:
+                        if connection.in_transaction:
+                            with suppress(sqlite3.Error):
+                                connection.execute("ROLLBACK")
+                    return
+            time.sleep(_PAUSE)
 
     def _record_use(self, query: str, key: ValueKey, parameters: tuple[int, ...] = ()) -> Any:
         """The row of an entry after its expiry, which is extended; None if the entry does not exist or has expired."""
