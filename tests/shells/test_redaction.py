@@ -17,6 +17,15 @@ FORMS = [
     quote(SECRET, safe=""), quote_plus(SECRET), f"KEY={SECRET}; next",
 ]  # fmt: skip
 
+LOG = " can be found in: /home/a/.npm/_logs/debug-0.log"
+LOG_LINE = f"npm error A complete log of this run{LOG}\n"
+NPM_404 = (
+    "npm error code E404\nnpm error 404 Not Found - GET https://registry.npmjs.org/server-nope - Not found\n"
+    "npm error 404\nnpm error 404  'server-nope@*' is not in this registry.\nnpm error 404\n"
+    "npm error 404 Note that you can also install from a\nnpm error 404 tarball, folder, http url, or git url.\n"
+    f"{LOG_LINE}"
+)
+
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_secret_is_redacted_in_every_quoted_form(form: str) -> None:
@@ -137,6 +146,108 @@ def test_the_last_twenty_lines_of_output_are_kept() -> None:
         ("Traceback:\n  File 'x'\nRuntimeError: no key\n", "RuntimeError: no key"),
         ("error: bad flag\n{\n  code: 'X'\n}\n", "error: bad flag"),
         ("first\nlast\n", "last"),
+        (NPM_404, "npm error 404  'server-nope@*' is not in this registry."),
+        (
+            NPM_404.replace("npm error", "npm ERR!").replace(LOG, ":\nnpm ERR!     /home/a/.npm/_logs/debug-0.log"),
+            "npm ERR! 404  'server-nope@*' is not in this registry.",
+        ),
+        (
+            (
+                "npm error code ETARGET\nnpm error notarget No matching version found for a@99.\n"
+                f"npm error notarget In most cases you are requesting a package version that doesn't exist.\n{LOG_LINE}"
+            ),
+            "npm error notarget No matching version found for a@99.",
+        ),
+        (
+            (
+                "npm error code ENOTFOUND\nnpm error errno ENOTFOUND\nnpm error network request to https://a.example "
+                "failed, reason: getaddrinfo ENOTFOUND a.example\nnpm error network This is a problem related to "
+                f"network connectivity.\n{LOG_LINE}"
+            ),
+            "npm error network request to https://a.example failed, reason: getaddrinfo ENOTFOUND a.example",
+        ),
+        (
+            (
+                "npm error code ECONNREFUSED\nnpm error errno ECONNREFUSED\nnpm error FetchError: request failed\n"
+                f"npm error     at emitErrorEvent (node:_http_client:101:11) {{\nnpm error   type: 'error'\n{LOG_LINE}"
+            ),
+            "npm error FetchError: request failed",
+        ),
+        (
+            "npm warn EBADENGINE   required: { node: '>=22' },\nno key\nnpm notice New version: no such thing\n",
+            "no key",
+        ),
+        (
+            (
+                "error: No solution found when resolving tool dependencies\n"
+                "  cause: Because nope was not found in the package registry and you require nope, it fails.\n"
+            ),
+            "cause: Because nope was not found in the package registry and you require nope, it fails.",
+        ),
+        (
+            (
+                "  \u00d7 No solution found when resolving tool dependencies:\n"
+                "  \u2570\u2500\u25b6 Because nope was not found in the package registry and\n"
+                "      you require nope, we can conclude that your requirements\n      are unsatisfiable.\n"
+            ),
+            "Because nope was not found in the package registry and",
+        ),
+        (
+            (
+                "Installed 31 packages in 199ms\nAn executable named `a` is not provided by package `b`.\n"
+                "The following executables are available:\n- b\n"
+            ),
+            "An executable named `a` is not provided by package `b`.",
+        ),
+        (
+            (
+                "  + Exception Group Traceback (most recent call last):\n  |   File 'x', line 1, in error\n"
+                "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
+                "  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n"
+                "    |   File 'y', line 1, in error\n    | ValueError: x is wrong\n    +------------------\n"
+            ),
+            "ValueError: x is wrong",
+        ),
+        (
+            (
+                "Traceback (most recent call last):\nKeyError: 'a'\n\nDuring handling of the above exception, another "
+                "exception occurred:\n\nTraceback (most recent call last):\nRuntimeError: no config\nin two lines\n"
+            ),
+            "RuntimeError: no config",
+        ),
+        (
+            (
+                "TypeError: fetch failed\n    at x.js:1:1 {\n  [cause]: Error: connect ECONNREFUSED 127.0.0.1:1\n"
+                "      at error.js:1:1\n}\n\nNode.js v20.20.2\n"
+            ),
+            "[cause]: Error: connect ECONNREFUSED 127.0.0.1:1",
+        ),
+        ("Error: API key is required.\nUsage: foo --key KEY\n", "Error: API key is required."),
+        ("Usage: foo --key KEY\n  --key KEY  required\nmore\n", "Usage: foo --key KEY"),
+        (
+            (
+                "error: the following arguments were not provided:\n  --token <TOKEN>\n\nUsage: r --token <TOKEN>\n\n"
+                "For more information, try '--help'.\n"
+            ),
+            "error: the following arguments were not provided: --token <TOKEN>",
+        ),
+        (
+            (
+                "thread 'main' panicked at r.rs:1:71:\nbad config\nstack backtrace:\n   0: std::panicking\n"
+                "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n"
+            ),
+            "thread 'main' panicked at r.rs:1:71: bad config",
+        ),
+        (
+            "Error: failed to load config\n\nCaused by:\n    No such file or directory (os error 2)\n",
+            "Caused by: No such file or directory (os error 2)",
+        ),
+        (
+            "panic: open /nope: no such file or directory\n\ngoroutine 1 [running]:\n"
+            + 40 * "github.com/a/errors.(*E).Fatal(0xc00001, {0x1, 0x2})\n\t/go/errors.go:9 +0x1d\n"
+            + "created by main.handleError in goroutine 1\n\t/go/main.go:9 +0x1d\nexit status 2\n",
+            "panic: open /nope: no such file or directory",
+        ),
     ],
 )
 def test_the_summary_of_output_is_its_most_useful_line(printed: str, summary: str) -> None:

@@ -21,9 +21,24 @@ _MAX_LINE: Final = 300
 _TERMINAL: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 """Terminal escape sequences."""
 _INFORMATIVE: Final = re.compile(
-    r"(?i)error|exception|fatal|panic|cannot|could not|unable|not found|no such|missing|required|denied|invalid|usage:"
+    r"(?i)error|exception|fatal|panic|\bcaused?(?: by)?\]?:|fail(?:ed|ure)(?: to\b|[:,])|cannot|could not|unable|"
+    r"\bno (?:such|matching|module|solution)\b|not (?:found|set)\b|\b(?:is|are|was|were) not\b|"
+    r"missing|required|denied|invalid"
 )
 """Lines that explain an exit; the last line is often only a version or a bracket."""
+_USAGE: Final = re.compile(r"(?i)usage:")
+"""Lines that explain an exit if no other does: programs print their usage also after an error."""
+_MARGIN: Final = re.compile(
+    r"^(?:npm (?:error|ERR!) ?|\s+(?:\| |[\u00d7\u2570\u251c\u2500\u25b6]+ |(?=\[?caused?(?: by)?\]?:)))"
+)
+"""What npm, exception groups of Python, and uv write before their lines, and the indentation of causes."""
+_NOISE: Final = re.compile(
+    r"npm (?:warn|WARN|notice) |npm (?:error|ERR!) A complete log of this run|"
+    r"goroutine \d+ \[|created by |(?=[^(]*\.)[\w./\[\]-]++\(.*\)$"
+)
+"""Hints of npm, and the lines of a Go stack that are not indented."""
+_BARS: Final = " \t|\u00d7\u2502\u2570\u251c\u2500\u25b6"
+"""Characters before a line that are not part of its text."""
 _DESCRIPTOR: Final = 2
 _PIECE: Final = 4096
 """PIPE_BUF of Linux: a write up to this size does not block once a pipe is writable."""
@@ -62,18 +77,37 @@ class ServerOutput:
     @property
     def lines(self) -> tuple[str, ...]:
         """The last lines of standard error, without empty ones."""
+        return self._read_lines()[-_MAX_LINES:]
+
+    @property
+    def summary(self) -> str:
+        """The line of standard error that most likely explains the failure; empty without output.
+
+        A line that ends with a colon is followed by the next line.
+        """
+        lines = self._read_lines()
+        texts = [_MARGIN.sub("", line) for line in lines]
+        outer = [
+            index
+            for index, text in enumerate(texts)
+            if text and not text[0].isspace() and not _NOISE.match(lines[index])
+        ][-_MAX_LINES:]
+        informative = [index for index in outer if _INFORMATIVE.search(texts[index])]
+        usage = [index for index in outer if _USAGE.search(texts[index])]
+        chosen = (informative or usage or outer or range(len(lines)))[-1:]
+        if not chosen:
+            return ""
+        found = lines[chosen[0]].strip(_BARS)
+        after = lines[chosen[0] + 1 :][:1] if found.endswith(":") else ()
+        return " ".join((found, *(line.strip(_BARS) for line in after)))
+
+    def _read_lines(self) -> tuple[str, ...]:
+        """Return the kept lines of standard error without empty ones, of limited length."""
         text = self._clean(self._tail.decode("utf-8", "replace"))
         if len(self._tail) == self._kept:
             text = text[self._redactor.longest :]  # it may begin with the end of a secret
         lines = (line.rstrip()[:_MAX_LINE] for line in text.splitlines())
-        return tuple(line for line in lines if line)[-_MAX_LINES:]
-
-    @property
-    def summary(self) -> str:
-        """The line of standard error that most likely explains the failure; empty without output."""
-        lines = self.lines
-        informative = [line for line in lines if not line[0].isspace() and _INFORMATIVE.search(line)]
-        return next(reversed(informative or lines), "").strip()
+        return tuple(line for line in lines if line)
 
     def _clean(self, text: str) -> str:
         return self._redactor.clean(
