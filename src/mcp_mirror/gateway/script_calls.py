@@ -23,6 +23,7 @@ from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import contiguous, is_input_required
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.settings.labels import FUNCTIONS, Labels
+from mcp_mirror.settings.policies import ScriptAccess
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
@@ -31,6 +32,15 @@ _SHOWN_BYTES: Final = 2_000
 """Bytes of a call's arguments that the user sees."""
 _MAX_ROUNDS: Final = 20
 """Input rounds of one call."""
+_REASONS: Final[Mapping[ScriptAccess, str]] = {
+    "read_only": "its server does not mark it as read-only",
+    "listed": "`code.allow` does not contain it",
+}
+"""Why a tool needs the user's permission. With `all` no tool needs it, and with `none` no call comes here."""
+_REMEDY: Final = (
+    "Call the tool outside of a script, or permit it in the configuration: `code.tools: listed`, with its own name in "
+    "`code.allow`."
+)
 _NO_MESSAGE: Final = "The tool failed without a message."
 
 
@@ -80,10 +90,10 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         Raises:
             ToolError: The user does not allow it, or the client cannot ask the user.
         """
-        name = call.tool.name
-        refusal = f"A script may not call {name} (`code.tools: {self.call.config.code.tools}`)."
+        name, mode = call.tool.name, self.call.config.code.tools
+        refusal = f"A script may not call {name}: {_REASONS[mode]} (`code.tools: {mode}`)."
         if not shows_forms(self.channel.caller):
-            raise ToolError(f"{refusal} The client cannot ask the user. Call the tool outside of a script.")
+            raise ToolError(f"{refusal} The client cannot ask the user. {_REMEDY}")
         may_show = call.preview and self.runtime.state.flows.may_show(call.labels)
         shown = sanitize_ends(call.arguments.decode(), _SHOWN_BYTES) if may_show else "(hidden by the gateway's rules)"
         try:
@@ -91,7 +101,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
                 self.channel, f"A script wants to call the tool {name} with these arguments:\n{shown}\nAllow this call?"
             )
         except RefusedError:
-            raise ToolError(f"{refusal} The client did not ask the user. Call the tool outside of a script.") from None
+            raise ToolError(f"{refusal} The client did not ask the user. {_REMEDY}") from None
         if not is_allowed:
             raise ToolError(f"{refusal} The user was asked, and does not allow it.")
 
