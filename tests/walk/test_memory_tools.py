@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from notices import path_in
 
+from mcp_mirror.tokens import expected_estimator, upper_estimator
+
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Lines, OpenLines, Run
 
@@ -260,6 +262,19 @@ async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, ope
             filled = json.loads(json.dumps(arguments).replace('"P', f'"{path}'))
             assert message in await refused(client, tool, filled)
         assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1, "rows": [1]}'
+
+
+async def test_a_value_is_returned_up_to_its_expected_tokens(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    text = "The quick brown fox jumps over the lazy dog near the river bank. " * 1350
+    expected, bound = (f"{one('default')(text.encode()):,}" for one in (expected_estimator, upper_estimator))
+    assert expected < "20,000" < bound
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store_text(client, text)
+        assert await client.text(RETRIEVE, {"memory_path": path}) == text
+        assert f"about {expected} tokens" in await client.text("memory_describe", {"memory_path": path})
 
 
 async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, open_lines: OpenLines, raw: Any) -> None:

@@ -50,6 +50,7 @@ from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
+from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer, JsonToken, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired
@@ -160,9 +161,12 @@ class Dispatcher:
         if services.sandbox is not None and tool.name == RUN:
             calls = ScriptCalls(call, channel or call.channel, services, self._runtime)
             scripts = Scripts(services.sandbox, call.config.code, calls)
+        memory = open_memory(services, call.config, self._runtime.state.flows, call.id)
+        if (tokens := call.reservation.tokens) is not None:
+            lowered, estimate = lower_budgets(call.config.mirror, tokens), upper_estimator(call.config.mirror.provider)
+            memory = msgspec.structs.replace(memory, mirror=lowered, estimate=estimate)
         memory = msgspec.structs.replace(
-            open_memory(services, call.config, self._runtime.state.flows, call.id),
-            mirror=lower_budgets(call.config.mirror, call.reservation.tokens),
+            memory,
             consent=call.granted_flow,
             trace=call.trace,
             scripts=scripts,

@@ -38,7 +38,7 @@ from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MirrorPolicy
-from mcp_mirror.tokens import upper_estimator
+from mcp_mirror.tokens import expected_estimator, upper_estimator
 from mcp_mirror.types import Buffer, Provenance
 from mcp_mirror.upstreams.content_filter import is_for_client
 from mcp_mirror.upstreams.transports.requests import RawResponse
@@ -268,7 +268,7 @@ def hide_error(error: UpstreamError, tool: str, visibility: Visibility) -> ToolE
 
 def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bool:
     """Whether the model may see a whole result: it reads the content or the structured content."""
-    budget, estimate = mirror.answer_budget, upper_estimator(mirror.provider)
+    budget, estimate = mirror.answer_budget, expected_estimator(mirror.provider)
     parts = [members.get(member, b"") for member in ("content", "structuredContent")]
     is_small = all(len(raw) <= budget * _TOKEN_BYTES for raw in parts)
     return is_small and count_result_tokens(members, estimate) <= budget

@@ -14,7 +14,7 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import Config, WirePolicy
-from mcp_mirror.tokens import upper_estimator
+from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.upstreams.elicitation import SuspendedCalls
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.workers.frames import FrameScanner
@@ -66,7 +66,7 @@ def open_memory(services: Services, config: Config, flows: Flows, correlation: s
         mirror=config.mirror,
         tools=config.memory_tools,
         limits=services.limits,
-        estimate=upper_estimator(config.mirror.provider),
+        estimate=expected_estimator(config.mirror.provider),
         new_id=services.new_id,
         audit=services.audit.with_correlation(correlation),
         flows=flows,

@@ -44,6 +44,7 @@ class Memory(msgspec.Struct, frozen=True):
     tools: MemoryToolsPolicy
     limits: WirePolicy
     estimate: Callable[[Buffer], int]
+    """Returns the expected tokens of a text (UTF-8); an upper bound of them in a conversation with a token budget."""
     new_id: Callable[[], UUID]
     audit: Audit = NO_AUDIT
     """Records each access."""
