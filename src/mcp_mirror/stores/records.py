@@ -19,6 +19,10 @@ _DIGEST_CHARACTERS: Final = 64
 _NO_ENVELOPE: Final = b"{}"
 _KINDS: Final[tuple[Kind, ...]] = ("object", "array", "text", "number", "boolean", "null", "binary")
 """Records contain the places of kinds: add new kinds at the end."""
+_UNREADABLE: Final = (
+    "The record of a stored value cannot be read: it is damaged, or a later version of mcp-mirror wrote it. Call the "
+    "tool that created it again."
+)
 _DEFAULTS: Final[tuple[Any, ...]] = (None, "", None, None, None, True, {}, _NO_ENVELOPE, (), ())
 """The defaults at the end of a compact descriptor, the last first."""
 
@@ -46,12 +50,16 @@ class RecordCodec(Generic[T]):
         """Decode a record.
 
         Raises:
-            StoreError: The record cannot be decrypted.
+            StoreError: The record cannot be decrypted or decoded.
         """
-        return self.unpack(base, self.encryptor.open_record(namespace, base, encoded))
+        opened = self.encryptor.open_record(namespace, base, encoded)
+        try:
+            return self.unpack(base, opened)
+        except (msgspec.MsgspecError, LookupError):  # such as a kind that this version does not know
+            raise StoreError(_UNREADABLE) from None
 
     def decode_or_report(self, namespace: str, base: str, encoded: bytes) -> T | None:
-        """Decode one of many records. If it cannot be decrypted, log that, and return None."""
+        """Decode one of many records. If that is not possible, log it, and return None."""
         try:
             return self.decode(namespace, base, encoded)
         except StoreError as error:

@@ -41,6 +41,8 @@ _BY_SQLITE: Final = {
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _DAMAGED,
 }
+_UNDECODABLE: Final = "Could not decode to UTF-8"
+"""The beginning of Python's error about a text that SQLite has read."""
 _PRIMARY: Final = 0xFF
 """The bits of the primary code in an extended error code of SQLite."""
 
@@ -73,5 +75,7 @@ def as_store_errors(subject: str = "The store") -> Iterator[None]:
 
 
 def _explain(error: sqlite3.Error) -> str:
+    if str(error).startswith(_UNDECODABLE):
+        return _DAMAGED
     code = getattr(error, "sqlite_errorcode", 0)  # errors that Python itself raises have no code
     return _BY_SQLITE.get(code) or _BY_SQLITE.get(code & _PRIMARY, f"SQLite reports: {error}.")
