@@ -21,8 +21,8 @@ from mcp_mirror.types import JsonToken
 _UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 _PATH = re.compile(rf"(?P<base>(?P<tool>[A-Za-z0-9_-]+)-{_UUID4})(?P<pointer>/.*)?", re.DOTALL)
 _NEAR_MISS = re.compile(
-    r"[^A-Za-z0-9_]*+(?P<tool>[A-Za-z0-9_-]+?)-"
-    r"(?P<id>[0-9A-Fa-f]{6,10}(?:(?:-[0-9A-Za-z]{2,14}){3,5}|(?:-[0-9A-Fa-f]{2,14}){1,2}|(?=\.\.|\u2026)))"
+    r"(?:(?i:memory[_ ]?)?(?i:path)\s*[:=])?[^A-Za-z0-9_]*+(?P<tool>[A-Za-z0-9_-]+?)-"
+    r"(?P<id>[0-9A-Fa-f]{6,10}(?:(?:-[0-9A-Za-z]{2,14}){3,5}(?:-[0-9A-Za-z]?)?|(?:-[0-9A-Fa-f]{2,14}){1,2}|(?=\.\.|\u2026)))"
     r"(?:/.*|\[[^\]\n]*\]\S*|[^A-Za-z0-9_\s-]\S*)?",
     re.DOTALL,
 )
@@ -188,6 +188,11 @@ def label_of_near_miss(text: str) -> str | None:
     """The tool label of a text that resembles a memory path but was copied incorrectly, else None."""
     match = _NEAR_MISS.fullmatch(text)
     return match["tool"] if match and _DIGITS_AND_LETTERS.match(match["id"]) else None
+
+
+def fold_label(label: str) -> str:
+    """The same text for all labels that differ only in case, hyphens and underscores, as models miscopy them."""
+    return label.replace("-", "").replace("_", "").casefold()
 
 
 def unwrap_result(text: str) -> str:

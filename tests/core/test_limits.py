@@ -106,7 +106,7 @@ def test_an_oversized_definition_names_its_limit(tool: dict[str, Any], expected:
 def test_a_call_may_have_so_many_memory_paths() -> None:
     path = "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
     arguments = json.dumps({"a": [path] * 3, "b": f"literal:{path}"}).encode()
-    found = find_pointers(arguments, {"t"})
+    found = find_pointers(arguments, frozenset({"t"}))
     check_pointer_count(found, 3)
     with pytest.raises(ToolError, match=r"contain 3 memory paths; one call may have 2 \(`limits.max_pointers`\)"):
         check_pointer_count(found, 2)

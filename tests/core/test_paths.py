@@ -104,6 +104,7 @@ def test_a_path_without_a_key_at_its_end_has_no_wrapping() -> None:
         *(f"{BASE}.", f"{BASE}.raw_grid", f"{BASE}[0]", f"{BASE}#/a", f"{{{{{BASE}}}}}", f"<{BASE}>", f"${BASE}"),
         *(f"make_grid-{ID[:14]}9{ID[15:]}", f"make_grid-{ID[:9]}zzzz{ID[13:]}", f"make_grid-{ID[:-1]}/some key/b"),
         *(f"{BASE}['some key'].b", f"{BASE}[?a == 'b c'].d"),
+        *(f"make_grid-{ID[:24]}", f"make_grid-{ID[:25]}", f"path: {BASE}", f'memory_path="{BASE}/a"', f"Path = {BASE}"),
     ],
 )
 def test_a_miscopied_path_is_recognized(text: str) -> None:

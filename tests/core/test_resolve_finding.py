@@ -100,6 +100,18 @@ def test_a_pasted_result_that_says_more_than_a_path_is_a_literal(pasted: object)
     assert pointer_of(json.dumps(pasted)) is None
 
 
+@pytest.mark.parametrize("label", ["makegrid", "make-grid", "Make_Grid", "MAKE_GRID"])
+def test_a_path_with_a_miscopied_tool_is_a_pointer_that_has_no_value(label: str) -> None:
+    for identity in (ID, ID.upper(), ID[:24]):
+        found = pointer_of(f"{label}-{identity}")
+        assert isinstance(found, Pointer)
+        assert found.is_known
+        assert str(found.path) != BASE
+    escaped = pointer_of(f"literal:{label}-{ID}")
+    assert isinstance(escaped, EscapedPath)
+    assert escaped.text == f"{label}-{ID}"
+
+
 def test_a_notice_without_its_path_is_a_pointer_to_nothing() -> None:
     found = pointer_of("This path stands for the result.\nUse it as the argument of the next tool.")
     assert isinstance(found, Pointer)

@@ -306,7 +306,7 @@ def test_a_text_that_spells_what_is_wanted_where_no_text_is_goes_as_that(
 def test_texts_of_other_types_are_found_at_any_depth_and_pointers_not() -> None:
     path = "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
     arguments = json.dumps({"rows": [{"n": "1"}, {"n": path}, {"n": "2"}], "deep": "3"}).encode()
-    found = find_pointers(arguments, {"get_order"})
+    found = find_pointers(arguments, frozenset({"get_order"}))
     spelled = find_corrections(arguments, found, lambda _: frozenset({"integer"}))
     in_order = sorted((*found, *spelled), key=lambda item: item.span.start)
     assert [type(item) for item in in_order] == [Correction, Pointer, Correction, Correction]

@@ -108,7 +108,7 @@ def check_result(message: Message) -> None:
 
 def check_pointers(arguments: Buffer) -> None:
     """Pointers are looked for wherever one may stand."""
-    for pointer in find_pointers(arguments, {"tool"}):
+    for pointer in find_pointers(arguments, frozenset({"tool"})):
         assert bytes(arguments[pointer.span.start : pointer.span.start + 1]) == b'"'
 
 

@@ -6,7 +6,8 @@ pointers inside a value are never resolved. Another module loads the values.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Final
 
@@ -21,6 +22,7 @@ from mcp_mirror.paths import (
     MemoryPath,
     find_candidate_offsets,
     find_notice_bases,
+    fold_label,
     is_pathless_notice,
     label_of,
     label_of_near_miss,
@@ -123,7 +125,7 @@ class MisfitError(ToolError):
         super().__init__(f"{self.cause} Pass {other} that fits, or a literal value.")
 
 
-def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | EscapedPath, ...]:
+def find_pointers(arguments: Buffer, known: frozenset[str]) -> tuple[Pointer | EscapedPath, ...]:
     """Find all pointers in the arguments, at any depth, in the order of the text.
 
     Args:
@@ -146,7 +148,7 @@ def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | E
     return tuple(sorted((item for item in found if item is not None), key=lambda item: item.span.start))
 
 
-def explain_strings(arguments: Buffer, known: Container[str]) -> tuple[tuple[Location, str | None, str], ...]:
+def explain_strings(arguments: Buffer, known: frozenset[str]) -> tuple[tuple[Location, str | None, str], ...]:
     """Explain why strings that resemble memory paths are or are not pointers: location, path and reason of each.
 
     Args:
@@ -338,7 +340,7 @@ def _quote_bounded(name: str) -> str:
 
 
 def _classify_string(
-    arguments: Buffer, span: Span, at: Location, known: Container[str]
+    arguments: Buffer, span: Span, at: Location, known: frozenset[str]
 ) -> Pointer | EscapedPath | None:
     text: str = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
     if (bare := strip_wrapping(text)).startswith(LITERAL_PREFIX):
@@ -349,22 +351,31 @@ def _classify_string(
     return _parse_pointer(text, span, at, known)
 
 
-def _parse_pointer(text: str, span: Span, at: Location, known: Container[str]) -> Pointer | None:
+def _parse_pointer(text: str, span: Span, at: Location, known: frozenset[str]) -> Pointer | None:
     text = unwrap_result(text)
     bare = strip_wrapping(text)
     if path := parse_wrapped_path(text):
-        return Pointer(span, at, bare, path, label_of(path.base) in known)
+        return Pointer(span, at, bare, path, _is_known(label_of(path.base), known))
     pasted = text.strip()
     is_short = len(pasted) <= MAX_NOTICE
     bases = find_notice_bases(pasted) if is_short else frozenset()
     if bases and all(label_of(base) in known for base in bases):
         path = read_notice_path(pasted)
         return Pointer(span, at, str(path or bare), path, is_known=True)
-    if (label := label_of_near_miss(bare)) and label in known:
+    if (label := label_of_near_miss(bare)) and _is_known(label, known):
         return Pointer(span, at, bare, None, is_known=True)
     if is_short and is_pathless_notice(pasted):
         return Pointer(span, at, pasted, None, is_known=True)
     return None
+
+
+def _is_known(label: str, known: frozenset[str]) -> bool:
+    return label in known or fold_label(label) in _fold_labels(known)
+
+
+@lru_cache(maxsize=8)
+def _fold_labels(known: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(fold_label, known))
 
 
 Converter = Callable[[Resolved], Segments | None]
