@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
@@ -14,6 +15,8 @@ import pytest
 from gateway_processes import GatewayProcess, start_command
 from samples import sample
 from tests.walk.conftest import BOUND, SERVERS
+
+from mcp_mirror import Mirror
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,8 +49,12 @@ class Terminal:
 
 
 @asynccontextmanager
-async def open_terminal() -> AsyncIterator[Terminal]:
+async def open_terminal(columns: int = 0) -> AsyncIterator[Terminal]:
     ours, device = os.openpty()
+    if columns:
+        import termios  # noqa: PLC0415  # Windows does not have it
+
+        termios.tcsetwinsize(device, (24, columns))
     shown = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(shown), os.fdopen(ours, "rb", 0)
@@ -172,3 +179,72 @@ async def test_a_gateway_on_a_terminal_says_that_it_waits_and_stops_at_ctrl_c(
             process.kill()
         os.close(terminal)
         os.close(other)
+
+
+LONG = "find_customers_by_postal_code"
+"""The name of a tool."""
+TABLES = {
+    "values list": ("tool", "upstream", "kind", "stored size", "age", "expires in"),
+    "usage --by tool": ("calls", "errors", "refused", "bytes", "tokens sent", "tokens kept out", "mean ms"),
+    "stats": ("values", "size", "tokens sent", "tokens kept out", "ratio"),
+    "check": ("upstream", "tool", "tokens", "original"),
+}
+"""Commands, with columns of their tables after the first."""
+
+
+@pytest.fixture
+async def customers(configured: Configured, raw: Any) -> tuple[str, str]:
+    """A configuration with a stored value of a tool with a long name, and the path of the value."""
+    config = configured({"customer_relationships": raw()}, store={"kind": "disk"})
+    mirror = Mirror(upstreams=str(config))
+    mirror.tool(make_rows)
+    async with mirror:
+        reply = await mirror.call(f"{LONG}_mirrored", {})
+    path = reply.path
+    assert path, reply
+    return str(config), path
+
+
+def make_rows() -> list[int]:
+    """Rows."""
+    return list(range(9000))
+
+
+make_rows.__name__ = LONG
+
+
+@pytest.mark.parametrize("command", TABLES)
+@pytest.mark.parametrize("columns", [60, 80, 200])
+async def test_tables_fit_the_terminal_and_no_name_is_broken(
+    customers: tuple[str, str], command: str, columns: int
+) -> None:
+    config, path = customers
+    async with (
+        open_terminal(columns) as terminal,
+        start(*command.split(), "--config", config, stdout=terminal.device) as process,
+    ):
+        await asyncio.wait_for(process.communicate(), BOUND)
+        shown = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", await terminal.read_rest()).decode()
+    lines = [
+        line for line in shown.replace("(end)", "").splitlines() if ": ready, " not in line and ": starting" not in line
+    ]
+    names = {
+        "values list": {path, LONG},
+        "usage --by tool": {f"{LONG}_mirrored"},
+        "stats": {"local"},
+        "check": {"say_mirrored"},
+    }
+    assert names[command] <= {word.strip(",") for word in shown.split()}
+    table = " ".join(shown.split())
+    assert all(all(word in table for word in column.split()) for column in TABLES[command])
+    assert all(len(line) <= columns or len(line.split()) == 1 for line in lines if "cost " not in line)
+
+
+@pytest.mark.parametrize("command", TABLES)
+async def test_tables_in_a_pipe_have_no_empty_lines(customers: tuple[str, str], command: str) -> None:
+    config, _ = customers
+    async with start(*command.split(), "--config", config) as process:
+        output, _ = await asyncio.wait_for(process.communicate(), BOUND)
+    lines = output.decode().splitlines()
+    assert lines
+    assert all(line.strip() for line in lines)

@@ -5,17 +5,14 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller
-from mcp_mirror.cli.console import IS_GATEWAY, open_console, print_problems, show_progress
+from mcp_mirror.cli.console import IS_GATEWAY, new_table, open_console, print_problems, print_table, show_progress
 from mcp_mirror.cli.lock import describe_finding
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
@@ -25,6 +22,9 @@ from mcp_mirror.payload.floods import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.registry import Upstream
+
+_TWIN: Final = 2
+"""The column of the twins."""
 
 
 def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
@@ -76,9 +76,9 @@ def connect_once(config: Path) -> list[str]:
     return down
 
 
-def _escape_name(name: str) -> Text:
+def _escape_name(name: str) -> str:
     """Escape what a terminal would interpret or not show: the upstream chose the name."""
-    return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def _count_definition_tokens(tool: Mapping[str, Any], expect: Callable[[Buffer], int]) -> int:
@@ -122,14 +122,9 @@ def print_tools(application: Application) -> None:
     """Print the table of upstreams and twins, and what the definitions of the tools cost."""
     catalog = application.gateway.state.catalog
     expect = expected_estimator(application.gateway.state.config.mirror.provider)
-    table = Table(box=box.SIMPLE)
-    for name in ("upstream", "tool"):
-        table.add_column(name, overflow="fold")  # people copy whole names
-    table.add_column("twin", no_wrap=True)
-    for name in ("tokens", "original"):
-        table.add_column(name, justify="right", overflow="fold")
+    table = new_table(("upstream", "tool", "twin"), ("tokens", "original"))
     if catalog.required:
-        table.add_column("required scopes", overflow="fold")
+        table.add_column("required scopes")
     twins, originals, own_cost = 0, _count_original_tokens(application, expect), 0
     for entry in catalog.entries.values():
         scopes = [" ".join(sorted(catalog.required.get(entry.name, ())))] if catalog.required else []
@@ -144,7 +139,7 @@ def print_tools(application: Application) -> None:
         own_cost += cost
         table.add_row("(mcp-mirror)", "", own.name, f"{cost:,}", "")
     console = open_console()
-    console.print(table)
+    print_table(table, title=_TWIN)
     console.print(f"twins cost {twins:,} tokens, the original tools {sum(originals.values()):,}", highlight=False)
     console.print(f"mcp-mirror's own tools cost {own_cost:,} tokens", highlight=False)
     if listing.is_search:

@@ -1,8 +1,9 @@
 """The console that tables, problems and progress are printed to."""
 
 import os
+import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -17,7 +18,12 @@ IS_GATEWAY: Final = (
 )
 """The problem of an upstream that is a gateway."""
 _WIDTH: Final = 250
-"""Columns of a table that is not printed to a terminal."""
+"""Columns of output that is not printed to a terminal; its tables may be wider."""
+_MAX_WIDTH: Final = 1 << 16
+"""Columns in which a table is measured."""
+_INDENT: Final = "    "
+_NO_BREAK: Final = "\u00a0"
+"""A space at which a line is not wrapped."""
 _REFRESHES: Final = 4
 """Updates of the lines in a second."""
 
@@ -29,13 +35,59 @@ def open_console(*, is_stderr: bool = False) -> Console:
 
 
 def new_table(texts: Iterable[str], numbers: Iterable[str] = ()) -> Table:
-    """Return a table with columns of texts, which fold where the terminal is narrow, and then columns of numbers."""
-    table = Table(box=box.SIMPLE)
+    """Return a table with columns of texts and then columns of numbers."""
+    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for name in texts:
-        table.add_column(name, overflow="fold")
+        table.add_column(name)
     for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     return table
+
+
+def print_table(table: Table, title: int = 0) -> None:
+    """Print a table whole, never a part of it.
+
+    If a terminal is too narrow for it, the names of columns get two lines. If it is still too narrow, each row is a
+    paragraph. Files and pipes always get the table.
+
+    Args:
+        table: A table of texts.
+        title: The index of the column whose text begins a paragraph.
+    """
+    console = open_console()
+    names = [str(column.header) for column in table.columns]
+    width = _measure(table, console)
+    if console.is_terminal and width > console.width:
+        for column in table.columns:
+            column.header = str(column.header).replace(" ", "\n", 1)
+        width = _measure(table, console)
+    if console.is_terminal and width > console.width:
+        for line in _list_paragraphs(table, names, title, console.width):
+            console.print(line, markup=False, highlight=False)
+    else:
+        console.print(table, markup=False, highlight=False, width=width)
+
+
+def _measure(table: Table, console: Console) -> int:
+    """Return the width of a table whose cells are not wrapped."""
+    return console.measure(table, options=console.options.update(max_width=_MAX_WIDTH)).maximum
+
+
+def _list_paragraphs(table: Table, names: list[str], title: int, width: int) -> Iterator[str]:
+    """Yield the lines of each row: the title as it is, then the other texts with the names of their columns."""
+    for row in zip(*(map(str, column.cells) for column in table.columns), strict=True):
+        pairs = [f"{name}: {text}" for name, text in zip(names, row, strict=True)]
+        facts = [pair for index, pair in enumerate(pairs) if index != title and row[index]]
+        yield row[title]
+        wrapped = textwrap.wrap(
+            ", ".join(fact.replace(" ", _NO_BREAK) for fact in facts),
+            width,
+            initial_indent=_INDENT,
+            subsequent_indent=_INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        yield from (line.replace(_NO_BREAK, " ") for line in wrapped)
 
 
 def print_problems(problems: Iterable[str]) -> None:

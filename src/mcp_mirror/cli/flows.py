@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from mcp_mirror.cli.console import new_table, open_console
+from mcp_mirror.cli.console import new_table, open_console, print_table
 from mcp_mirror.cli.options import ConfigOption, JsonOption
 from mcp_mirror.cli.run import load
 from mcp_mirror.security.flows import Flows, build_flows
@@ -39,7 +39,7 @@ def print_flows(
         print(json.dumps(as_json(flows, found), indent=2))
         return
     console = open_console()
-    console.print(as_table(flows, found))
+    print_table(as_table(flows, found))
     for number, rule in enumerate(_list_rules(found), 1):
         console.print(f"{number}: {rule}", markup=False, highlight=False)
 
@@ -60,7 +60,7 @@ def as_table(flows: Flows, found: Matrix) -> Table:
     places, rules = tuple(dict.fromkeys(source for source, _ in found)), _list_rules(found)
     table = new_table(("from", "zone", "labels"))
     for name in places:
-        table.add_column(f"to {name}", no_wrap=True)
+        table.add_column(f"to {name}")
     for source in places:
         labels = flows.labels_of_place(source)
         refusals = [found[source, to] for to in places]

@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.table import Table
 
-from mcp_mirror.cli.console import new_table, open_console
+from mcp_mirror.cli.console import new_table, print_table
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, VerboseOption
 from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.amounts import format_bytes
@@ -28,8 +28,10 @@ def stats(
 
     async def run(opened: Store) -> None:
         found = {namespace: await opened.stats(namespace) for namespace in sorted(await opened.namespaces())}
-        table = as_table(found) if found else NOTHING
-        open_console().print(as_json(found) if as_ else table, markup=False, highlight=False)
+        if found and not as_:
+            print_table(as_table(found))
+        else:
+            print(as_json(found) if as_ else NOTHING)
 
     read_store(load_store_config(config, store, verbose), run)
 

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from mcp_mirror.callers import OWN_NAME, name_principal
-from mcp_mirror.cli.console import new_table, open_console
+from mcp_mirror.cli.console import new_table, print_table
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, parse_age
 from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.amounts import format_bytes
@@ -82,7 +82,7 @@ def usage(
         if as_:
             print(json.dumps([{by: name} | msgspec.structs.asdict(one) for name, one in found.items()], indent=2))
         elif found:
-            open_console().print(_build_table(found, by), markup=False, highlight=False)
+            print_table(_build_table(found, by))
         else:
             reason = "" if loaded.events.enabled else " The configuration does not log calls (`events.enabled`)."
             print(f"The event log has no calls of the last {since or '0s'}.{reason}")
@@ -95,7 +95,6 @@ def _build_table(found: dict[str, Sums], by: Grouping) -> Table:
     for name, one in found.items():
         table.add_row(sanitize_to_lines(name), *_format_row(one))
     if len(found) > 1:
-        table.add_section()
         table.add_row("total", *_format_row(sum_up(found)))
     return table
 

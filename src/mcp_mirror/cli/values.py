@@ -14,11 +14,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from rich import box
 from rich.table import Table
 
 from mcp_mirror.callers import LOCAL, name_principal
-from mcp_mirror.cli.console import open_console
+from mcp_mirror.cli.console import new_table, print_table
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, format_duration, parse_age
 from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
 from mcp_mirror.cli.store import load_store_config, read_store
@@ -120,7 +119,7 @@ def list_values(
         if not found:
             print(f"No values are stored for {values.namespace}.{await values.name_others()}")
             return
-        open_console().print(_build_table(found[:limit]))
+        print_table(_build_table(found[:limit]))
         if len(found) > limit:
             print_note(f"There are more than {limit:,} values. Print more with --limit.")
 
@@ -270,10 +269,7 @@ def _confirm(what: str) -> None:
 
 
 def _build_table(found: Iterable[Descriptor]) -> Table:
-    table = Table(box=box.SIMPLE)
-    table.add_column("path", no_wrap=True)
-    for name in ("tool", "upstream", "kind", "stored size", "age", "expires in"):
-        table.add_column(name, overflow="fold")
+    table = new_table(("path", "tool", "upstream", "kind", "stored size", "age", "expires in"))
     now = time.time()
     for one in found:
         tool, upstream = sanitize_to_lines(one.provenance.tool), one.provenance.upstream
