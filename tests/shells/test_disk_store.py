@@ -411,6 +411,18 @@ async def test_a_put_that_waits_for_the_disk_does_not_block_other_calls(folder: 
         assert await read(store, "t-2") == LARGE
 
 
+@pytest.mark.parametrize("name", ["", "blobs", "lock"])
+async def test_a_file_in_the_place_of_a_folder_is_named_as_the_cause(name: str, folder: Path, clock: Clock) -> None:
+    place = folder / name
+    place.parent.mkdir(mode=0o700, parents=True)
+    if name == "lock":
+        place.mkdir()
+    else:
+        place.touch()
+    with pytest.raises(StoreError, match=r"A file is in the place of a folder, .* choose another folder"):
+        await opened(folder, clock).__aenter__()
+
+
 async def test_a_closed_store_raises_an_error(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         pass

@@ -12,7 +12,12 @@ _FULL: Final = "Its disk is full: free some space there, or lower `store.max_byt
 _READ_ONLY: Final = "Its folder is not writable: make it writable, or choose another folder (`store.path`)."
 _HANDLES: Final = "No file handle is free: raise the limit of open files (`ulimit -n`), or call again later."
 _UNOPENED: Final = (
-    "Its index cannot be opened: check that its folder exists and that file handles are free (`ulimit -n`)."
+    "Its index cannot be opened: check that its folder exists and that this user may read and write the files in it, "
+    "and that file handles are free (`ulimit -n`)."
+)
+_MISPLACED: Final = (
+    "A file is in the place of a folder, or a folder in that of a file: remove it, or choose another folder "
+    "(`store.path`)."
 )
 _FAULTY: Final = "Its disk reports an error: check the system's log, or choose another folder (`store.path`)."
 _BUSY: Final = "Another gateway keeps it locked: call again later."
@@ -26,6 +31,9 @@ _BY_ERRNO: Final = {
     errno.EPERM: _READ_ONLY,
     errno.EMFILE: _HANDLES,
     errno.ENFILE: _HANDLES,
+    errno.EEXIST: _MISPLACED,
+    errno.ENOTDIR: _MISPLACED,
+    errno.EISDIR: _MISPLACED,
     errno.EIO: _FAULTY,
     errno.EAGAIN: _BUSY,
 }
