@@ -61,6 +61,8 @@ _logger = logging.getLogger(__name__)
 
 _MAX_EXPLAINED: Final = 1 << 20
 """Bytes of arguments that the log explains."""
+_MAX_SEARCHED: Final = 1 << 20
+"""Bytes of arguments in which possible paths are searched here. The scanner searches larger ones at once."""
 _MAX_PATH_BYTES: Final = 1200
 """Bytes of a path that an error proposes: whole, with escapes."""
 _MAX_NAMESPACES: Final = 1_000
@@ -222,7 +224,7 @@ class Dispatcher:
         foreign = self._foreign_labels.get(call.namespace)
         call.trace.path_labels = known = catalog.labels | foreign if foreign else catalog.labels
         found: tuple[Pointer | EscapedPath, ...] = ()
-        if len(call.arguments) > _MAX_EXPLAINED or has_candidates(call.arguments):
+        if len(call.arguments) > _MAX_SEARCHED or has_candidates(call.arguments):
             scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
             found = await scan(call.arguments, known, most)
             if _may_have_foreign_path(call, found) and (labels := await self._read_labels(call.namespace) - known):
@@ -302,7 +304,7 @@ class Dispatcher:
         """
         upstream = self._services.upstreams[entry.upstream]
         await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
-        find_entry(self._runtime.state.catalog_for(call.caller), call)
+        find_entry(self._runtime.state.catalog_for(call.caller), call)  # raises if that one is quarantined
         mirrored = await select_header_arguments(entry, arguments) if entry.headers else {}
         request = UpstreamRequest(
             method="tools/call",
@@ -338,7 +340,7 @@ def _may_have_foreign_path(call: Call, found: tuple[Pointer | EscapedPath, ...])
     """Whether a candidate in the arguments may be a path with a label that this process does not know."""
     if found:
         return any(isinstance(one, Pointer) and not one.is_known for one in found)
-    return len(call.arguments) <= _MAX_EXPLAINED
+    return len(call.arguments) <= _MAX_SEARCHED
 
 
 def _may_ask(call: Call) -> bool:
