@@ -1,5 +1,6 @@
 """Messages that are buffered in files."""
 
+import re
 import resource
 import shutil
 import subprocess
@@ -177,6 +178,16 @@ def test_a_message_that_cannot_be_written_keeps_only_its_head(tmp_path: Path, ch
         assert frame_id(frame) == 7
         assert "temporary files cannot be written: Not a directory" in frame.explain()
     assert following == b"next"
+
+
+def test_the_log_names_the_setting_of_the_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    for spool, setting in ((cannot_write(tmp_path), "store.path"), (Spool(POLICY), "TMPDIR")):
+        caplog.clear()
+        read(spool, b"x" * 400 + b"\n")
+        assert re.findall("`(.*?)`", caplog.text) == ["limits.spool_bytes", setting]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 60, 101, 700, 5000])

@@ -158,9 +158,10 @@ class Spool:
         folder = self._directory or self._parent or tempfile.gettempdir()
         self._log.warning(
             "Temporary files cannot be written in %s: %s. Messages over `limits.spool_bytes` are discarded. Make room "
-            "there, or start the gateway with another folder (`TMPDIR`).",
+            "there, or start the gateway with another folder (`%s`).",
             folder,
             reason,
+            "store.path" if self._parent else "TMPDIR",
         )
         return reason
 
