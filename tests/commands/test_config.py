@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema_rs
@@ -225,7 +226,6 @@ def test_originals_can_be_listed_if_twins_have_a_suffix(load: Load) -> None:
         "upstreams: {}",
         "upstreams:\nmirror:\nstore:\nserver:\n",
         "mcpServers:",
-        "upstreams: {a: {command: x, enabled: false}}",
         "\ufeffupstreams: {}",
         "x-mine: [1, 2]",
         "{}",
@@ -339,8 +339,9 @@ def test_python_is_the_running_interpreter_by_default(load: Load) -> None:
 
 
 def test_values_of_a_disabled_upstream_are_not_checked(load: Load, tmp_path: Path) -> None:
-    assert load("upstreams: {a: {command: '${NONE}', timeout: '${NONE}', enabled: false}}") == default(tmp_path)
-    assert load("mcpServers: {a: {command: '${NONE}', disabled: true}}") == default(tmp_path)
+    without = replace(default(tmp_path), disabled=("a",))
+    assert load("upstreams: {a: {command: '${NONE}', timeout: '${NONE}', enabled: false}}") == without
+    assert load("mcpServers: {a: {command: '${NONE}', disabled: true}}") == without
 
 
 def test_relative_folders_start_at_the_file_and_tilde_is_home(

@@ -213,6 +213,36 @@ def test_the_error_names_several_faults_each_once(arguments: Any, expected: list
     assert set(check(schema, arguments).split("; ")) == set(expected)
 
 
+LISTED = {"properties": {"path": {"type": "string"}, "head": {}}, "required": ["path"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "named"),
+    [
+        (LISTED, {"pth": "a", "head": 1}, '"pth"'),
+        (LISTED, {"pth": "a", "x" * 90: 1}, f'"pth", "{"x" * 39}'),
+        (LISTED, {str(index): 1 for index in range(99)}, ", ".join(f'"{index}"' for index in range(8))),
+        (LISTED, {"head": 1}, None),
+        (LISTED, {"path": 1, "pth": "a"}, None),
+        (LISTED | {"properties": {"path": {}, "row": LISTED}}, {"path": "a", "row": {"pth": 1}}, None),
+        (LISTED | {"patternProperties": {"^p": {}}}, {"pth": "a"}, None),
+        (LISTED | {"allOf": [{"properties": {"pth": {}}}]}, {"pth": "a"}, None),
+        ({"required": ["path"]}, {"pth": "a"}, None),
+    ],
+)
+def test_an_error_about_a_missing_argument_names_unlisted_ones(schema: Any, arguments: Any, named: str | None) -> None:
+    error = check(schema, arguments)
+    assert error
+    assert error.partition("the schema does not list ")[2] == (named or "")
+
+
+def test_an_error_of_a_costly_schema_names_unlisted_arguments() -> None:
+    costly = {"type": "array", "items": {"anyOf": [{"const": n} for n in range(90)]}}
+    schema = LISTED | {"properties": {"path": {}, "rows": costly}}
+    error = check(schema, {"pth": "a", "rows": [1] * 5000})
+    assert error == '"path" is a required property; the schema does not list "pth"'
+
+
 def test_a_value_that_fits_several_alternatives_of_one_of_is_an_error() -> None:
     error = check({"properties": {"a": {"oneOf": [{"minimum": 1}, {"type": "integer"}]}}}, {"a": 5})
     assert error == "a: 5 is valid under more than one of the schemas listed in the 'oneOf' keyword"

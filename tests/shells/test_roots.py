@@ -88,6 +88,16 @@ def test_nothing_is_written_through_a_link_or_elsewhere(roots: Roots, tmp_path: 
     assert sorted(path.name for path in one.rglob("*")) == ["below", "file", "folder_link"]
 
 
+def test_an_error_about_a_missing_folder_names_the_roots(roots: Roots) -> None:
+    for name in ("one/new", "none/x"):
+        with pytest.raises(ToolError) as missing:
+            roots.write(name, [b"x"], overwrite=False)
+        with pytest.raises(ToolError) as outside:
+            roots.write("../x", [b"x"], overwrite=False)
+        listed = str(outside.value).partition(" under ")[2].rstrip(".")
+        assert str(missing.value).startswith(f"The folder of '{name}' does not exist under the roots {listed} ")
+
+
 def test_a_link_in_the_place_of_a_new_file_is_not_followed(roots: Roots, tmp_path: Path) -> None:
     secret = tmp_path / "outside" / "secret"
     (tmp_path / "one" / "link").symlink_to(secret)

@@ -102,6 +102,15 @@ async def test_check_prints_the_output_of_a_server_that_fails_at_start(configure
     assert [line.strip() for line in lines] == [*(f"step {number}" for number in range(11, 30)), "no licence: ***"]
 
 
+async def test_check_names_disabled_servers_and_has_no_problem(configured: Configured, run: Run, raw: Any) -> None:
+    config = configured({"good": raw(), "off": raw() | {"enabled": False}})
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps(content | {"mcpServers": {"pasted": {"command": "none", "disabled": True}}}))
+    ended = await run("check", "--config", str(config))
+    assert (ended.code, ended.err) == (0, "")
+    assert {"off: disabled in the configuration", "pasted: disabled in the configuration"} < set(ended.out.splitlines())
+
+
 async def test_serve_logs_the_output_of_a_server_that_fails_at_start(
     configured: Configured, open_lines: OpenLines
 ) -> None:

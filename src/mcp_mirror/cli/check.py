@@ -43,6 +43,8 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     async def run() -> None:
         async with open_application(loaded) as application:
             await follow_start(application)
+            for name in loaded.disabled:
+                print(f"{name}: disabled in the configuration")
             print_tools(application)
             problems.extend(find_problems(application))
             problems.extend(await application.find_unavailable())

@@ -206,7 +206,8 @@ def _read_config(
         check_unused(config, live, findings)
         check_flows(config, live, {*upstreams, *_find_upstream_nodes(disabled)}, findings)
     findings.raise_problems()
-    return _complete(config or Config(), upstreams, findings, lock_name and str(folder / lock_name))
+    config = replace(config or Config(), disabled=tuple(_find_upstream_nodes(disabled)))
+    return _complete(config, upstreams, findings, lock_name and str(folder / lock_name))
 
 
 def _read_text(path: Path) -> str:

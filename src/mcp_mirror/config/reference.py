@@ -28,7 +28,8 @@ Any value may contain variables:
 | `$${` | a literal `${` |
 
 Instead of `upstreams`, a block copied from a client works too: `mcpServers`, `servers`, `context_servers` or
-`mcp_servers`. Errors name the file, line, key and expected value, and one error reports all problems.
+`mcp_servers`. In such a block `"disabled": true` means `enabled: false`: the gateway leaves the server out, and
+`mcp-mirror check` names it. Errors name the file, line, key and expected value, and one error reports all problems.
 `mcp-mirror config schema` prints the JSON Schema for editors, and `mcp-mirror config example` a commented file with
 every key.
 """

@@ -53,6 +53,8 @@ _BACKTRACK_LIMIT: Final = 100_000
 """Steps after which a pattern is not judged: 100 ms."""
 _MAX_PATTERN_BYTES: Final = 1 << 15
 """Bytes of a compiled pattern on the event loop."""
+_MORE_NAMES: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "dependentSchemas"))
+"""Keywords that may declare members beside `properties`."""
 _CHEAP_KEYWORDS: Final = frozenset(
     ("type", "required", "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
      "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
@@ -293,11 +295,11 @@ class _Explainer:
             undecided = jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded
             explained = (_explain_alternatives(error) for error in errors if not isinstance(error.kind, undecided))
             messages = [_locate_message(".".join([*violation.at, *place]), message) for place, message in explained]
-            return "; ".join(dict.fromkeys(messages)) or None
+            return "; ".join(dict.fromkeys((*messages, *_name_unlisted(violation, errors)))) or None
         part = violation.part if isinstance(violation.part, dict) else {}
         cheap_part = {key: value for key, value in part.items() if key in _CHEAP_KEYWORDS}
         if error := next(jsonschema_rs.iter_errors(cheap_part, violation.value), None):
-            return _locate_message(at, error.message)
+            return "; ".join((_locate_message(at, error.message), *_name_unlisted(violation, [error])))
         if named := self._explain_unknown_kind(part, violation.value):
             return _locate_message(at, named)
         return _locate_message(at, "the value does not fit the schema of this argument")
@@ -311,6 +313,24 @@ class _Explainer:
                 named = ", ".join(map(_abbreviate, allowed[:_MAX_NAMED]))
                 return f"{name!r} is {_abbreviate(value.get(name))}; the schema has alternatives for {named}"
         return None
+
+
+def _name_unlisted(violation: _Violation, errors: Sequence[jsonschema_rs.ValidationError]) -> Iterator[str]:
+    """Yield a sentence with the arguments that a schema does not list, if it misses one: a name may be misspelled.
+
+    Names inside arguments may be those of a stored value, and are not named.
+    """
+    kinds = [error.kind for error in errors if not error.instance_path]
+    is_missing = any(isinstance(kind, jsonschema_rs.ValidationErrorKind.Required) for kind in kinds)
+    is_named = any(isinstance(kind, jsonschema_rs.ValidationErrorKind.AdditionalProperties) for kind in kinds)
+    part = violation.part
+    if violation.at or is_named or not is_missing or not _MORE_NAMES.isdisjoint(part):
+        return
+    properties = part.get("properties")
+    if isinstance(properties, dict):
+        names = islice((name for name in violation.value if name not in properties), _MAX_NAMED)
+        if unlisted := ", ".join(map(_abbreviate, names)):
+            yield _shorten(f"the schema does not list {unlisted}")
 
 
 def _explain_alternatives(error: jsonschema_rs.ValidationError) -> tuple[list[str], str]:

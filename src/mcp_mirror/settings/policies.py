@@ -325,6 +325,8 @@ class Config:
     """The log of calls in the store."""
     dashboard: DashboardPolicy = field(default_factory=DashboardPolicy)
     """The web page for people."""
+    disabled: Annotated[tuple[str, ...], INTERNAL] = ()
+    """The names of upstreams that the file leaves out."""
     warnings: Annotated[tuple[str, ...], INTERNAL] = ()
     """A sentence for each setting that has no effect."""
 

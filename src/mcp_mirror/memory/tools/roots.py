@@ -77,8 +77,14 @@ class Roots(msgspec.Struct, frozen=True):
             ToolError: The file exists, or it cannot be written.
         """
         path = self._resolve(name)[0]
-        with _explain_errors(name), _open_parent(path) as (folder, last):
-            return atomic_write(last, pieces, folder=folder, overwrite=overwrite)
+        try:
+            with _explain_errors(name), _open_parent(path) as (folder, last):
+                return atomic_write(last, pieces, folder=folder, overwrite=overwrite)
+        except FileNotFoundError:
+            raise ToolError(
+                f"The folder of {quote_name(name)} does not exist under the roots {self._listed} "
+                "(`memory_tools.roots`). Give a path in an existing folder there."
+            ) from None
 
     def _resolve(self, name: str) -> "list[_RootedPath]":
         """The paths below roots that a name may mean, the likeliest first."""
@@ -154,15 +160,13 @@ def _check_links(path: _RootedPath) -> str:
 
 @contextmanager
 def _explain_errors(name: str) -> Iterator[None]:
-    """Replace errors of the operating system by tool errors."""
+    """Replace errors of the operating system by tool errors, except that something does not exist."""
     try:
         yield
     except FileExistsError:
         raise ToolError(f"The file {quote_name(name)} exists already. Give another name, or set `overwrite`.") from None
     except FileNotFoundError:
-        raise ToolError(
-            f"The folder of {quote_name(name)} does not exist. Give a path in an existing folder."
-        ) from None
+        raise
     except OSError as error:
         link = error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
         reason = "a part of its path is a symbolic link or a file" if link else error.strerror
