@@ -66,6 +66,10 @@ VALUES: list[tuple[Any, str]] = [
         {"rows": [{"id": n} for n in range(12)], "ok": True},
         'object: "rows" array[12] of object 134 B, "ok" true.\nfields of "{base}/rows", with first values: id 0',
     ),
+    (
+        rb'{"name": "\u0418\u0432\u0430\u043d", "city": "\u041a\u0451\u043b\u044c\u043d \u0438 \u042f"}',
+        'object: "name" "\u0418\u0432\u0430\u043d", "city" "\u041a\u0451\u043b\u044c\u043d \u0438 \u042f"',
+    ),
     ({}, "(object {size})"),
     ({"a": "x" * 100}, 'object: "a" text 100 B'),
     ({"a/b~c": None, "": 1}, 'object: "a~1b~0c" null, "" 1'),

@@ -225,6 +225,11 @@ def test_merge_patches_follow_rfc_7386(blob: bytes, patch: bytes, found: bytes) 
         (b'"x\\\\n"', "\\n", "y", b'"xy"'),
         (b'"one two"', "one ", "", b'"two"'),
         (b' {"a": 1.0, "b": 2} ', '"b": 2', '"b": 3', b'{"a": 1.0, "b": 3}'),
+        (rb'["\u00E9\/ \u0433\u043e"]', "\u0433", "x", rb'["\u00E9\/ x\u043e"]'),
+        (rb'["\u00E9\/ \u0433\u043e"]', r"\u043E", "\u0433", rb'["\u00E9\/ \u0433' + '\u0433"]'.encode()),
+        (rb'["\\u0433 \u0433"]', "\u0433", "x", rb'["\\u0433 x"]'),
+        (rb'["\\u0433 \u0433"]', r"\\u0433", "x", rb'["x \u0433"]'),
+        ('["\u0433"]'.encode(), r"\u0433", "x", b'["x"]'),
     ],
 )
 def test_a_text_is_replaced_exactly(blob: bytes, old: str, new: str, found: bytes) -> None:

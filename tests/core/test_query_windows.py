@@ -209,3 +209,98 @@ def test_a_text_is_found_across_pieces_and_deep_in_one() -> None:
         assert len(find_text(blob, trim(blob), b"needle", 1, never)) == 1
     raw = json.dumps({"a": "needle"}).encode()
     assert [raw[one.start : one.stop] for one in find_text(raw, trim(raw), b'"needle"', 10, never)] == [b'"needle"']
+
+
+ESCAPED = (
+    rb'{"\u0433\u043e\u0440\u043e\u0434": "\u0421\u041f\u0431 \ud83d\ude00 a\u003cb", "s": "\u00E9\/ \"q\" \\u0433"}'
+)
+"""Escapes of characters, and an escaped backslash before what only looks like an escape."""
+SHOWN = '{"\u0433\u043e\u0440\u043e\u0434": "\u0421\u041f\u0431 \U0001f600 a<b", "s": "\u00e9\\/ \\"q\\" \\\\u0433"}'
+
+
+@pytest.mark.parametrize(
+    ("blob", "arguments", "expected"),
+    [
+        (ESCAPED, {"by": "chars"}, SHOWN),
+        (ESCAPED, {"by": "lines"}, SHOWN),
+        (ESCAPED, {"by": "chars", "offset": 2, "limit": 5}, f"{SHOWN[2:7]}\n... next: by=chars, offset=7"),
+        (ESCAPED, {"by": "chars", "offset": -9}, SHOWN[-9:]),
+        (ESCAPED, {"limit": 1}, f'"/{SHOWN[2:7]}": {SHOWN[10:21]}\n... next: by=keys, offset=1; last: offset=-1'),
+        (b"[%b]" % ESCAPED, {}, f"0: {SHOWN}"),
+        (b"[%b,\n 1]" % ESCAPED, {"by": "lines", "offset": 1}, " 1]"),
+    ],
+)
+def test_a_model_reads_the_characters_of_escapes_in_json(blob: bytes, arguments: Any, expected: str) -> None:
+    assert read(blob, **arguments) == expected
+
+
+NEEDED = [r"\"", r"\\", r"\n", r"\u000a", r"\u0022", r"\u005c", r"\ud83d", r"\ude00", r"\ude00\ud83d", r"\\u0433"]
+INVISIBLE = [r"\u0000", r"\u0085", r"\u200b", r"\u202e", r"\u2028", r"\u2029", r"\ufe0f", r"\udb40\udc41", r"\ue000"]
+
+
+@pytest.mark.parametrize("escape", NEEDED + INVISIBLE)
+def test_escapes_of_invisible_characters_and_those_that_json_needs_are_shown(escape: str) -> None:
+    blob = rf'["{escape}", "\u0433{escape}\u0433"]'.encode()
+    shown = read(blob, by="chars")
+    assert shown == f'["{escape}", "\u0433{escape}\u0433"]'
+    assert json.loads(shown) == json.loads(blob)
+
+
+def test_an_item_of_escapes_is_shown_if_its_characters_fit() -> None:
+    text = "\u0433\u043e\u0440\u043e\u0434" * 30
+    assert read([text, 1], budget=Budget(1000, 370, estimate_tokens)).startswith(f'0: "{text}"')
+
+
+@given(st.recursive(st.text(max_size=9), st.lists), st.integers(1, 30), st.booleans())
+def test_consecutive_windows_show_the_whole_json(value: Any, limit: int, ascii_: bool) -> None:  # noqa: FBT001
+    blob = json.dumps([value, "\u0433\U0001f600"], ensure_ascii=ascii_).encode("utf-8", "surrogatepass")
+    if not ascii_ and any("\ud800" <= character <= "\udfff" for character in blob.decode("utf-8", "surrogatepass")):
+        return
+    shown, offset = "", 0
+    while True:
+        window = read(blob, by="chars", offset=offset, limit=limit)
+        part, more, following = window.rpartition("\n... next: by=chars, offset=")
+        shown += part if more else window
+        if not more:
+            break
+        offset = int(following.removesuffix("; last: offset=-1000"))
+    assert json.loads(shown) == json.loads(blob)
+    assert "\u0433\U0001f600" in shown
+
+
+def test_a_text_in_json_is_found_as_characters_and_as_escapes() -> None:
+    blob = b'{"a": %b, "b": "x\\\\u0433\\u200b\\u0433"}' % ESCAPED
+    for wanted, raw in (
+        ("\u0433\u043e\u0440", rb"\u0433\u043e\u0440"),
+        (r"\u0433\u043E\u0440", rb"\u0433\u043e\u0440"),
+        ("\u0431 \U0001f600 a", rb"\u0431 \ud83d\ude00 a"),
+        (r"\u0431 \ud83d\uDE00 a<", rb"\u0431 \ud83d\ude00 a\u003c"),
+        ('"q\\', rb'"q' + b"\\"),
+        ("\u200b\u0433", rb"\u200b\u0433"),
+        (r"\u200B\u0433", rb"\u200b\u0433"),
+        ("\\\\u0433\u200b", rb"\\u0433\u200b"),
+    ):
+        found = find_text(blob, trim(blob), wanted.encode(), 9, never)
+        assert [blob[one.start : one.stop] for one in found] == [raw], wanted
+
+
+@given(st.lists(st.sampled_from(["\u0433", "\U0001f600", '"', "\\", "\n", "x", "u0433", "\u200b"]), min_size=1))
+def test_all_occurrences_in_json_are_found_in_any_encoding(parts: list[str]) -> None:
+    text = "".join(parts)
+    wanted = json.dumps(text)[1:-1]
+    for ascii_ in (True, False):
+        blob = json.dumps(["needle", text, "\u00e9", "needle" + text], ensure_ascii=ascii_).encode()
+        raw = json.dumps("needle" + text, ensure_ascii=ascii_)[1:-1].encode()
+        for old in ("needle" + wanted, "needle" + json.dumps(text, ensure_ascii=False)[1:-1]):
+            found = find_text(blob, trim(blob), old.encode(), 9, never)
+            assert [blob[one.start : one.stop] for one in found] == [raw]
+
+
+def test_escapes_across_pieces_are_found_and_shown() -> None:
+    for spaces in range(14):
+        text = "\U0001f600\u0433" * 100_000 + "needle"
+        blob = b" " * spaces + json.dumps([text]).encode()
+        span = trim(blob)
+        (found,) = find_text(blob, span, "\U0001f600\u0433needle".encode(), 9, never)
+        assert blob[found.start : found.stop] == rb"\ud83d\ude00\u0433needle"
+        assert read(blob, by="chars", offset=200_000).startswith("\U0001f600\u0433needle")

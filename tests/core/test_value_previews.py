@@ -103,6 +103,15 @@ def test_sizes_are_of_the_text_and_not_of_its_escapes() -> None:
     assert preview("\n" * 9000).summary == "text, 9 kB, 9,000 lines"
 
 
+@pytest.mark.parametrize("is_ascii", [False, True])
+def test_values_in_a_preview_are_characters_and_not_escapes(*, is_ascii: bool) -> None:
+    name = "\u0418\u0432\u0430\u043d \U0001f600"
+    rows = [{name: name, "at": [name[:4]], "n": n} for n in range(40)]
+    shown = preview(json.dumps(rows, ensure_ascii=is_ascii).encode())
+    assert shown.summary.endswith(f'{name} "{name}", at ["{name[:4]}"], n 0')
+    assert preview(json.dumps([[name], "x" * 900, 1], ensure_ascii=is_ascii).encode()).lines[0] == f'["{name}"]'
+
+
 def test_an_array_of_objects_shows_its_fields_with_their_first_values() -> None:
     rows = [{"id": n, "mail": "a@example.org", "note": "x" * 90, "tags": ["a"] * 20, "at": {}} for n in range(1500)]
     rows[3] |= {"id": None, "late": 1}

@@ -117,6 +117,32 @@ async def test_unedited_numbers_keep_their_digits(configured: Configured, open_l
         assert f"[1.0,{digits},1e400]" in await receive_at_upstream(client, found)
 
 
+async def test_a_model_reads_and_edits_characters_where_json_has_escapes(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    city = "\u0421\u0430\u043d\u043a\u0442-\u041f\u0435\u0442\u0435\u0440\u0431\u0443\u0440\u0433"
+    escaped = json.dumps(city)[1:-1]
+    rows = [{"\u0433\u043e\u0440\u043e\u0434": city, "n": n} for n in range(200)]
+    sent, shown = json.dumps(rows), json.dumps(rows, ensure_ascii=False)
+    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
+        await client.greet()
+        path = await store_text(client, sent)
+        window = await client.text("memory_read", {"memory_path": path, "limit": 1})
+        assert window == f"0: {shown[1 : shown.index(', {')]}\n... next: by=items, offset=1; last: offset=-1"
+        read = ""
+        while not read.endswith("]"):
+            window = await client.text("memory_read", {"memory_path": path, "by": "chars", "offset": len(read)})
+            read += window.rpartition("\n... next: ")[0] or window
+        assert read == shown
+        for old in (city[6:], escaped[len(escaped) - 6 * len(city[6:]) :]):
+            change = {"memory_path": path, "old_text": f'-{old}", "n": 7}}', "new_text": '", "n": 8}'}
+            edited = path_in(await client.text("memory_edit", change))
+            changed = sent.replace(f'{escaped}", "n": 7}}', f'{json.dumps(city[:5])[1:-1]}", "n": 8}}')
+            assert f'"x": {changed}' in await receive_at_upstream(client, edited)
+        assert await client.text(RETRIEVE, {"memory_path": f"{path}/0"}) == json.dumps(rows[0])
+        assert f'"x": {sent}' in await receive_at_upstream(client, path)
+
+
 async def test_a_model_can_save_a_value_and_use_its_path(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:

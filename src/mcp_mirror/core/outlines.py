@@ -8,7 +8,7 @@ from typing import Final
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.value_sizes import count_bytes
 from mcp_mirror.payload.json_spans import count_items, items, kind_at
-from mcp_mirror.security.sanitize import strip_invisible
+from mcp_mirror.security.sanitize import show_characters, strip_invisible
 from mcp_mirror.types import Buffer, Span
 
 CountItems = Callable[[Buffer, Span], int]
@@ -16,6 +16,8 @@ CountItems = Callable[[Buffer, Span], int]
 
 MAX_SHOWN_VALUE: Final = 48
 """Bytes of JSON up to which a value is shown instead of its outline."""
+_MAX_ESCAPED_VALUE: Final = 6 * MAX_SHOWN_VALUE
+"""The same, if each character is an escape."""
 MAX_COUNTED_BYTES: Final = 1 << 25
 """Bytes up to which items are counted."""
 _MAX_DIMENSIONS: Final = 4
@@ -28,9 +30,11 @@ _MAX_SAMPLE_BYTES: Final = 1 << 18
 
 def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
     """A small value as it is, any other as kind and size."""
-    if span.length <= MAX_SHOWN_VALUE:
-        text = str(bytes(blob[span.start : span.stop]), "utf-8", "replace")
-        return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), MAX_SHOWN_VALUE)
+    if span.length <= _MAX_ESCAPED_VALUE:
+        shown = show_characters(bytes(blob[span.start : span.stop]))
+        if len(shown) <= MAX_SHOWN_VALUE:
+            text = str(shown, "utf-8", "replace")
+            return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), MAX_SHOWN_VALUE)
     return outline_hidden(blob, span, count)
 
 

@@ -35,7 +35,7 @@ from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, trim
 from mcp_mirror.payload.json_strings import text_end, text_start
-from mcp_mirror.security.sanitize import as_json_string, cut, sanitize_to_lines, strip_invisible
+from mcp_mirror.security.sanitize import as_json_string, cut, sanitize_to_lines, show_characters, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Span, TextSize
 
 MAX_PREVIEW_TOKENS: Final = 150
@@ -268,9 +268,8 @@ def _format_cell(blob: Buffer, span: Span) -> str:
         return as_json_string(text_start(blob, span, 4 * _MAX_STRING), _MAX_STRING)
     if kind in ("object", "array") and span.length > _MAX_STRING:
         return "{...}" if kind == "object" else "[...]"
-    return strip_invisible(
-        re.sub(r"\s+", " ", str(bytes(blob[span.start : span.stop]), "utf-8", "replace")), MAX_SHOWN_VALUE
-    )
+    text = str(show_characters(bytes(blob[span.start : span.stop])), "utf-8", "replace")
+    return strip_invisible(re.sub(r"\s+", " ", text), MAX_SHOWN_VALUE)
 
 
 def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str, ...]:

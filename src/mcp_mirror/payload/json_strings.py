@@ -5,7 +5,7 @@ Every function takes text that is valid JSON, and the span of a string in it.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -27,6 +27,11 @@ _RUN: Final = 1 << 12
 
 _UNITS: Final = re.compile(r'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*+')
 """The longest part of a JSON string that does not end in an escape."""
+
+_ENCODED: Final = re.compile(rb"\\u[0-9A-Fa-f]{4}(?:\\u[0-9A-Fa-f]{4})*+")
+"""Consecutive escapes of characters, unless the first backslash is itself escaped."""
+_NEEDED: Final = re.compile('["\\\\\x00-\x1f\ud800-\udfff]')
+"""Characters that JSON contains only as escapes."""
 
 _SAFE_CUT: Final = re.compile(rb"[^\\]{6}[\x80-\xbf]*|[^\\](?=\\)")
 """Bytes after which a string can be cut: six without a backslash, then the rest of a character, since no escape extends
@@ -50,6 +55,31 @@ def text_end(blob: Buffer, span: Span, limit: int) -> str:
         return ""
     text: str = json.loads(b'"%b"' % (tail[cut.end() :] if cut else tail), strict=False)
     return str(text.encode("utf-8", "ignore"), "utf-8")
+
+
+def decode_escapes(json_text: bytes, escape: Callable[[str], str] | None = None) -> bytes:
+    r"""The same JSON with characters in place of their escapes `\uXXXX`, unless JSON needs the escape.
+
+    Args:
+        json_text: JSON text, or a part of it that neither begins nor ends within an escape or a surrogate pair.
+        escape: Returns a text with escapes in place of the characters that JSON needs as escapes, and of others; None:
+            of no others.
+    """
+    if b"\\" not in json_text or b"\\u" not in json_text:  # the first search takes a tenth of the time of the second
+        return json_text
+    escape = escape or _escape_needed
+
+    def decode(run: re.Match[bytes]) -> bytes:
+        start = run.start()
+        is_literal = json_text[start - 1 : start] == b"\\" and not _is_escape(json_text, 0, start)
+        literal = _ESCAPE if is_literal else 0
+        return run[0][:literal] + escape(_decode_text(run[0][literal:])).encode()
+
+    return _ENCODED.sub(decode, json_text)
+
+
+def _escape_needed(text: str) -> str:
+    return _NEEDED.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 def measure_text(blob: Buffer, span: Span) -> TextSize:
@@ -97,11 +127,17 @@ def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes
 
 
 def text_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
-    """The start and stop offsets of parts of the JSON string at `span`: of `size` bytes (at least 12) or up to 11 less.
+    """The start and stop offsets of parts of the JSON string at `span`, without its quotes; see `json_parts`."""
+    return json_parts(blob, span.start + 1, span.stop - 1, size)
 
-    No part begins or ends within an escape, within a character, or between the two escapes of one character.
+
+def json_parts(blob: Buffer, start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """The start and stop offsets of parts of JSON text, or of a string: of `size` bytes (at least 12) or up to 11 less.
+
+    No part begins or ends within an escape, within a character, or between the two escapes of one character; `start`
+    and `stop` do not either.
     """
-    position, stop = span.start + 1, span.stop - 1
+    position = start
     while position < stop:
         end = min(position + size, stop)
         if end < stop:
@@ -142,10 +178,15 @@ def _decode_string(inside: bytes) -> bytes:
     return text.encode()
 
 
-def _decode_leniently(inside: bytes) -> bytes:
-    """The text of a part of a JSON string. A lone surrogate, which UTF-8 cannot contain, becomes a question mark."""
+def _decode_text(inside: bytes) -> str:
+    """The text of a part of a JSON string, with its lone surrogates."""
     try:
-        return _decode_string(inside)
+        return msgspec.json.decode(b'"%b"' % inside, type=str)
     except (msgspec.DecodeError, UnicodeError):
         text: str = json.loads(b'"%b"' % inside, strict=False)
-        return text.encode("utf-8", "replace")
+        return text
+
+
+def _decode_leniently(inside: bytes) -> bytes:
+    """The text of a part of a JSON string. A lone surrogate, which UTF-8 cannot contain, becomes a question mark."""
+    return _decode_text(inside).encode("utf-8", "replace")

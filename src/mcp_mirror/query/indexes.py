@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from mcp_mirror.payload.json_spans import count_items, item
 from mcp_mirror.payload.scans import ArrayScan, scan_array
 from mcp_mirror.query.texts import IsOver, TextPiece, check_time, count_characters, is_text, never, split_text
+from mcp_mirror.security.sanitize import show_characters
 from mcp_mirror.types import Buffer, FileSpan, Span
 
 _NEAR: Final = 1 << 21
@@ -100,7 +101,10 @@ def _keep(kind: str, span: Span, build: Callable[[], Index]) -> Index:
 
 
 class TextIndex:
-    """The pieces of a text with the characters and line breaks before each, as far as queries have read."""
+    """The pieces of a text with the characters and line breaks before each, as far as queries have read.
+
+    The text of JSON is what a model reads: it has characters in place of their escapes.
+    """
 
     def __init__(self) -> None:
         self._starts = array("Q")
@@ -174,7 +178,10 @@ class TextIndex:
         self._breaks.append(breaks)
 
     def _split(self, blob: Buffer, span: Span, at: int, is_over: IsOver) -> Iterator[TextPiece]:
-        return split_text(blob, span, is_over, begin=span.start + self._starts[at])
+        pieces = split_text(blob, span, is_over, begin=span.start + self._starts[at])
+        if is_text(blob, span):
+            return pieces
+        return (piece._replace(data=show_characters(piece.data)) for piece in pieces)
 
 
 def index_text(span: Span) -> TextIndex:

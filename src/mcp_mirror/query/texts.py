@@ -8,7 +8,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import takewhile
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
-from mcp_mirror.payload.json_strings import text_parts
+from mcp_mirror.payload.json_strings import decode_escapes, json_parts
 from mcp_mirror.types import Buffer, Span
 
 IsOver = Callable[[], bool]
@@ -34,11 +33,9 @@ PIECE: Final = 1 << 20
 _CONTINUATION: Final = bytes(range(0x80, 0xC0))
 """The continuation bytes of UTF-8."""
 _STEP: Final = 1 << 12
-"""Bytes of a string that are decoded at once to find an offset."""
-_UNIT: Final = re.compile(
-    rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.|[^\\\x80-\xff]|[\xc0-\xff][\x80-\xbf]+", re.DOTALL
-)
-"""The encoding of one character in a JSON string."""
+"""Bytes whose escapes are read at once to find an offset."""
+_ESCAPE: Final = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.", re.DOTALL)
+"""An escape in JSON, or the two escapes of one character."""
 
 
 class TextPiece(NamedTuple):
@@ -78,10 +75,8 @@ def split_text(
         ToolError: The time limit is reached.
     """
     is_string = is_text(blob, span)
-    if begin is not None:  # the span of a string has a quote at each end
-        span = Span(begin - is_string, span.stop - begin + is_string)
-    parts = text_parts(blob, span, size) if is_string else _split_json(blob, span, size)
-    for start, stop in parts:
+    begin = span.start + is_string if begin is None else begin  # the span of a string has a quote at each end
+    for start, stop in json_parts(blob, begin, span.stop - is_string, size):
         check_time(is_over)
         raw = bytes(blob[start:stop])
         yield TextPiece(start, unescape_json(raw) if is_string else raw, stop)
@@ -98,16 +93,6 @@ def check_time(is_over: IsOver) -> None:
             "The query takes longer than `memory_tools.timeout` allows. Query a part of the value: a path below it, or "
             "a window."
         )
-
-
-def _split_json(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
-    position = span.start
-    while position < span.stop:
-        end = min(position + size, span.stop)
-        while end < span.stop and blob[end] & 0xC0 == 0x80:  # noqa: PLR2004  # a continuation byte of UTF-8
-            end -= 1
-        yield position, end
-        position = end
 
 
 def decode_string(blob: Buffer) -> str:
@@ -135,13 +120,18 @@ def count_characters(data: bytes) -> int:
 
 
 def find_text(blob: Buffer, span: Span, wanted: bytes, most: int, is_over: IsOver) -> list[Span]:
-    """The spans of a value's bytes whose text is `wanted`: the first `most` that do not overlap."""
-    cursor = _Cursor(blob, span)
+    r"""The spans of a value's bytes whose text is `wanted`: the first `most` that do not overlap.
+
+    In JSON that is not a string, a character is equal to its escape `\uXXXX`, both in the value and in `wanted`.
+    """
+    cursor, is_string = _Cursor(blob, span), is_text(blob, span)
+    wanted = wanted if is_string else decode_escapes(wanted)
     found: list[Span] = []
     known, carried, free = 0, b"", 0
     for piece in split_text(blob, span, is_over):
-        cursor.pieces.append((known, piece.start))
-        window, first = carried + piece.data, known - len(carried)
+        data = piece.data if is_string else decode_escapes(piece.data)
+        cursor.pieces.append((known, piece.start, len(data) == piece.stop - piece.start))
+        window, first = carried + data, known - len(carried)
         at = window.find(wanted, max(free - first, 0))
         while at >= 0 and len(found) < most:
             free = first + at + len(wanted)
@@ -150,7 +140,7 @@ def find_text(blob: Buffer, span: Span, wanted: bytes, most: int, is_over: IsOve
             at = window.find(wanted, free - first)
         if len(found) >= most:
             break
-        known += len(piece.data)
+        known += len(data)
         carried = window[len(window) - len(wanted) + 1 :] if len(wanted) > 1 else b""
     return found
 
@@ -159,35 +149,39 @@ class _Cursor:
     """Converts rising offsets in a value's text to offsets in the value's bytes."""
 
     def __init__(self, blob: Buffer, span: Span) -> None:
+        is_string = is_text(blob, span)
         self._blob = blob
-        self._span = span
-        self._known, self._start = 0, span.start + is_text(blob, span)
-        self.pieces: list[tuple[int, int]] = []
-        """The offset of each piece in the text and in the value."""
+        self._stop = span.stop - is_string
+        self._decode = unescape_json if is_string else decode_escapes
+        self.pieces: list[tuple[int, int, bool]] = []
+        """The offset of each piece in the text and in the value, and whether it has the same bytes in both."""
+        self._piece: tuple[int, int, bool] | None = None
+        """The piece whose steps are read."""
+        self._steps: Iterator[tuple[int, int]] = iter(())
+        self._places: list[tuple[int, int]] = []
+        """Offsets in the text and in the value: of the beginning of a step, and after each escape in it."""
+        self._end = 0
+        """The offset in the text of the end of the step."""
 
     def raw_offset(self, offset: int) -> int:
         """The offset in the value of the byte at `offset` of the text."""
-        self._known, self._start = max(
-            (self._known, self._start), self.pieces[bisect_right(self.pieces, (offset, self._span.stop)) - 1]
-        )
-        if not is_text(self._blob, self._span):
-            return self._start + offset - self._known
-        # The span of a string has a quote at each end: here, the byte before the rest, and the closing quote.
-        rest = Span(self._start - 1, self._span.stop - self._start + 1)
-        for begin, stop in text_parts(self._blob, rest, _STEP):
-            raw = bytes(self._blob[begin:stop])
-            data = unescape_json(raw)
-            if self._known + len(data) > offset:
-                self._advance(raw, offset)
-                break
-            self._known, self._start = self._known + len(data), stop
-        return self._start
+        piece = self.pieces[bisect_right(self.pieces, (offset, self._stop, True)) - 1]
+        known, start, is_same = piece
+        if is_same:
+            return start + offset - known
+        if piece != self._piece:
+            self._piece, self._steps = piece, json_parts(self._blob, start, self._stop, _STEP)
+            self._places, self._end = [(known, start)], known
+        while offset > self._end:
+            self._read_step(*next(self._steps))
+        known, start = self._places[bisect_right(self._places, (offset, self._stop)) - 1]
+        return start + offset - known
 
-    def _advance(self, raw: bytes, offset: int) -> None:
-        """Move to `offset`, which is within `raw`, the next bytes of the value."""
-        if b"\\" not in raw:
-            self._known, self._start = offset, self._start + offset - self._known
-            return
-        begin = self._start
-        for unit in takewhile(lambda _: self._known < offset, _UNIT.finditer(raw)):
-            self._known, self._start = self._known + len(unescape_json(unit[0])), begin + unit.end()
+    def _read_step(self, begin: int, stop: int) -> None:
+        shift = self._end - begin
+        self._places = [(self._end, begin)]
+        for escape in _ESCAPE.finditer(bytes(self._blob[begin:stop])):
+            end = begin + escape.end()
+            shift += len(self._decode(escape[0])) - len(escape[0])
+            self._places.append((end + shift, end))
+        self._end = stop + shift

@@ -19,7 +19,7 @@ from mcp_mirror.payload.json_spans import items, kind_at, members, trim
 from mcp_mirror.query import indexes
 from mcp_mirror.query.indexes import index_text
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, locate_text
-from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.security.sanitize import as_json_string, show_characters
 from mcp_mirror.types import Buffer, Kind, Span
 
 Unit = Literal["chars", "lines", "items", "keys"]
@@ -32,6 +32,8 @@ _FOOTER: Final = 200
 """Characters reserved for the line below a window."""
 _WIDE: Final = 4
 """Bytes of the longest character in UTF-8."""
+_ESCAPED: Final = 6
+"""Bytes of the longest escape of a character, for each of its UTF-16 code units."""
 _LABEL: Final = 400
 _LINE_BREAK: Final = re.compile(rb"\n")
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
@@ -206,8 +208,8 @@ def _take_entries(
 
 
 def _show_value_or_outline(blob: Buffer, span: Span, budget: Budget) -> str:
-    if span.length <= budget.characters * _WIDE:
-        text = str(bytes(blob[span.start : span.stop]), "utf-8")
+    if span.length <= budget.characters * _ESCAPED:
+        text = str(show_characters(bytes(blob[span.start : span.stop])), "utf-8")
         if budget.admits(text):
             return text
     return f"({outline_value(blob, span)}: too large to be shown here, take its path)"

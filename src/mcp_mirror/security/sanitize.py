@@ -10,11 +10,14 @@ from itertools import accumulate
 from typing import Final
 
 from mcp_mirror.paths import BASE_PATTERN
+from mcp_mirror.payload.json_strings import decode_escapes
 
 _HIDDEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
 """Invisible characters of visible categories (Unicode Default_Ignorable_Code_Point, and the Braille blank)."""
+_PRINTABLE_KEPT: Final = re.compile(rf'["\\]|{_HIDDEN.pattern}')
+"""Characters that Python calls printable, and that remain escapes in JSON."""
 _LONGEST_ESCAPE: Final = 12
 """Bytes of the longest escape of an invisible character."""
 _OMITTED: Final = "\n...\n"
@@ -60,6 +63,22 @@ def sanitize_ends(text: str, limit: int) -> str:
     half = limit // 2 - len(_OMITTED)
     end = sanitize_lines(text[-half:], _LONGEST_ESCAPE * half).encode()[-half:].decode(errors="ignore")
     return f"{sanitize_lines(text, half)}{_OMITTED}{end}"
+
+
+def show_characters(json_text: bytes) -> bytes:
+    r"""The same JSON with visible characters in place of their escapes `\uXXXX`, as a model reads it.
+
+    Args:
+        json_text: As for `decode_escapes`.
+    """
+    return decode_escapes(json_text, _escape_hidden)
+
+
+def _escape_hidden(text: str) -> str:
+    """Escape invisible characters, quotes and backslashes as JSON escapes."""
+    if text.isprintable() and not _PRINTABLE_KEPT.search(text):  # almost every text
+        return text
+    return text.translate({ord(one): _escape_character(one) for one in ('"', "\\", *_find_hidden(text))})
 
 
 def _find_hidden(text: str, kept: str = "") -> list[str]:

@@ -19,7 +19,7 @@ from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, Poo
 from mcp_mirror.workers.query_jobs import Answer_co, InResultFile, Query, run_query, run_query_job
 from mcp_mirror.workers.transfer import TransferFiles
 
-_AT_ONCE: Final = 1 << 16
+INLINE_BYTES: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""
 THREAD_BYTES: Final = 1 << 23
 """Bytes up to which a value is queried in a thread; a worker process queries larger ones."""
@@ -72,7 +72,7 @@ class QueryRunner:
                 answer = await self._run_in_worker(job, seconds, principal)
             if not isinstance(answer, FileRemoved):
                 return answer  # type: ignore[no-any-return]  # the query's result
-        if cost <= _AT_ONCE:
+        if cost <= INLINE_BYTES:
             return run_query(blob, query, seconds)
         return await run_fairly(principal, run_query, blob, query, seconds)
 

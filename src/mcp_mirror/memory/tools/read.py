@@ -15,6 +15,7 @@ from mcp_mirror.query.windows import Unit, Window
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string, sanitize
 from mcp_mirror.types import Descriptor
+from mcp_mirror.workers.queries import INLINE_BYTES
 from mcp_mirror.workers.query_jobs import Query
 
 Answer = TypeVar("Answer")
@@ -26,6 +27,8 @@ _MAX_CONTEXT: Final = 20
 _DEFAULT_MATCHES: Final = 30
 """Matches per answer, unless the call sets `limit`."""
 _MAX_MATCHES: Final = 1000
+_ESCAPE_COST: Final = 8
+"""How many times as long it takes to read JSON with many escapes of characters."""
 _STEP_COST: Final = 256
 """Bytes that are searched as fast as one step of a pattern is compiled."""
 
@@ -68,7 +71,11 @@ async def read(call: ToolInput) -> Content:
         )
     by = cast("Unit", arguments.text("by")) if arguments.has("by") else None
     window = Window(by, arguments.number("offset"), limit, call.memory.budget)
-    return build_text_content(await run_query(call, await find_argument(call), window))
+    found_value = await find_argument(call)
+    cost = len(found_value.blob)
+    if found_value.kind != "text" and cost <= INLINE_BYTES and b"\\u" in bytes(found_value.blob):
+        cost *= _ESCAPE_COST
+    return build_text_content(await run_query(call, found_value, window, cost))
 
 
 async def grep(call: ToolInput) -> Content:
