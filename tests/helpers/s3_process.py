@@ -65,10 +65,10 @@ class S3Process:
             self._process.kill()
             self._process.wait(BOUND)
 
-    def request(self, method: str, path: str) -> bytes:
+    def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=BOUND)
         with contextlib.closing(connection):
-            connection.request(method, path)
+            connection.request(method, path, body)
             return connection.getresponse().read()
 
     def reset(self) -> None:

@@ -274,6 +274,17 @@ async def test_an_object_that_someone_else_removed_is_an_error_with_advice(
             await read(store, "t-1")
 
 
+@pytest.mark.parametrize("size", [0, 1, len(LARGE) - 1])
+async def test_an_object_that_someone_else_truncated_is_an_error_and_not_a_shorter_value(
+    size: int, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store:
+        await put(store, "t-1")
+        bucket.request("PUT", f"/{BUCKET}/{bucket.names()[0]}", LARGE[:size])
+        with pytest.raises(StoreError, match=r"object .* is shorter than the value: .* Call the tool"):
+            await read(store, "t-1")
+
+
 async def test_a_check_reports_a_bucket_that_does_not_exist(
     redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
 ) -> None:

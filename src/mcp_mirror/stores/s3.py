@@ -40,10 +40,15 @@ _INSECURE: Final = (
     "The endpoint of the object store of `store.blobs` is http://. Use https://, or set AWS_ALLOW_HTTP=true in the "
     "gateway's environment."
 )
+_TRUNCATED: Final = (
+    "The object of a stored value is shorter than the value: another program changed it. Call the tool that created "
+    "the value again."
+)
 _BY_MARK: Final = (
     ("BadScheme", _INSECURE),
     ("<Code>NoSuchBucket</Code>", _NO_BUCKET),  # of a list; other requests have a type for it
     ("status code: 403 ", _ACCESS),
+    ("status code: 416 ", _TRUNCATED),
     ("kind: Timeout", _SLOW),
     ("kind: Connect", _DOWN),
     ("kind: Request", _DOWN),
@@ -99,13 +104,15 @@ class S3Blobs:
 
         Raises:
             ObjectMissingError: The object does not exist.
-            StoreError: The object cannot be read.
+            StoreError: The object cannot be read, or ends before the range.
         """
         if not span.length:
             return b""
         with self._report_errors(missing=None):
-            part = await obstore.get_range_async(self._store, name, start=span.start, length=span.length)
-        return memoryview(part)
+            part = memoryview(await obstore.get_range_async(self._store, name, start=span.start, length=span.length))
+        if len(part) != span.length:
+            raise StoreError(_TRUNCATED)
+        return part
 
     async def remove(self, names: Sequence[str]) -> None:
         """Remove objects. Objects that do not exist are not an error.
