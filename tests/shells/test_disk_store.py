@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import sqlite3
 import stat
+import sys
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -409,6 +411,20 @@ async def test_a_put_that_waits_for_the_disk_does_not_block_other_calls(folder: 
         continues.set()
         await putting
         assert await read(store, "t-2") == LARGE
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other locks")
+async def test_a_file_system_without_locks_is_named_as_the_cause_at_once(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(_file: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    began = perf_counter()
+    with pytest.raises(StoreError, match=r"Its file system has no locks: choose a folder on a local disk"):
+        await opened(folder, clock).__aenter__()
+    assert perf_counter() - began < 5
 
 
 @pytest.mark.parametrize("name", ["", "blobs", "lock"])

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from mcp_mirror.errors import StoreError
+from mcp_mirror.stores.disk.process_dir import NO_LOCKS
 
 _FULL: Final = "Its disk is full: free some space there, or lower `store.max_bytes`."
 _READ_ONLY: Final = "Its folder is not writable: make it writable, or choose another folder (`store.path`)."
@@ -21,6 +22,7 @@ _MISPLACED: Final = (
 )
 _FAULTY: Final = "Its disk reports an error: check the system's log, or choose another folder (`store.path`)."
 _BUSY: Final = "Another gateway keeps it locked: call again later."
+_WITHOUT_LOCKS: Final = "Its file system has no locks: choose a folder on a local disk (`store.path`)."
 _DAMAGED: Final = "Its index is damaged: restart the gateway, which sets the index aside and creates a new one."
 
 _BY_ERRNO: Final = {
@@ -34,6 +36,7 @@ _BY_ERRNO: Final = {
     errno.EEXIST: _MISPLACED,
     errno.ENOTDIR: _MISPLACED,
     errno.EISDIR: _MISPLACED,
+    **dict.fromkeys(NO_LOCKS, _WITHOUT_LOCKS),
     errno.EIO: _FAULTY,
     errno.EAGAIN: _BUSY,
 }

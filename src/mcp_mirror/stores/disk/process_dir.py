@@ -21,6 +21,8 @@ _PREFIX: Final = "live-"
 _LOCK: Final = "lock"
 PROCESS_DIR_NAMES: Final = (f"{_PREFIX}*", _LOCK)
 """Globs of the names of process directories and of the folder lock."""
+NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
+"""The errors of file systems that cannot lock files, such as some of networks."""
 _LOCK_TIMEOUT: Final = 10.0
 """Seconds to wait while another process opens the same folder."""
 _PAUSE: Final = 0.02
@@ -90,7 +92,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder, so that one process at a time opens it.
 
     Raises:
-        OSError: Another process keeps the lock for too long, or the folder is not writable.
+        OSError: Another process keeps the lock for too long, or the folder is not writable or cannot be locked.
     """
     file = _open_lock(folder / _LOCK)
     try:
@@ -105,7 +107,9 @@ def _wait_for_lock(file: int) -> None:
     while True:
         try:
             return _try_lock(file)
-        except OSError:
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                raise
             if time.monotonic() > until:
                 raise OSError(errno.EAGAIN, "another process is opening it") from None
         time.sleep(_PAUSE)
