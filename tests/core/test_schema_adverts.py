@@ -56,6 +56,35 @@ def test_a_twin_description_mentions_memory_paths(
     assert build_twin(tool, "x", admit_paths(schema), description)["description"] == expected
 
 
+@pytest.mark.parametrize(
+    ("description", "ended"),
+    [
+        ("Shows a commit", "Shows a commit."),
+        ("Reads page 2\n", "Reads page 2."),
+        ("As `<revision>:<path>`", "As `<revision>:<path>`."),
+        ("Shows (a commit)", "Shows (a commit)."),
+        ("A list [of rows]", "A list [of rows]."),
+        ("An object {a: 1}", "An object {a: 1}."),
+        ('A "name"', 'A "name".'),
+        ("A 'name'", "A 'name'."),
+        ("A \u201cname\u201d", "A \u201cname\u201d."),
+        ("Is it there?", "Is it there?"),
+        ("Arguments:", "Arguments:"),
+        ("It says (a word.)", "It says (a word.)"),
+        ('It says "a word."', 'It says "a word."'),
+        ("- one\n- two;", "- one\n- two;"),
+        ("\u8bfb\u3002", "\u8bfb\u3002"),
+        ("As f()", "As f()."),
+        ("```\ncode\n```", "```\ncode\n```"),
+        ("-", "-"),
+        ("`", "`"),
+    ],
+)
+def test_the_hint_follows_a_sentence_that_has_ended(description: str, ended: str) -> None:
+    twin = build_twin({"description": description}, "x", admit_paths({"properties": {"a": TEXT}}), None)
+    assert twin["description"] == f"{ended} Reads memory paths."
+
+
 def test_a_description_is_not_made_longer_than_openai_takes() -> None:
     schema = {"properties": {"a": TEXT}}
     for length, hinted in ((1003, True), (1004, True), (1005, False), (1024, False), (1025, True), (5000, True)):

@@ -41,6 +41,8 @@ SHORT_NAME: Final = 45
 """Characters that leave room for the prefixes of clients (Cursor: 60 with the server's name)."""
 
 _ARGUMENT_HINT: Final = "Reads memory paths."
+_CLOSING: Final = ")]}\"'`\u2019\u201d\u00bb"
+_STOPS: Final = ".!?:;,\u2026\u3002\uff01\uff1f"
 _MAX_DESCRIPTION: Final = 1024
 """Characters above which OpenAI rejects a description and with it the whole request."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -102,8 +104,10 @@ def remove_hint(description: str) -> str:
 
 
 def _end_sentence(sentence: str) -> str:
-    """The sentence with a full stop if it ends in a letter or digit."""
-    return f"{sentence}." if sentence[-1:].isalnum() else sentence
+    """The sentence with a full stop if it ends in a letter or digit, or in brackets or quotes that close no sentence."""
+    before = sentence.rstrip(_CLOSING)[-1:]
+    has_end = not before.isalnum() if sentence.endswith(before) else before.isspace() or before in _STOPS
+    return sentence if has_end else f"{sentence}."
 
 
 def admit_paths(schema: Schema) -> Schema:
