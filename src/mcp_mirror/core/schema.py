@@ -104,7 +104,7 @@ def remove_hint(description: str) -> str:
 
 
 def _end_sentence(sentence: str) -> str:
-    """The sentence with a full stop if it ends in a letter or digit, or in brackets or quotes that close no sentence."""
+    """The sentence with a full stop if it ends in a letter or digit, or in brackets or quotes after a part of one."""
     before = sentence.rstrip(_CLOSING)[-1:]
     has_end = not before.isalnum() if sentence.endswith(before) else before.isspace() or before in _STOPS
     return sentence if has_end else f"{sentence}."
