@@ -41,6 +41,7 @@ _logger = logging.getLogger(__name__)
 INLINE_BYTES: Final = 64 << 10
 """Size up to which values are stored in the index."""
 _THREADS: Final = 8
+"""Threads that read, and as many that change the index: these may wait for another gateway."""
 _INDEX: Final = "index.sqlite"
 _EVENTS: Final = "events.sqlite"
 _BLOBS: Final = "blobs"
@@ -85,10 +86,11 @@ class DiskStore:
         self._records = RecordCodec(pack_descriptor, unpack_descriptor, self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
         self._listings = DiskListings(self._index, self._records, clock, policy.lifetime)
-        self._sweeper = ExpirySweeper(partial(self._run, self._maintain))
+        self._sweeper = ExpirySweeper(partial(self._run_change, self._maintain))
         self._reserve_lock = RLock()
         self._is_open = False
         self._threads: anyio.CapacityLimiter | None = None
+        self._changing_threads: anyio.CapacityLimiter | None = None
 
     @property
     def scratch(self) -> Path:
@@ -96,7 +98,7 @@ class DiskStore:
         return self._process_dir.path
 
     async def __aenter__(self) -> Self:
-        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._threads, self._changing_threads = (anyio.CapacityLimiter(_THREADS) for _ in range(2))
         try:
             await self._run(self._begin)
         except BaseException:
@@ -117,7 +119,7 @@ class DiskStore:
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value."""
         refuse_oversized(sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
-        await self._run(self._put, namespace, descriptor, blob, file)
+        await self._run_change(self._put, namespace, descriptor, blob, file)
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""
@@ -138,7 +140,7 @@ class DiskStore:
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Remove a value without a tombstone."""
-        return await self._run(self._delete, namespace, base)
+        return await self._run_change(self._delete, namespace, base)
 
     async def list(
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
@@ -164,7 +166,7 @@ class DiskStore:
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens, without waiting for the disk."""
-        await self._run(self._index.count, namespace, traffic)
+        await self._run_change(self._index.count, namespace, traffic)
 
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with stored values or counted tokens."""
@@ -176,6 +178,9 @@ class DiskStore:
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         return await anyio.to_thread.run_sync(partial(self._call, function, *arguments), limiter=self._threads)
+
+    async def _run_change(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await anyio.to_thread.run_sync(partial(self._call, function, *arguments), limiter=self._changing_threads)
 
     def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         with as_store_errors():
