@@ -23,9 +23,9 @@ _TERMINAL: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x
 _INFORMATIVE: Final = re.compile(
     r"(?i)error|exception|fatal|panic|\bcaused?(?: by)?\]?:|fail(?:ed|ure)(?: to\b|[:,])|cannot|could not|unable|"
     r"\bno (?:such|matching|module|solution)\b|not (?:found|set)\b|\b(?:is|are|was|were) not\b|"
-    r"missing|required|denied|invalid"
+    r"missing|required|denied|invalid|^\u2502 "
 )
-"""Lines that explain an exit; the last line is often only a version or a bracket."""
+"""Lines that explain an exit, also in a box; the last line is often only a version or a bracket."""
 _USAGE: Final = re.compile(r"(?i)usage:")
 """Lines that explain an exit if no other does: programs print their usage also after an error."""
 _MARGIN: Final = re.compile(
@@ -34,9 +34,9 @@ _MARGIN: Final = re.compile(
 """What npm, exception groups of Python, and uv write before their lines, and the indentation of causes."""
 _NOISE: Final = re.compile(
     r"npm (?:warn|WARN|notice) |npm (?:error|ERR!) A complete log of this run|"
-    r"goroutine \d+ \[|created by |(?=[^(]*\.)[\w./\[\]-]++\(.*\)$"
+    r"[\u256d\u2570]\u2500|goroutine \d+ \[|created by |(?=[^(]*\.)[\w./\[\]-]++\(.*\)$"
 )
-"""Hints of npm, and the lines of a Go stack that are not indented."""
+"""Hints of npm, the edges of a box around an error, and the lines of a Go stack that are not indented."""
 _BARS: Final = " \t|\u00d7\u2502\u2570\u251c\u2500\u25b6"
 """Characters before a line that are not part of its text."""
 _DESCRIPTOR: Final = 2
