@@ -223,8 +223,10 @@ def test_the_last_twenty_lines_of_output_are_kept() -> None:
             "[cause]: Error: connect ECONNREFUSED 127.0.0.1:1",
         ),
         (
-            "Usage: foo [OPTIONS]\nTry 'foo --help' for help.\n\u256d\u2500 Error \u2500\u2500\u256e\n"
-            "\u2502 Got 1 argument     \u2502\n\u2570\u2500\u2500\u2500\u2500\u256f\n",
+            (
+                "Usage: foo [OPTIONS]\nTry 'foo --help' for help.\n\u256d\u2500 Error \u2500\u2500\u256e\n"
+                "\u2502 Got 1 argument     \u2502\n\u2570\u2500\u2500\u2500\u2500\u256f\n"
+            ),
             "Got 1 argument",
         ),
         ("Error: API key is required.\nUsage: foo --key KEY\n", "Error: API key is required."),
