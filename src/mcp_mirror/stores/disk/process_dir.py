@@ -44,6 +44,7 @@ class ProcessDir:
 
     def __init__(self, folder: Path) -> None:
         self.path: Final = folder / f"{_PREFIX}{secrets.token_hex(8)}"
+        self._lock_path: Final = self.path / _LOCK
         self._folder = folder
         self._lock: int | None = None
         self._file: tuple[int, int] = (0, 0)
@@ -52,7 +53,7 @@ class ProcessDir:
     @property
     def is_in_place(self) -> bool:
         """Whether the directory with the locked file still has its name."""
-        return self._lock is not None and identify_file(self.path / _LOCK) == self._file
+        return self._lock is not None and identify_file(self._lock_path) == self._file
 
     @property
     def is_shared(self) -> bool:
@@ -72,9 +73,9 @@ class ProcessDir:
             if other != self.path and _is_dead(other):
                 shutil.rmtree(other, ignore_errors=True)
         self.path.mkdir(mode=0o700, exist_ok=True)  # a spool in it may have created it again
-        self._lock = _open_lock(self.path / _LOCK)
+        self._lock = _open_lock(self._lock_path)
         _try_lock(self._lock)
-        self._file = identify_file(self.path / _LOCK)
+        self._file = identify_file(self._lock_path)
 
     def remove(self) -> None:
         """Remove the directory with its content."""
