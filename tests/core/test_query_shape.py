@@ -7,7 +7,7 @@ import pytest
 
 from mcp_mirror.core.embedded_json import find_embedded_json
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.select import explain_text, select
+from mcp_mirror.query.select import explain_table, explain_text, select
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens
@@ -159,3 +159,11 @@ def test_an_expression_on_text_returns_the_format_of_the_text(value: str, kind: 
 
 def test_only_text_is_explained_as_text() -> None:
     assert explain_text(b'{"a": 1}') is None
+    assert explain_table(b'["a,b", "1,2"]', "") is None
+
+
+def test_rows_in_a_text_are_explained_with_the_advice() -> None:
+    assert explain_table(json.dumps("a,b\n" + "1,2\n" * 4000).encode(), "Use SQL.") == (
+        "The value is text (CSV, 2 columns), not JSON: JMESPath has no keys or items to select. Use SQL."
+    )
+    assert explain_table(json.dumps('{"a":1,"b":2}\n' * 9).encode(), "Use SQL.") is None

@@ -1,9 +1,20 @@
 """The format of a tool's text, guessed from its beginning."""
 
+import json
+
 import pytest
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
-from mcp_mirror.core.text_format import guess_format, has_false_columns, measure_heading
+from mcp_mirror.core.text_format import (
+    find_delimiter,
+    find_format,
+    guess_format,
+    has_false_columns,
+    is_table,
+    measure_heading,
+    read_edges,
+)
+from mcp_mirror.types import Span
 
 LOG = "".join(f"{n:05} {'ERROR disk' if n % 3 else 'info ok'} request took {n} ms\n" for n in range(50))
 STAMPED = "".join(f"2026-11-21 10:00:{n:02} worker-{n} took the job\n" for n in range(30))
@@ -145,3 +156,22 @@ def test_lines_with_equally_many_commas_may_have_no_columns() -> None:
         assert has_false_columns(text, is_whole=True)
     for text in (PROSE, "id,name\n1,a\n2,b\n", "id\n1\n2\n", "", "a,b\n1,2\n"):
         assert not has_false_columns(text, is_whole=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "delimiter", "form"),
+    [
+        ("a,b\n1,2\n3,4\n", ",", "CSV, 2 columns"),
+        ("a;b\n" + "1;2\n" * 9000, ";", "CSV, 2 columns"),
+        ("a\tb\n1\t2\n3\t4\n", "\t", "TSV, 2 columns"),
+        ("Rows\n\na,b\n1,2\n3,4\n", "", "CSV, 2 columns after a heading"),
+        ("| a | b |\n|---|---|\n| 1 | 2 |\n", "", "table, 2 columns"),
+        ('{"a": 1, "b": 2}\n' * 9, "", "JSON lines"),
+        (PROSE, "", ""),
+    ],
+)
+def test_a_text_with_rows_has_a_format_and_a_delimiter(text: str, delimiter: str, form: str) -> None:
+    blob = json.dumps(text).encode()
+    edges = read_edges(blob, Span(0, len(blob)))
+    assert (find_delimiter(edges), find_format(edges)) == (delimiter, form)
+    assert is_table(form) == ("column" in form)

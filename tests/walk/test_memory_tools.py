@@ -21,6 +21,8 @@ from mcp_mirror.tokens import expected_estimator, upper_estimator
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Lines, OpenLines, Run
 
+SQL = find_spec("duckdb")
+"""The extra `sql` is installed."""
 SCRIPTS = ["memory_run"] if find_spec("pydantic_monty") else []
 """The tool that the extra `code` adds."""
 
@@ -324,11 +326,37 @@ async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(
 ) -> None:
     async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
-        path = await store(client, {"text": "id,name,city\n" + "1,Ada,Bonn\n" * 20})
+        path = await store(client, {"text": "# Notes\n\n- one\n- two\n- [a](b)\n" * 20})
         for expression in ("[?id > `1`].name", "sum([*].id)", "max_by(@, &id)"):
             answer = await refused(client, "memory_query", {"memory_path": f"{path}/text", "expression": expression})
-            assert "The value is text (CSV, 3 columns), not JSON" in answer
+            assert "The value is text (Markdown), not JSON" in answer
             assert answer.endswith("Use memory_grep or memory_read.")
+        query = {"memory_path": f"{path}/text", "expression": "length(@)"}
+        assert await client.text("memory_query", query) == "600"
+
+
+TABLES = {
+    "CSV, 3 columns": "id,name,city\n" + "1,Ada,Bonn\n" * 2000,
+    "TSV, 2 columns": "id\tname\n" + "1\tAda\n" * 20,
+    "CSV, 2 columns after a heading": "Result\n\nid,name\n" + "1,Ada\n" * 20,
+    "table, 2 columns": "| id | name |\n|---|---|\n" + "| 1 | Ada |\n" * 20,
+}
+
+
+@pytest.mark.parametrize("form", TABLES)
+async def test_an_expression_on_rows_in_a_text_is_refused_with_what_reads_them(
+    form: str, configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = f"{await store(client, {'text': TABLES[form]})}/text"
+        for expression in ("length(@)", "@", "[?id > `1`].name", "sum([*].id)", "max_by(@, &id)"):
+            answer = await refused(client, "memory_query", {"memory_path": path, "expression": expression})
+            assert answer.startswith(f"The value is text ({form}), not JSON: ")
+            assert f'with `inputs` {{"t": "{path}"}}' in answer if SQL or SCRIPTS else "memory_grep" in answer
+        if SQL:
+            rows = {"inputs": {"t": path}, "sql": "SELECT count(*) AS n FROM t"}
+            assert await client.text("memory_query", rows) == f'[{{"n":{2000 if len(TABLES[form]) > 9999 else 20}}}]'
 
 
 async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -531,6 +532,38 @@ async def test_a_missing_key_names_the_fields_of_inputs_and_results() -> None:
         assert f"KeyError: name\nthe result of list_orders has the fields {', '.join(ORDERS[0])}.\nCall" in reply.text
         reply = await mirror.run("{}['id']")
         assert "KeyError: id\nCall memory_run again" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "count"),
+    [
+        ("id,name\n" + "1,Ada\n" * 20, "text (CSV, 2 columns)", 20),
+        ("id;name\n" + "1;Ada\n" * 3000, "text (CSV, 2 columns)", 3000),
+        ("id\tname\n" + "1\tAda\n" * 20, "text (TSV, 2 columns)", 20),
+        ('{"id": "1", "name": "Ada"}\n' * 20, "text (JSON lines)", 20),
+    ],
+)
+@pytest.mark.parametrize("code", ["sum(row['id'] for row in t)", "[row.get('id') for row in t]", "{**t}"])
+async def test_a_script_that_takes_a_text_for_rows_learns_what_reads_them(
+    text: str, form: str, count: int, code: str
+) -> None:
+    async with with_tools() as mirror:
+        inputs = {"t": await mirror.put(text)}
+        reply = await mirror.run(code, inputs)
+        advice = re.search(rf"\nt is {re.escape(form)}, one string: .* are (.+)\.\nCall memory_run again", reply.text)
+        assert advice, reply.text
+        reply = await mirror.run(f"import csv\nrows = list({advice[1]})\n[len(rows), rows[-1]]", inputs)
+        assert reply.value == [count, {"id": "1", "name": "Ada"}]
+
+
+async def test_other_texts_are_described_by_their_lines() -> None:
+    async with with_tools() as mirror:
+        texts = {"plain": "one two", "rows": "Result\n\nid,name\n" + "1,Ada\n" * 20}
+        reply = await mirror.run("plain['id'] + rows['id']", texts)
+        assert "\nplain is text, one string: its lines are plain.splitlines().\n" in reply.text
+        assert "\nrows is text (CSV, 2 columns after a heading), one string: its lines are rows" in reply.text
+        reply = await mirror.run("[1]['a']", texts)
+        assert "text" not in reply.text
 
 
 async def test_a_script_without_a_value_says_how_to_return_one() -> None:

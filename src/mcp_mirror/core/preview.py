@@ -30,19 +30,17 @@ from mcp_mirror.core.outlines import (
     outline_value,
     sample_items,
 )
-from mcp_mirror.core.text_format import guess_format
+from mcp_mirror.core.text_format import find_format, read_edges
 from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, trim
-from mcp_mirror.payload.json_strings import text_end, text_start
+from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize_to_lines, show_characters, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Span, TextSize
 
 MAX_PREVIEW_TOKENS: Final = 150
 """Maximum expected tokens of a preview."""
 
-_EDGE_BYTES: Final = 1 << 12
-"""Bytes of a text that are decoded at each end."""
 _MAX_LINE: Final = 160
 """Bytes of a line."""
 _HEAD_LINES: Final = 5
@@ -149,13 +147,12 @@ def _preview_block(blob: Buffer, room: TokenBudget) -> Preview:
 
 
 def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -> Preview:
-    is_whole = span.length <= 2 * _EDGE_BYTES
-    head = text_start(blob, span, 2 * _EDGE_BYTES if is_whole else _EDGE_BYTES)
+    edges = read_edges(blob, span)
+    head, end, is_whole = edges
     parts = ["text", format_bytes(text.size)]
-    end = head if is_whole else text_end(blob, span, _EDGE_BYTES)
     count = text.breaks + (not end.endswith("\n")) if text.breaks else 0
     parts += [format_count(count, "line")] if count > 1 else []
-    parts += [kind] if (kind := guess_format(head, is_whole=is_whole, end=end)) else []
+    parts += [kind] if (kind := find_format(edges)) else []
     summary = ", ".join(parts)
     room.take(summary)
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted

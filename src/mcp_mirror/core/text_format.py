@@ -4,13 +4,17 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
+from mcp_mirror.payload.json_strings import text_end, text_start
+from mcp_mirror.types import Buffer, Span
 
+_EDGE_BYTES: Final = 1 << 12
+"""Bytes of a text that are decoded at each end."""
 _MAX_LINES: Final = 40
 """Lines that are examined."""
 _LOG_SHARE: Final = 0.6
@@ -30,6 +34,7 @@ _SENTENCE_END: Final = re.compile(r"[.!?:;\u2026][\"')\]]*\s*$")
 _LIST_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+[.)]) \S")
 _TIME_WITH_COMMA: Final = re.compile(r"\d\d:\d\d:\d\d,\d{3}(?=[\s\]])")
 """A time with milliseconds, as Python's logging writes it."""
+_TABLES: Final = ("CSV", "TSV", "table")
 _BRACKETS: Final = ("()", "[]", "{}")
 
 _HTML: Final = re.compile(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
@@ -63,6 +68,38 @@ _COMMENT: Final = re.compile(r"^[ \t]*+/\*|\*/[ \t\r]*+$", re.MULTILINE)
 _CODE_OR_COMMENT: Final = re.compile(rf"{_CODE.pattern}|\s*\* ")
 """For texts with a comment of several lines, which may begin with asterisks as items of a list do."""
 _CODE_SHARE: Final = 0.45
+
+
+class Edges(NamedTuple):
+    """The beginning and the end of a text; both are the whole of a short one."""
+
+    head: str
+    end: str
+    is_whole: bool
+
+
+def read_edges(blob: Buffer, span: Span) -> Edges:
+    """Decode the beginning and the end of the JSON string at `span`."""
+    is_whole = span.length <= 2 * _EDGE_BYTES
+    head = text_start(blob, span, 2 * _EDGE_BYTES if is_whole else _EDGE_BYTES)
+    return Edges(head, head if is_whole else text_end(blob, span, _EDGE_BYTES), is_whole)
+
+
+def find_format(edges: Edges) -> str:
+    """Guess the format of a text, as its notice names it; see `guess_format`."""
+    return guess_format(edges.head, is_whole=edges.is_whole, end=edges.end)
+
+
+def is_table(form: str) -> bool:
+    """Whether a text of this format has rows and columns."""
+    return form.startswith(_TABLES)
+
+
+def find_delimiter(edges: Edges) -> str:
+    """The delimiter of a CSV or TSV text that begins with its first row; empty for any other text."""
+    form, columns = find_format(edges), _find_columns(_read_lines(edges.head, is_whole=edges.is_whole))
+    begins_with_row = form.startswith(("CSV", "TSV")) and not form.endswith(_AFTER_HEADING)
+    return columns.delimiter if columns and begins_with_row else ""
 
 
 def guess_format(head: str, *, is_whole: bool, end: str = "") -> str:

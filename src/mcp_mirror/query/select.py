@@ -8,9 +8,9 @@ import jmespath
 import msgspec
 from jmespath.exceptions import JMESPathError
 
-from mcp_mirror.core.text_format import guess_format
+from mcp_mirror.core.text_format import find_format, is_table, read_edges
 from mcp_mirror.errors import ToolError
-from mcp_mirror.payload.json_rpc import decode_as
+from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.types import Buffer
 
 
@@ -57,19 +57,32 @@ _OPTIONS: Final = jmespath.Options()
 _NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
 """An integer that Python writes differently, or a text that looks like it."""
 
-_HEAD: Final = 4000
-"""Characters from which the format of a text is guessed."""
+READ_TEXT: Final = "Use memory_grep or memory_read."
+"""The advice about a text without rows and columns."""
 
 
 def explain_text(blob: Buffer) -> str | None:
     """Explain that expressions select nothing from text, and name the alternatives; None for any other value."""
-    text: str | None = decode_as(blob, str)
-    if text is None:
+    span = trim(blob)
+    if kind_at(blob, span.start) != "text":
         return None
-    head = text[:_HEAD]
-    form = guess_format(head, is_whole=len(head) == len(text), end=text[-_HEAD:])
-    kind = f"text ({form})" if form else "text"
-    return f"The value is {kind}, not JSON: JMESPath has no keys or items to select. Use memory_grep or memory_read."
+    return f"{_describe_text(find_format(read_edges(blob, span)))} {READ_TEXT}"
+
+
+def explain_table(blob: Buffer, advice: str) -> str | None:
+    """Explain that expressions do not see the rows of a text, such as CSV; None for any other value.
+
+    Args:
+        blob: The value.
+        advice: A sentence that names what reads the rows.
+    """
+    span = trim(blob)
+    form = find_format(read_edges(blob, span)) if kind_at(blob, span.start) == "text" else ""
+    return f"{_describe_text(form)} {advice}" if is_table(form) else None
+
+
+def _describe_text(form: str) -> str:
+    return f"The value is text{form and f' ({form})'}, not JSON: JMESPath has no keys or items to select."
 
 
 def select(blob: Buffer, expression: str) -> bytes:

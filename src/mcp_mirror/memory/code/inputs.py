@@ -13,6 +13,7 @@ import msgspec
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.python_literals import translate_python_literal
 from mcp_mirror.core.resolve import Pointer, Resolved, find_pointers, substitute_pointers
+from mcp_mirror.core.text_format import find_delimiter, find_format, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
@@ -101,6 +102,27 @@ class Inputs(msgspec.Struct, frozen=True):
 def read_python_literal(blob: Buffer) -> bytes | None:
     """Return a text that is a list or dictionary as Python prints it as JSON text; None for any other value."""
     return translate_python_literal(decode_string(blob)) if bytes(blob[:1]) == b'"' else None
+
+
+def describe_text(name: str, blob: Buffer) -> str | None:
+    """Return a sentence about a text of a script: its format, and what reads its rows. None for any other value.
+
+    Args:
+        name: The name of the variable, or other words for the text.
+        blob: Its JSON text.
+    """
+    span = trim(blob)
+    if kind_at(blob, span.start) != "text":
+        return None
+    edges, variable = read_edges(blob, span), name if name.isidentifier() else "text"
+    form, delimiter = find_format(edges), find_delimiter(edges)
+    described = f"{name} is text{form and f' ({form})'}, one string"
+    if delimiter:
+        argument = "" if delimiter == "," else f", delimiter={delimiter!r}"
+        return f"{described}: after `import csv`, its rows are csv.DictReader({variable}.splitlines(){argument})."
+    if form == "JSON lines":
+        return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines()]."
+    return f"{described}: its lines are {variable}.splitlines()."
 
 
 def read_fields(blob: Buffer) -> Sequence[str]:

@@ -7,7 +7,7 @@ not see the set gets a memory path and nothing else, whether the script returned
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import itemgetter
@@ -21,6 +21,7 @@ from mcp_mirror.memory.code.inputs import (
     Inputs,
     ValueBudget,
     check_variables,
+    describe_text,
     read_fields,
     read_inputs,
     read_python_literal,
@@ -73,6 +74,12 @@ _ADVICE: Final[Mapping[str, str]] = {
     "not allowed on the same line": _ONE_LINE,
 }
 """Parts of messages of exceptions, with advice."""
+_NOT_PARSED: Final = (
+    "string indices must be integers",
+    "'str' object has no attribute",
+    "'str' object is not a mapping",
+)
+"""Parts of messages of a script that takes a text for parsed rows."""
 _UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
 """Parts of messages about a name that a script does not have."""
 _END: Final = "Result ends."
@@ -101,6 +108,8 @@ class _Progress:
     """The tool and the memory path of each stored result."""
     parsed: dict[str, Buffer] = field(default_factory=dict, repr=False)
     """The JSON text of each input that the script uses and of the first result of each tool."""
+    texts: dict[str, Buffer] = field(default_factory=dict, repr=False)
+    """The JSON text of each other input that the script uses, a text."""
     printed: list[str] = field(default_factory=list)
     printed_characters: int = 0
 
@@ -152,7 +161,7 @@ async def run(call: ToolInput) -> Content:
     if not memory.flows.may_show(progress.labels) and not is_rejected:
         return await _reply_hidden(call, inputs, progress, outcome)
     if outcome.failure:
-        size = sum(map(len, progress.parsed.values()))
+        size = sum(map(len, (*progress.parsed.values(), *progress.texts.values())))
         raise await run_by_size(size, _build_error, outcome.failure, policy, progress)
     return await _reply(call, inputs, progress, outcome.value)
 
@@ -172,6 +181,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
 
     variables = await run_by_size(sum(len(one.blob) for one in used), read_variables)
     progress.parsed |= {name: value for name, value in variables.items() if isinstance(value, bytes)}
+    progress.texts |= {one.name: one.blob for one in used if one.name not in progress.parsed}
     prelude, stubs = "", None
     selected = select_tools(code, tools)
     if used or uses_tools:
@@ -322,7 +332,15 @@ def _describe_failure(failure: Failure, policy: CodePolicy, progress: _Progress)
     advice = next((f"\n{text}" for part, text in _ADVICE.items() if part in failure.message), "")
     if failure.kind == "KeyError" and (named := _name_fields(progress.parsed)):
         advice = f"\n{named}"
+    if not advice and any(part in failure.message for part in _NOT_PARSED):
+        advice = "".join(f"\n{sentence}" for sentence in _describe_texts(progress))
     return f"The script failed{where}:{source}\n{failure.message}{advice}\n{_AGAIN}"
+
+
+def _describe_texts(progress: _Progress) -> Iterator[str]:
+    """Yield a sentence about each text that the script has, at most 10."""
+    described = (describe_text(name, value) for name, value in (*progress.texts.items(), *progress.parsed.items()))
+    return islice(filter(None, described), _MAX_NAMED)
 
 
 def _name_fields(parsed: Mapping[str, Buffer]) -> str:

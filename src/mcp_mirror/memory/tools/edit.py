@@ -14,9 +14,10 @@ from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.read import run_query
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, Memory, ToolInput, build_text_content
+from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
-from mcp_mirror.query.select import explain_text, select
+from mcp_mirror.query.select import READ_TEXT, explain_table, explain_text, select
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.queries import THREAD_BYTES
@@ -28,6 +29,12 @@ _MAX_SENT_BYTES: Final = 1 << 20
 """Bytes of the largest edit that is sent to a worker process; the event loop copies it several times."""
 _PIECE_COST: Final = 64
 """Bytes that are written as fast as one piece of an edit."""
+_SQL_ADVICE: Final = (
+    'Give one SELECT as `sql`, such as SELECT count(*) FROM t, with `inputs` {{"t": {path}}}, in place of `expression`.'
+)
+_SCRIPT_ADVICE: Final = (
+    'Use memory_run with `inputs` {{"t": {path}}}, where t is the text, or memory_grep or memory_read.'
+)
 _MAX_SHOWN_BYTES: Final = 1 << 20
 """Results above this size are stored without an estimate of their tokens."""
 
@@ -38,12 +45,15 @@ class Select(msgspec.Struct, frozen=True):
     expression: str
     max_bytes: int
     """Maximum size of the result."""
+    table_advice: str = READ_TEXT
+    """A sentence that names what reads the rows of a text."""
 
     def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
         """Return the result as JSON text. A text that contains JSON is queried as that JSON.
 
         Raises:
-            ToolError: The expression is invalid or has no result on a text, or the result is too large.
+            ToolError: The expression is invalid or has no result on a text, the text is a table, or the result is too
+                large.
         """
         inner = find_embedded_json(blob)
         found = self._select_from(blob) if inner is None else select(inner, self.expression)
@@ -55,7 +65,12 @@ class Select(msgspec.Struct, frozen=True):
         return found
 
     def _select_from(self, blob: Buffer) -> bytes:
-        """Return the result on a value; if a text has none, the error says that the value is text."""
+        """Return the result on a value; if a text has none, the error says that the value is text.
+
+        Of a table, such as CSV, each result is one of its characters, as `length(@)`, and not of its rows.
+        """
+        if reason := explain_table(blob, self.table_advice):
+            raise ToolError(reason)
         try:
             found = select(blob, self.expression)
         except ToolError as error:
@@ -77,7 +92,7 @@ async def query(call: ToolInput) -> Content:
             f"{found_value.quoted_path} has {size}; only values up to {limit} can be queried "
             "(`memory_tools.query_bytes`). Query a part of it (path/key), or use memory_grep or memory_read."
         )
-    selection = Select(call.arguments.text("expression"), max_bytes)
+    selection = Select(call.arguments.text("expression"), max_bytes, _advise_on_table(memory, found_value))
     async with memory.queries.run_in_worker(
         found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace
     ) as found:
@@ -87,6 +102,15 @@ async def query(call: ToolInput) -> Content:
             return build_text_content(as_plain_text(found))
         new = NewValue((found,), (found_value,), preview=found_value.preview, size=len(found))
         return await save_and_reply(call, new)
+
+
+def _advise_on_table(memory: Memory, found_value: FoundValue) -> str:
+    """Return a sentence that names what reads the rows of a text, of the tools that the gateway serves."""
+    if memory.sql is not None:
+        return _SQL_ADVICE.format(path=found_value.quoted_path)
+    if memory.has_sandbox and memory.tools.admits("memory_run"):
+        return _SCRIPT_ADVICE.format(path=found_value.quoted_path)
+    return READ_TEXT
 
 
 def _is_short(memory: Memory, found: Buffer) -> bool:

@@ -56,6 +56,8 @@ class Memory(msgspec.Struct, frozen=True):
     """Receives the path of a value that a tool stores, and those of the values that it reads."""
     scripts: Scripts | None = None
     """Runs scripts; None outside of calls, and without the extra `code`."""
+    has_sandbox: bool = False
+    """The extra `code` is installed, in calls of other tools than `memory_run` too."""
     sql: SqlWorkers | None = None
     """Runs SQL queries; None without the extra `sql`."""
     path_labels: frozenset[str] = frozenset()
