@@ -62,6 +62,7 @@ def test_a_twin_description_mentions_memory_paths(
         ("Shows a commit", "Shows a commit."),
         ("Reads page 2\n", "Reads page 2."),
         ("As `<revision>:<path>`", "As `<revision>:<path>`."),
+        ("Given as <revision>:<path>", "Given as <revision>:<path>."),
         ("Shows (a commit)", "Shows (a commit)."),
         ("A list [of rows]", "A list [of rows]."),
         ("An object {a: 1}", "An object {a: 1}."),

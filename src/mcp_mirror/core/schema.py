@@ -41,7 +41,7 @@ SHORT_NAME: Final = 45
 """Characters that leave room for the prefixes of clients (Cursor: 60 with the server's name)."""
 
 _ARGUMENT_HINT: Final = "Reads memory paths."
-_CLOSING: Final = ")]}\"'`\u2019\u201d\u00bb"
+_CLOSING: Final = ")]}>\"'`\u2019\u201d\u00bb"
 _STOPS: Final = ".!?:;,\u2026\u3002\uff01\uff1f"
 _MAX_DESCRIPTION: Final = 1024
 """Characters above which OpenAI rejects a description and with it the whole request."""
