@@ -85,7 +85,7 @@ async def test_check_shows_on_a_terminal_which_upstreams_it_waits_for(
 
 def rows_of(table: str) -> list[list[str]]:
     """The rows of `check` that tell of an upstream's tool, cell by cell."""
-    return [line.split() for line in table.splitlines() if line.startswith("  lab ")]
+    return [line.split() for line in table.splitlines() if line.startswith("lab ")]
 
 
 async def test_check_prints_whole_names_in_pipes_and_narrow_terminals(
