@@ -35,7 +35,7 @@ async def test_check_lists_tools_twins_and_their_costs(configured: Configured, r
     assert ["lab", "make_grid", "make_grid_mirrored"] in [row[:3] for row in rows]
     assert len(rows) == 7
     assert all(int(row[3].replace(",", "")) > 10 for row in rows)
-    own = [line.split() for line in ended.out.splitlines() if line.startswith("  (mcp-mirror) ")]
+    own = [line.split() for line in ended.out.splitlines() if line.startswith("(mcp-mirror) ")]
     assert [row[1] for row in own] == [
         *(name for name in TOOLS if name not in ("memory_import", "memory_export")),
         *SCRIPTS,
