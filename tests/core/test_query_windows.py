@@ -34,6 +34,7 @@ def read(value: Any, by: Unit | None = None, offset: int = 0, limit: int | None 
     return Window(by, offset, limit, budget)(blob, never)
 
 
+PRINTED = "text, as Python prints it. Leave `by` out, or use memory_query"
 LINES = "one\ntwo\nthree\nfour"
 
 
@@ -93,6 +94,16 @@ def test_a_window_shows_the_requested_part_and_the_next_offset(value: Any, argum
         ({}, {"offset": 1}, "Offset 1 is past the end: there are 0 keys."),
         ("x", {"by": "items"}, "The value has no items: it is text. Leave `by` out."),
         ([1], {"by": "keys"}, "The value has no keys: it is array. Leave `by` out."),
+        (
+            "[{'id': 1}]",
+            {"by": "items"},
+            f"The value has no items: it is {PRINTED}, with the expression [0:10] for ten items.",
+        ),
+        (
+            "{'id': 1}",
+            {"by": "keys"},
+            f"The value has no keys: it is {PRINTED}, with the expression keys(@) for its keys.",
+        ),
     ],
 )
 def test_a_wrong_offset_or_unit_is_refused(value: Any, arguments: Any, expected: str) -> None:

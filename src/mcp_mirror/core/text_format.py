@@ -13,6 +13,8 @@ from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
 from mcp_mirror.types import Buffer, Span
 
+PYTHON_LITERAL: Final = "Python literal"
+"""The format of a list or a dictionary as Python prints it."""
 _EDGE_BYTES: Final = 1 << 12
 """Bytes of a text that are decoded at each end."""
 _MAX_LINES: Final = 40
@@ -133,7 +135,7 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
     has_lines = len(lines) >= _MIN_LINES
     yield "diff" if _DIFF.search(head) else ""
     yield "JSON lines" if _are_json_lines(lines) else ""
-    yield "Python literal" if is_closed and is_python_literal(head) else ""
+    yield PYTHON_LITERAL if is_closed and is_python_literal(head) else ""
     yield _detect_markup(head)
     table = find_pipe_table("\n".join(lines))
     yield f"table, {count} column{'' if count == 1 else 's'}" if table and (count := len(table.header)) else ""

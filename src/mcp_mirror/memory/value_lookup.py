@@ -12,6 +12,7 @@ import anyio.to_thread
 from mcp_mirror.core.amounts import format_time
 from mcp_mirror.core.media import has_content
 from mcp_mirror.core.parsed_result import find_unwrapped_key
+from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.paths import (
     MemoryPath,
@@ -26,7 +27,7 @@ from mcp_mirror.paths import (
 )
 from mcp_mirror.payload.floods import INLINE_BYTES
 from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
-from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space
+from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.system.fair_threads import run_fairly
@@ -54,6 +55,8 @@ _KEY_BYTES: Final = 80
 """Bytes of a key or a tool's name that an error quotes."""
 _PATH_BYTES: Final = 300
 """Bytes of a path that an error quotes."""
+_MAX_STEPS: Final = 8
+"""Steps of an expression that an error suggests."""
 _SUGGESTION_BYTES: Final = 4 * _PATH_BYTES
 """Bytes of a path that an error proposes: whole, with escapes."""
 _OTHER_SYNTAX: Final = re.compile(r"[.\[\\]\S|#")
@@ -141,7 +144,8 @@ async def look_up(
             return await look_up(store, scanner, namespace, bare, described, include_content=include_content)
         depth = len(path.tokens) - len(tokens) + span.depth
         include_keys = described.preview if include_content else None
-        raise await run_fairly(namespace, _build_miss_error, path, depth, span, include_keys)
+        text = blob if span.kind == "text" and not span.depth else b""
+        raise await run_fairly(namespace, _build_miss_error, path, depth, span, include_keys, text)
     found = _build_found_value(path, described, blob, span)
     if file is None:
         return found
@@ -338,7 +342,13 @@ def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, s
     return FoundValue(path, part, kind, descriptor)
 
 
-def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, include_keys: bool | None) -> ToolError:  # noqa: FBT001
+def _build_miss_error(
+    path: MemoryPath,
+    depth: int,
+    miss: Miss,
+    include_keys: bool | None,  # noqa: FBT001
+    text: Buffer,
+) -> ToolError:
     """The error of a key that does not exist. Logs do not get the keys that the value has.
 
     Args:
@@ -346,6 +356,7 @@ def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, include_keys: bo
         depth: The number of tokens before the key.
         miss: The object or array without the key.
         include_keys: Name keys rather than positions; None: neither.
+        text: The JSON text of a text without the key; empty: unknown.
     """
     if include_keys is None:
         return _build_refusal(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
@@ -358,10 +369,25 @@ def _build_miss_error(path: MemoryPath, depth: int, miss: Miss, include_keys: bo
         content = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss)
     elif miss.kind == "array":
         content = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
+    elif include_keys and text and find_format(read_edges(text, trim(text))) == PYTHON_LITERAL:
+        expression = _write_expression(path.tokens[depth:])
+        content = f"It is text, as Python prints it: use memory_query, with the expression {expression} for this part."
     else:
         content = f"It is {miss.kind}, which has no keys: use the path itself."
     cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."
     return _build_refusal(f"{cause} {content}").with_log_message(cause)
+
+
+def _write_expression(tokens: Location) -> str:
+    """Write the first tokens of a path as a JMESPath expression."""
+    written = ""
+    for token in map(str, tokens[:_MAX_STEPS]):
+        if INDEX.fullmatch(token):
+            written += f"[{token}]"
+        else:
+            is_plain = token.isascii() and token.isidentifier() and len(token) <= _KEY_BYTES
+            written += f".{token if is_plain else as_json_string(token, _KEY_BYTES)}"
+    return written.removeprefix(".")
 
 
 def _has_member(miss: Miss, key: str) -> bool:

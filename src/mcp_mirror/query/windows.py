@@ -13,6 +13,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.outlines import outline_value
+from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
@@ -93,13 +94,22 @@ class Window(msgspec.Struct, frozen=True):
         natural = _NATURAL.get(kind_at(blob, span.start), "chars")
         by = self.by or natural
         if by in ("items", "keys") and by != natural:
-            raise ToolError(f"The value has no {by}: it is {kind_at(blob, span.start)}. Leave `by` out.")
+            raise ToolError(f"The value has no {by}: it is {_describe_kind(blob, span)}")
         window = Window(by, self.offset, self.limit, self.budget.without(_FOOTER))
         return _READERS[by](window, blob, span, is_over) or "(nothing more)"
 
     def clamp_limit(self, available: int) -> int:
         """The number of available units, at most the limit."""
         return available if self.limit is None else min(self.limit, available)
+
+
+def _describe_kind(blob: Buffer, span: Span) -> str:
+    """The kind of a value, and how to read it in place of items or keys."""
+    kind = kind_at(blob, span.start)
+    if kind != "text" or find_format(edges := read_edges(blob, span)) != PYTHON_LITERAL:
+        return f"{kind}. Leave `by` out."
+    example = "keys(@) for its keys" if edges.head.lstrip().startswith("{") else "[0:10] for ten items"
+    return f"text, as Python prints it. Leave `by` out, or use memory_query, with the expression {example}."
 
 
 def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
