@@ -127,7 +127,10 @@ class EndpointError(MirrorError):
 
 
 def unwrap_error_group(error: BaseException) -> BaseException:
-    """The first error inside nested exception groups, or the error itself."""
+    """The error itself; of nested exception groups a `MirrorError` in or before them, else the first error."""
+    if isinstance(error, BaseExceptionGroup):  # other errors may be its consequences
+        before = (one for one in walk_causes(error) if isinstance(one, MirrorError))
+        error = error.subgroup(MirrorError) or next(before, error)
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -56,6 +56,8 @@ EVENTS = [
     (b"event: message\r\ndata: {}\r\n\r\n", [((b"event: message",), b"{}")]),
     (b"event: message\rdata: {}\r\r", [((b"event: message",), b"{}")]),
     (b"data:{}\n\n", [((), b"{}")]),
+    (b"retry: 10\n\nretry:999999\n\n", [((b"retry: 10",), None), ((b"retry:999999",), None)]),
+    (b"retry: -1\nretry: 1e3\nretry: 9999999\nretry\n\n", []),
     (b"data:  {}\n\n", [((), b" {}")]),
     (b"data: {\ndata: }\n\n", [((), b"{\n}")]),
     (b"data\n\n", [((), b"")]),

@@ -100,6 +100,8 @@ def test_the_first_error_of_a_group_is_reported() -> None:
     grouped = ExceptionGroup("outer", [ExceptionGroup("inner", [OSError("one"), OSError("two")]), ValueError()])
     assert str(errors.unwrap_error_group(grouped)) == "one"
     assert str(errors.unwrap_error_group(OSError("alone"))) == "alone"
+    ours = ExceptionGroup("outer", [OSError("consequence"), ExceptionGroup("inner", [errors.MirrorError("cause")])])
+    assert str(errors.unwrap_error_group(ours)) == "cause"
 
 
 @pytest.mark.parametrize(("endpoint", "configured", "limit"), LIMITS)

@@ -248,6 +248,12 @@ async def test_informational_responses_are_skipped() -> None:
         assert await site.read() == b"hi"
 
 
+async def test_informational_responses_without_an_end_are_an_error() -> None:
+    async with serving(b"HTTP/1.1 100 Continue\r\n\r\n" * 40_000 + JSON) as site:
+        with pytest.raises(httpx2.RemoteProtocolError, match="informational responses"):
+            await site.request()
+
+
 @pytest.mark.parametrize(
     "response",
     [b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000 + JSON, STREAM + b"1\r\nx\r\n" * 20_000 + END],

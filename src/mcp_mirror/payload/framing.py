@@ -20,6 +20,8 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
 _FIELDS: Final = frozenset((b"event", b"id", b"retry"))
 """The fields of an event beside `data`."""
+_DELAY: Final = re.compile(rb"retry: ?[0-9]{1,6}")
+"""A delay that is used: up to 1,000 seconds. Every other one is ignored, as those that are not a number must be."""
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -147,7 +149,8 @@ class EventReader(Generic[T]):
             return None
         if self._line:
             name = self._line.partition(b":")[0]
-            if name in _FIELDS:  # a server may send comments and other fields without end
+            is_valid = name != b"retry" or _DELAY.fullmatch(self._line)
+            if name in _FIELDS and is_valid:  # a server may send comments and other fields without end
                 self._fields[name] = self._line
             self._line = b""
             return None

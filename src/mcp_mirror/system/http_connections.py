@@ -27,6 +27,8 @@ _MAX_BUFFERED: Final = 1 << 20
 """Received bytes above which a connection stops to read until they are taken."""
 _EVENTS_AT_ONCE: Final = 64
 """Parts of a response after which other tasks run: received bytes may contain many small chunks."""
+_MAX_INFORMATIONAL: Final = 1 << 15
+"""Informational responses before a response: a server that sends them without an end costs CPU for as long."""
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
 
 Origin = tuple[str, str, int]
@@ -192,10 +194,11 @@ class _HttpConnection:
         timeouts = request.extensions.get("timeout", _NO_TIMEOUTS)
         with suppress(httpx2.WriteError):  # the server may have answered before the end of the request
             await self._write(request, timeouts.get("write"))
-        while True:
+        for _ in range(_MAX_INFORMATIONAL + 1):
             event = await self.receive(timeouts.get("read"))
             if isinstance(event, h11.Response):
                 return event, self._receiver.transport
+        raise httpx2.RemoteProtocolError("the server sends informational responses without an end")
 
     async def _write(self, request: httpx2.Request, timeout: float | None) -> None:  # noqa: ASYNC109
         assert isinstance(request.stream, httpx2.AsyncByteStream)  # noqa: S101  # as for any async transport

@@ -14,12 +14,12 @@ import msgspec
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.content_encodings import decode_body
 from mcp_mirror.payload.floods import RepeatedLog
-from mcp_mirror.payload.framing import EventReader
+from mcp_mirror.payload.framing import EventReader, ServerSentEvent
 from mcp_mirror.payload.json_rpc import RequestId
-from mcp_mirror.payload.spool import Frame, Spool, frame_id
+from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.oauth import AuthorizationError
-from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, mark
+from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, mark
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
@@ -67,7 +67,7 @@ class BodyReader:
         try:
             async for chunk in decode_body(response, self._spool.policy):
                 collector.add(chunk)
-            yield self._read_message(collector.take(), identity)
+            yield self._read_message(collector.take(), response, identity)
         except httpx2.TransportError as error:
             reason = explain_failure(error, response.request.url)
             self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
@@ -104,26 +104,39 @@ class BodyReader:
         await flood.pacer.end()
         for event in events:
             flood.pacer.begin()
-            data = event.data if isinstance(event.data, bytes) else None
-            if event.data is not None and _is_message(event.fields):
-                data = self._read_event(event.data, identity)
+            fields, data = self._take_event(event, identity)
             await flood.pacer.end()
             if flood.reason:
                 self._bypass.give_up()
                 raise httpx2.ReadError(flood.reason)
-            if data is not None or event.data is None:
-                yield encode_event(event.fields, data)
+            if data is not None or fields:
+                yield encode_event(fields, data)
             if self._bypass.has_ended(identity):
                 yield encode_event((), encode_error(identity, ENDED))
 
-    def _read_message(self, frame: Frame, identity: RequestId | None) -> bytes:
+    def _take_event(
+        self, event: ServerSentEvent[Frame], identity: RequestId | None
+    ) -> tuple[tuple[bytes, ...], bytes | None]:
+        """Return the fields and the data that the SDK sees of an event: of one that is not for it, where to resume."""
+        kind, data = _kind_of(event.fields), None
+        if kind == b"message" and event.data is not None:
+            data = self._read_event(event.data, identity)
+        elif kind == b"endpoint" and self._ends_with_stream and isinstance(event.data, bytes):
+            data = event.data
+        elif isinstance(event.data, SpooledFrame):
+            event.data.discard()
+        if data is not None:
+            return event.fields, data
+        return tuple(field for field in event.fields if not field.startswith(b"event")), None
+
+    def _read_message(self, frame: Frame, response: httpx2.Response, identity: RequestId | None) -> bytes:
         """Return what the SDK sees of a body with one message, the response."""
-        reason = "It answered with a message that is not a response."
+        reason = "It answered with a message that is not a response." if len(frame) else "Its response is empty."
         try:
-            if (message := self._take_frame(frame, identity)) is not None:
+            if message := self._take_frame(frame, identity):
                 return message
         except WireError as error:
-            reason = str(error)
+            reason = mark(explain_response(response)) if response.is_error else str(error)
         self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
         return encode_error(identity, reason)
 
@@ -176,10 +189,10 @@ def encode_event(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
     return b"\n".join((*fields, *lines, b"", b""))
 
 
-def _is_message(fields: tuple[bytes, ...]) -> bool:
-    """Whether an event contains a message: the older transport also has an event with an address."""
+def _kind_of(fields: tuple[bytes, ...]) -> bytes:
+    """Return the type of an event: `message`, or `endpoint` for the event of the older transport with an address."""
     kinds = [field.partition(b":")[2].strip() for field in fields if field.partition(b":")[0] == b"event"]
-    return kinds[-1:] in ([], [b""], [b"message"])
+    return (kinds and kinds[-1]) or b"message"
 
 
 def explain_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:

@@ -9,6 +9,7 @@ the SDK's transport, which handles it as the response to a request of its own. N
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
 
@@ -24,8 +25,16 @@ from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, reco
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.types import Segments
-from mcp_mirror.upstreams.transports.http_bodies import ENDED, EVENTS, BodyReader, Read, encode_error, explain_failure
-from mcp_mirror.upstreams.transports.network_errors import explain_response
+from mcp_mirror.upstreams.transports.http_bodies import (
+    ENDED,
+    EVENTS,
+    BodyReader,
+    Read,
+    encode_error,
+    encode_event,
+    explain_failure,
+)
+from mcp_mirror.upstreams.transports.network_errors import explain_response, mark
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -33,6 +42,7 @@ from mcp_mirror.upstreams.transports.server_output import ServerOutput
 _logger = logging.getLogger(__name__)
 
 _OK: Final = 200
+_ACCEPTED: Final = 202
 _NO_CONTENT: Final = 204
 _NOT_FOUND: Final = 404
 _TOO_LARGE: Final = 413
@@ -46,7 +56,12 @@ _OWN_PREFIX: Final = "mcp-param-"
 DELETE_TIMEOUT: Final = 2.0
 """Seconds for the request that ends a session."""
 _END_TIMEOUT: Final = 1.0
-"""Seconds after its result in which an event stream may end, so that its connection stays open."""
+"""Seconds after its result in which an event stream may end, so that its connection stays open. The same for a body
+that nothing reads."""
+_OPENED_AT_ONCE: Final = 10
+"""How often an event stream is opened again at once. A server may end it each time, and set a delay of zero."""
+_OPEN_INTERVAL: Final = 1.0
+"""Seconds between the next attempts."""
 
 
 class _RewrittenBody(httpx2.AsyncByteStream):
@@ -89,6 +104,26 @@ class _RequestModel(msgspec.Struct, frozen=True):
         return cls(common, dict(request.extensions))
 
 
+class _EventStream:
+    """What a task of the SDK's transport reads: the response to a request, or the event stream of the session."""
+
+    def __init__(self, identity: RequestId | None) -> None:
+        """Take the id of the request; None for the event stream of the session."""
+        self.identity = identity
+        self._next = 0.0
+
+    async def pace(self) -> None:
+        """Wait as long as the stream has been opened too often."""
+        now = anyio.current_time()
+        self._next = max(self._next, now - _OPENED_AT_ONCE * _OPEN_INTERVAL) + _OPEN_INTERVAL
+        if self._next > now:
+            await anyio.sleep(self._next - now)
+
+
+_stream: ContextVar[_EventStream] = ContextVar("_stream")
+"""The stream of this task. The SDK's transport resumes the response to a request in the task that sent it."""
+
+
 class LiftingTransport(httpx2.AsyncBaseTransport):
     """Sends through `inner`. Requests of the gateway get their bodies here, and their responses stop here."""
 
@@ -124,9 +159,11 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if request.method == "DELETE" and not self.session:
             return httpx2.Response(_NO_CONTENT)  # the SDK ends a session that has been ended
         body = await request.aread() if request.method == "POST" else b""
-        identity = _read_request_id(body)
+        identity = await _open_stream() if request.method == "GET" else _read_request_id(body)
         if identity is not None and self._bypass.has_ended(identity):
-            return _answer(identity, ENDED)
+            return _build_end(request, identity)
+        if request.method == "POST":
+            _stream.set(_EventStream(identity))
         request = self._replace_body(request, body, self._bypass.find(identity)) if body else request
         request.extensions = {**request.extensions, "timeout": self._build_timeouts(request, identity)}
         named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
@@ -140,12 +177,31 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         response.request = request
         if response.status_code == _OK and request.url == self._url and self._bypass.find(identity) is not None:
             self._model = self._model or _RequestModel.from_request(request)
-        if response.status_code == _TOO_LARGE and identity is not None:
-            await response.aclose()
-            return _answer(identity, _explain_too_large(request))
-        if response.status_code in _UNKNOWN_SESSION and _SESSION in request.headers and identity is not None:
-            return await self._handle_refusal(response, identity)
-        return self._rewrite_response(response, identity)
+        if request.method == "POST":
+            response = await self._take_refusal(response, identity)
+        return await self._rewrite_response(response, identity)
+
+    async def _take_refusal(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
+        """Fail a request whose response does not contain a message, and return the response for the SDK's transport."""
+        request = response.request
+        if identity is None:
+            if response.is_error:
+                await _discard(response)
+                response = httpx2.Response(_ACCEPTED, request=request)  # a refused notification is dropped
+            return response
+        if response.status_code == _TOO_LARGE:
+            reason = _explain_too_large(request)
+            is_own = self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
+            await _discard(response)
+            response = _answer(identity, ENDED if is_own else reason)
+        elif response.status_code in _UNKNOWN_SESSION and _SESSION in request.headers:
+            response = await self._read_refusal(response, identity)
+        response.request = request
+        if not self._may_have_message(response) and self._fail(response, identity):
+            await _discard(response)
+            response = _answer(identity, ENDED)
+            response.request = request
+        return response
 
     async def _send_until_response(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
         """Send a request until the beginning of its response, unless `post` has sent it.
@@ -154,7 +210,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             httpx2.TransportError: The request failed, or was dropped.
         """
         if identity is None:
-            return await self._inner.handle_async_request(request)
+            return await self._send_in_time(request)
         if (received := self._received.pop(identity, None)) is not None:
             return received
         with anyio.CancelScope() as scope:
@@ -164,6 +220,17 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             finally:
                 self._waiting.pop(identity, None)
         raise httpx2.ReadError("the request was dropped")
+
+    async def _send_in_time(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request without an id until the beginning of its response, in the time that a read may take.
+
+        Raises:
+            httpx2.TransportError: The request failed.
+        """
+        seconds = request.extensions["timeout"].get("read")
+        with anyio.move_on_after(seconds):  # a server may send parts of a head, or informational responses, for ever
+            return await self._inner.handle_async_request(request)
+        raise httpx2.ReadTimeout(f"it took longer than {seconds:g} s")
 
     async def post(self, own: PendingRequest, cookies: httpx2.Cookies, tasks: TaskGroup) -> bool:
         """Send a request of the gateway and take its response; return False if the SDK's transport must do that."""
@@ -265,23 +332,40 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             request.method, request.url, headers=headers, stream=_RequestBody(segments), extensions=request.extensions
         )
 
-    async def _handle_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
+    async def _read_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
         """Return the error response in a session that the server may not know, as after its restart."""
         try:
             body = await read_beginning(response, MAX_ERROR_BYTES)
         except httpx2.TransportError as error:
             return _build_failure_response(identity, error, response.request.url)
         answered = recover_id(body) == identity  # a response to this request, which the server may have executed
-        if response.status_code == _NOT_FOUND or (b"session" in body.lower() and not answered):
+        names_session = b"session" in body.lower()
+        if (names_session and not answered) or (response.status_code == _NOT_FOUND and (names_session or not answered)):
             self._bypass.report_unknown_session(identity)
         return replace_body(response, content=body, extensions=response.extensions)
 
-    def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
+    def _may_have_message(self, response: httpx2.Response) -> bool:
+        """Whether a response to a request may contain a message, or is a redirect for the SDK's transport."""
+        if self._ends_with_stream:  # its message is in the event stream of the connection
+            return not response.is_error
+        read = self._bodies.find_reader(response)
+        if response.status_code == _ACCEPTED or (response.is_error and read != self._bodies.read_json):
+            return False
+        return read is not None or response.has_redirect_location
+
+    def _fail(self, response: httpx2.Response, identity: RequestId) -> bool:
+        """Fail a request of the gateway because of its response; return False if it is a request of the SDK."""
+        return self._bypass.fail(identity, types.INTERNAL_ERROR, mark(explain_response(response)))
+
+    async def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
+        """Return what the SDK's transport sees of a response: no body if it does not read messages from it."""
         read = self._bodies.find_reader(response)
         if identity is not None or self._ends_with_stream:
             self._output.refusal = explain_response(response) if read is None or response.is_error else None
-        if read is None:
-            return response
+        is_stream = response.request.method == "GET"
+        if read is None or not (is_stream or (identity is not None and not self._ends_with_stream)):
+            await _discard(response)
+            return replace_body(response, content=b"", extensions=response.extensions)
         stream = _RewrittenBody(response, self._read(response, identity, read))
         return replace_body(response, stream=stream, extensions=response.extensions)
 
@@ -294,6 +378,25 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         finally:
             if identity is not None:
                 self._reading.pop(identity, None)
+
+
+async def _open_stream() -> RequestId | None:
+    """Wait until the stream of this task may be opened (again), and return the id of its request."""
+    stream = _stream.get(None)
+    if stream is None:
+        _stream.set(stream := _EventStream(None))
+    await stream.pace()
+    return stream.identity
+
+
+async def _discard(response: httpx2.Response) -> None:
+    """Close a response. If its body is small and ends soon, its connection can be used again."""
+    try:
+        with anyio.move_on_after(_END_TIMEOUT), suppress(httpx2.TransportError):
+            await read_beginning(response, MAX_ERROR_BYTES)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await response.aclose()
 
 
 async def _read_end(response: httpx2.Response, chunks: AsyncGenerator[bytes]) -> None:
@@ -324,6 +427,14 @@ def _build_failure_response(
     if identity is None:
         return httpx2.Response(202)
     return _answer(identity, explain_failure(error, url))
+
+
+def _build_end(request: httpx2.Request, identity: RequestId) -> httpx2.Response:
+    """Return the response to a request that has ended, in the form that the SDK's transport expects."""
+    if request.method == "POST":
+        return _answer(identity, ENDED)
+    end = encode_event((), encode_error(identity, ENDED))
+    return httpx2.Response(_OK, headers={"content-type": EVENTS}, content=end)
 
 
 def _answer(identity: RequestId, message: str) -> httpx2.Response:

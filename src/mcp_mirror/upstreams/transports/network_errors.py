@@ -46,9 +46,11 @@ _STATUS_ADVICE: Final = {
     "--header, or run `mcp-mirror login NAME --url URL`",
     403: "Its token may not do this: check `headers` or `auth`",
     405: "Check the path in `url`; a server of the older transport needs `transport: sse`, or --sse if it is wrapped",
+    429: "It limits the rate of requests: try again later",
     501: _ELSEWHERE,
 }
 """What to try, by HTTP status."""
+_OK: Final = 200
 _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 
 
@@ -61,7 +63,7 @@ def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> 
 def explain_response(response: httpx2.Response) -> str:
     """Return a sentence with the HTTP response that is not MCP, and one with what to try."""
     status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    shown = f"HTTP status {status}" if response.is_error else kind if _MEDIA_TYPE.fullmatch(kind) else "no media type"
+    shown = f"HTTP status {status}" if status != _OK else kind if _MEDIA_TYPE.fullmatch(kind) else "no media type"
     advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
     return f"{format_address(response.request.url)} answered with {shown} instead of MCP. {advice}."
 

@@ -1,0 +1,289 @@
+"""HTTP upstreams that send what no library sends: calls fail with the cause, and the gateway is not affected."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, closing, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+import pytest
+from tests.walk.conftest import until
+
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.settings.policies import WirePolicy
+from mcp_mirror.settings.upstreams import HttpEndpoint
+from mcp_mirror.upstreams.transports.http_bodies import BodyReader
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass
+from mcp_mirror.upstreams.transports.server_output import ServerOutput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.walk.conftest import Configured, OpenLines, Run
+
+MIB: Final = 1 << 20
+TOOLS: Final = [{"name": name, "inputSchema": {"type": "object"}} for name in ("hear", "odd")]
+INITIALIZED: Final = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {"tools": {}},
+    "serverInfo": {"name": "odd", "version": "1"},
+}
+SESSION: Final = "mcp-session-id: s\r\n"
+EVENTS: Final = "text/event-stream"
+RESUMED: Final = b"id: 7\nretry: 0\ndata:\n\n"
+"""An event after which the client opens the stream again at once."""
+
+
+def head(kind: str = "application/json", status: int = 200, extra: str = "") -> bytes:
+    return f"HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-type: {kind}\r\n{extra}\r\n".encode()
+
+
+def whole(body: bytes, kind: str = "application/json", status: int = 200, extra: str = "") -> bytes:
+    """A response with a length."""
+    return head(kind, status, f"content-length: {len(body)}\r\n{extra}") + body
+
+
+def result(identity: Any, value: Mapping[str, Any]) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": identity, "result": value}).encode()
+
+
+def error(identity: Any, message: str) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": identity, "error": {"code": -32001, "message": message}}).encode()
+
+
+def text(identity: Any, words: str) -> bytes:
+    return result(identity, {"content": [{"type": "text", "text": words}]})
+
+
+Answer = Callable[[asyncio.StreamWriter, Any], Awaitable[None]]
+"""Writes the response to a request with this id."""
+
+
+class Upstream:
+    """A server whose answers to `odd`, and to requests of other methods, a test chooses. It closes each connection."""
+
+    def __init__(self, odd: bytes | Answer = b"", **answers: bytes | Answer) -> None:
+        self.answers = {"odd": odd, **answers}
+        """By method of HTTP or MCP, or `odd` for calls of that tool: bytes before the connection is closed."""
+        self.seen: Counter[str] = Counter()
+        self.resumed: set[str] = set()
+        """The ids of events after which clients resumed a stream."""
+        self.sent = 0
+        """Bytes that the longest `pour` has sent."""
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError):
+            line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+            headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
+            verb, body = line.split()[0], await reader.readexactly(int(headers.get("content-length", 0)))
+            message = json.loads(body) if body else {}
+            params = message.get("params") or {}
+            key = verb if verb != "POST" else str(params.get("name") or message.get("method"))
+            self.seen[key] += 1
+            self.resumed.add(headers.get("last-event-id", ""))
+            answer = self.answers.get(key, b"") or self.answer(key, message.get("id"))
+            if isinstance(answer, bytes):
+                writer.write(answer)
+            else:
+                await answer(writer, message.get("id"))
+            await writer.drain()
+
+    def answer(self, key: str, identity: Any) -> bytes:
+        if key == "initialize":
+            return whole(result(identity, INITIALIZED), extra=SESSION)
+        if key == "server/discover":
+            return whole(error(identity, "no such method"))
+        if key == "tools/list":
+            return whole(result(identity, {"tools": TOOLS}))
+        if key == "hear":
+            return whole(text(identity, "hello"))
+        return whole(b"", status=405 if key == "GET" else 202)
+
+    async def pour(self, writer: asyncio.StreamWriter, _identity: Any) -> None:
+        """Send a long body."""
+        for count in range(200):
+            writer.write(b" " * MIB)
+            await writer.drain()
+            self.sent = max(self.sent, count * MIB)
+
+
+@asynccontextmanager
+async def listening(upstream: Upstream) -> AsyncIterator[Upstream]:
+    async with await asyncio.start_server(upstream.serve, "127.0.0.1", 0) as server:
+        upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        yield upstream
+
+
+def pouring(response: bytes) -> Callable[[Upstream], Answer]:
+    def choose(upstream: Upstream) -> Answer:
+        async def answer(writer: asyncio.StreamWriter, identity: Any) -> None:
+            writer.write(response)
+            await upstream.pour(writer, identity)
+
+        return answer
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("key", "response"),
+    [
+        ("odd", head("application/json-seq")),
+        ("odd", head("text/html", 307, "location: /mcp\r\n")),
+        ("odd", head("text/html", 500)),
+        ("notifications/initialized", head("text/html", 308, "location: /mcp\r\n")),
+        ("notifications/initialized", head("application/json")),
+    ],
+    ids=["media type", "redirect", "error", "redirected notification", "notification"],
+)
+async def test_a_body_without_a_message_is_not_read(
+    configured: Configured, open_lines: OpenLines, key: str, response: bytes
+) -> None:
+    upstream = Upstream()
+    upstream.answers[key] = pouring(response)(upstream)
+    async with listening(upstream), open_lines(configured({"bad": {"url": upstream.url}})) as client:
+        await client.greet()
+        await client.text("odd_mirrored")
+        assert await client.text("hear_mirrored") == "hello"
+    assert upstream.seen[key]
+    assert upstream.sent < 20 * MIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["body", "head", "drip"])
+async def test_the_end_of_a_session_delays_the_next_one_by_some_seconds(
+    configured: Configured, open_lines: OpenLines, kind: str
+) -> None:
+    async def answer(writer: asyncio.StreamWriter, _identity: Any) -> None:
+        writer.write(b"" if kind == "head" else head("text/plain"))
+        while True:
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" if kind == "head" else b" " * (MIB if kind == "body" else 1))
+            await writer.drain()
+            await asyncio.sleep(0.0 if kind == "body" else 0.2)
+
+    async def forget(writer: asyncio.StreamWriter, _identity: Any) -> None:
+        writer.write(whole(b"Session not found", "text/plain", 404))
+        upstream.answers["odd"] = whole(text(None, ""))
+
+    upstream = Upstream(forget, DELETE=answer)
+    async with listening(upstream), open_lines(configured({"bad": {"url": upstream.url}})) as client:
+        await client.greet()
+        await client.text("odd_mirrored")
+        assert upstream.seen["DELETE"]
+        assert await client.text("hear_mirrored") == "hello"
+
+
+NO_MESSAGE: Final = {
+    "a status": (whole(b"<html>", "text/html", 503), "HTTP status 503 instead of MCP. See the server's log."),
+    "a status with JSON": (whole(b'{"a": 1}', status=500), "HTTP status 500 instead of MCP. See the server's log."),
+    "a status with events": (whole(b"data: 1\n\n", EVENTS, 502), "HTTP status 502 instead of MCP."),
+    "no token": (whole(b"{}", status=401), "HTTP status 401 instead of MCP. It requires a token"),
+    "a rate limit": (whole(b"", "", 429, "retry-after: 9\r\n"), "HTTP status 429 instead of MCP. It limits the rate"),
+    "accepted": (whole(b"", status=202), "HTTP status 202 instead of MCP."),
+    "no content": (head("", 204), "HTTP status 204 instead of MCP."),
+    "a page": (whole(b"<html>", "text/html"), "text/html instead of MCP."),
+    "nearly JSON": (whole(b"{}", "application/json-rpc"), "application/json-rpc instead of MCP."),
+    "nearly events": (whole(b"", "text/event-streams"), "text/event-streams instead of MCP."),
+    "an empty response": (whole(b""), "refused 'odd': Its response is empty"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_MESSAGE)
+async def test_a_response_without_a_message_is_named(configured: Configured, open_lines: OpenLines, kind: str) -> None:
+    response, reason = NO_MESSAGE[kind]
+    async with (
+        listening(Upstream(response)) as upstream,
+        open_lines(configured({"bad": {"url": upstream.url}})) as client,
+    ):
+        await client.greet()
+        for _ in range(2):  # the first request of a session is sent by another client than the next ones
+            assert reason in await client.text("odd_mirrored")
+        assert await client.text("hear_mirrored") == "hello"
+        assert upstream.seen["initialize"] == 1
+
+
+async def test_an_error_with_the_status_404_does_not_end_the_session(
+    configured: Configured, open_lines: OpenLines
+) -> None:
+    async def answer(writer: asyncio.StreamWriter, identity: Any) -> None:
+        writer.write(whole(error(identity, "No such file"), status=404))
+
+    async with (
+        listening(Upstream(answer)) as upstream,
+        open_lines(configured({"bad": {"url": upstream.url}})) as client,
+    ):
+        await client.greet()
+        assert "refused 'odd': No such file (error -32001)" in await client.text("odd_mirrored")
+        assert upstream.seen["odd"] == 1
+        assert upstream.seen["initialize"] == 1
+
+
+async def test_a_listing_that_fails_at_the_start_is_explained(configured: Configured, run: Run) -> None:
+    for response, reason in (
+        (whole(b"{}", status=500), "HTTP status 500 instead of MCP."),
+        (whole(text(7, "")), "answered tools/list under another request's id"),
+    ):
+        async with listening(Upstream(**{"tools/list": response})) as upstream:
+            checked = await run("check", "--config", str(configured({"bad": {"url": upstream.url}})))
+            assert reason in checked.err
+
+
+@pytest.mark.slow
+async def test_a_stream_is_not_resumed_after_its_call(configured: Configured, open_lines: OpenLines) -> None:
+    stream = head(EVENTS) + RESUMED
+    async with (
+        listening(Upstream(stream, GET=stream)) as upstream,
+        open_lines(configured({"bad": {"url": upstream.url, "timeout": 1}})) as client,
+    ):
+        await client.greet()
+        assert "did not answer 'odd' within 1 s" in await client.text("odd_mirrored")
+        async with asyncio.timeout(10):
+            while True:
+                before = upstream.seen["GET"]
+                await asyncio.sleep(2.5)  # the stream of the session is opened once a second
+                if upstream.seen["GET"] <= before + 3:
+                    break
+        assert upstream.seen["GET"] < 40
+
+
+async def test_a_stream_is_resumed_after_the_last_message(configured: Configured, open_lines: OpenLines) -> None:
+    note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
+    async with (
+        listening(Upstream(GET=head(EVENTS) + b"id: first\nretry: 0\ndata: %b\n\n" % note)) as upstream,
+        open_lines(configured({"bad": {"url": upstream.url}})) as client,
+    ):
+        await client.greet()
+        await until(lambda: "first" in upstream.resumed)
+
+
+async def test_events_that_are_not_messages_leave_nothing(tmp_path: Path) -> None:
+    data = b"x" * (5 * MIB)
+    body = b"".join(b"event: %b\nid: 1\ndata: %b\n\n" % (kind, data) for kind in (b"other", b"endpoint"))
+    response = httpx2.Response(200, content=body)
+    with Spool(WirePolicy(spool_bytes=MIB), tmp_path) as spool:
+        bodies = BodyReader(
+            PayloadBypass(), spool, ServerOutput(Redactor(HttpEndpoint("http://127.0.0.1"))), ends_with_stream=False
+        )
+        assert [event async for event in bodies.read_events(response, None)] == [b"id: 1\n\n"] * 2
+        assert not [path for path in spool.directory.iterdir() if path.stat().st_size]
+
+
+@pytest.mark.parametrize("delay", [b"-1", b"9" * 400, b"soon"])
+async def test_a_delay_that_is_not_a_number_of_seconds_is_ignored(
+    configured: Configured, open_lines: OpenLines, delay: bytes
+) -> None:
+    stream = head(EVENTS) + b"id: 1\nretry: " + delay + b"\ndata:\n\n"
+    async with (
+        listening(Upstream(stream, GET=stream)) as upstream,
+        open_lines(configured({"bad": {"url": upstream.url}})) as client,
+    ):
+        await client.greet()
+        await until(lambda: upstream.seen["GET"] >= 2)
+        assert await client.text("hear_mirrored") == "hello"
+        assert upstream.seen["initialize"] == 1
