@@ -749,6 +749,7 @@ async def test_expired_values_are_invisible_before_they_are_removed(roomy: Store
     assert await count_kept(roomy) > MANY - 5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_background_removal")
 @pytest.mark.parametrize("few", [1000, 2])
 async def test_unexpired_values_are_listed_among_many_expired_ones(
@@ -792,6 +793,7 @@ async def test_a_put_removes_only_a_few_expired_values(roomy: Store, clock: Cloc
     assert await count_kept(roomy) >= MANY + 1 - 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_background_removal")
 @pytest.mark.parametrize("bound", [{"max_values": MANY}, {"namespace_values": MANY}, {"max_bytes": 9 * MANY}])
 async def test_a_put_into_a_store_full_of_expired_values_removes_only_a_few(
