@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from tests.walk.conftest import Configured, OpenLines, Run
 
 MIB: Final = 1 << 20
-TOOLS: Final = [{"name": name, "inputSchema": {"type": "object"}} for name in ("hear", "odd")]
+TOOLS: Final = [
+    {"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}} for name in ("hear", "odd")
+]
+"""Their calls are repeated if the connection is lost."""
 INITIALIZED: Final = {
     "protocolVersion": "2025-11-25",
     "capabilities": {"tools": {}},
@@ -203,9 +206,12 @@ async def test_a_response_without_a_message_is_named(configured: Configured, ope
     ):
         await client.greet()
         for _ in range(2):  # the first request of a session is sent by another client than the next ones
-            assert reason in await client.text("odd_mirrored")
+            answer = await client.text("odd_mirrored")
+            assert reason in answer
+            assert "did not answer" not in answer
         assert await client.text("hear_mirrored") == "hello"
         assert upstream.seen["initialize"] == 1
+        assert upstream.seen["odd"] == 2  # a call with an answer is not repeated
 
 
 async def test_an_error_with_the_status_404_does_not_end_the_session(

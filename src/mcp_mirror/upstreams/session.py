@@ -34,7 +34,7 @@ from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_con
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.listing import CacheScope, Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher
-from mcp_mirror.upstreams.transports.network_errors import read_marked
+from mcp_mirror.upstreams.transports.network_errors import is_answered, read_marked
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.request_headers import RequestHeaders
 from mcp_mirror.upstreams.transports.requests import (
@@ -363,7 +363,10 @@ class UpstreamSession:
     def _explain_response(self, error: MCPError, what: str, *, is_content_hidden: bool) -> UpstreamError:
         if is_closed(error):
             self.ended.set()
-        if marked := read_marked(error.message):
+        marked = read_marked(error.message)
+        if marked and is_answered(error.message):
+            return UpstreamError(f"Upstream {self.name!r} failed during {what}: {marked}")
+        if marked:
             return ConnectionLostError(f"Upstream {self.name!r} did not answer {what}. {marked}")
         if is_closed(error) or error.message.startswith("SSE stream "):
             reason = f"closed the connection during {what}; try again in a moment"

@@ -136,7 +136,7 @@ class BodyReader:
             if message := self._take_frame(frame, identity):
                 return message
         except WireError as error:
-            reason = mark(explain_response(response)) if response.is_error else str(error)
+            reason = mark(explain_response(response), is_answered=True) if response.is_error else str(error)
         self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
         return encode_error(identity, reason)
 

@@ -355,7 +355,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
 
     def _fail(self, response: httpx2.Response, identity: RequestId) -> bool:
         """Fail a request of the gateway because of its response; return False if it is a request of the SDK."""
-        return self._bypass.fail(identity, types.INTERNAL_ERROR, mark(explain_response(response)))
+        reason = mark(explain_response(response), is_answered=True)
+        return self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
 
     async def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         """Return what the SDK's transport sees of a response: no body if it does not read messages from it."""

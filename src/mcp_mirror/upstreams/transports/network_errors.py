@@ -18,8 +18,8 @@ from mcp_mirror.payload.content_encodings import BodyError
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.system.resources import explain_shortage
 
-_MARK: Final = token_hex(16)
-"""Marks the gateway's own messages in JSON-RPC errors: servers do not know the mark of this process."""
+_LOST, _ANSWERED = token_hex(16), token_hex(16)
+"""Mark the gateway's own messages in JSON-RPC errors: servers do not know the marks of this process."""
 _UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
     ((ConnectionRefusedError,), "nothing listens there", "Start the server, or correct `url`"),
@@ -68,14 +68,19 @@ def explain_response(response: httpx2.Response) -> str:
     return f"{format_address(response.request.url)} answered with {shown} instead of MCP. {advice}."
 
 
-def mark(message: str) -> str:
-    """Mark a message that a transport puts into a JSON-RPC error in place of the server's response."""
-    return f"{_MARK}{message}"
+def mark(message: str, *, is_answered: bool = False) -> str:
+    """Mark a message that a transport puts into a JSON-RPC error: the server did not respond, or not with MCP."""
+    return f"{_ANSWERED if is_answered else _LOST}{message}"
 
 
 def read_marked(message: str) -> str | None:
     """Return the message of a JSON-RPC error that a transport made; None for an error of the server."""
-    return message.removeprefix(_MARK) if message.startswith(_MARK) else None
+    return message.removeprefix(_LOST).removeprefix(_ANSWERED) if message.startswith((_LOST, _ANSWERED)) else None
+
+
+def is_answered(message: str) -> bool:
+    """Whether a transport made the JSON-RPC error with this message because of a response."""
+    return message.startswith(_ANSWERED)
 
 
 def format_address(url: httpx2.URL) -> str:
