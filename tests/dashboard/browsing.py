@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -13,6 +14,8 @@ from typing import Any
 HERE = Path(__file__).parent
 NODE_MODULES = HERE.parent / "node" / "node_modules"
 NODE = NODE_MODULES / "node" / "bin" / "node"
+SHOTS = os.environ.get("DASHBOARD_SHOTS")
+"""The folder for screenshots; None: none are made."""
 BOUND = 90.0
 """Seconds that one command may take."""
 

@@ -5,7 +5,6 @@ With DASHBOARD_SHOTS, a folder, each state is saved there as a screenshot.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.auth.conftest import HASHES, TOKENS, Served, serving_gateway
-from tests.dashboard.browsing import Browser, find_missing, open_browser
+from tests.dashboard.browsing import SHOTS, Browser, find_missing, open_browser
 from tests.dashboard.samples import HOSTILE, fill_busy, image_block, log_calls, make_call, put
 
 from mcp_mirror.stores.base import Store
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from tests.walk.conftest import Configured
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(find_missing()), reason=find_missing() or "-")]
-
-SHOTS = os.environ.get("DASHBOARD_SHOTS")
 
 
 @dataclass

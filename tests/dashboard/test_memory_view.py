@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.dashboard.browsing import NODE, NODE_MODULES, find_missing, open_browser
+from tests.dashboard.browsing import NODE, NODE_MODULES, SHOTS, find_missing, open_browser
 from tests.dashboard.samples import HOSTILE
-from tests.dashboard.test_browser import SHOTS
-from tests.walk.conftest import open_lines
-from tests.walk.test_views import SHOWS_VIEWS
+from tests.walk.conftest import SHOWS_VIEWS, open_lines
 
 from mcp_mirror.gateway.gateway import VIEW_URI
 from mcp_mirror.server.memory_view import OVERVIEW, VIEW_TYPE, read_view

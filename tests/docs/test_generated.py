@@ -27,6 +27,12 @@ def test_the_architecture_page_describes_every_package() -> None:
     assert described <= {name for layer in layers() for name in layer}
 
 
+def test_test_files_import_no_other_test_file() -> None:
+    argv = ["git", "grep", "-nE", r"^\s*(from|import) (tests\.[a-z_.]*)?test_[a-z]", "--", "tests"]
+    found = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30).stdout
+    assert found == ""  # what two of them need is in tests/helpers or in a conftest.py
+
+
 def test_sources_name_only_pages_that_exist() -> None:
     argv = ["git", "grep", "-IohE", r"docs/[a-z/-]+\.md", "--", *SOURCES]
     named = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30).stdout.split()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from arms import ARMS
 from scripted import ScriptedServer, scripted_server
-from test_sweep import CASES, joined, run_script
+from scripted_runs import CASES, joined, run_script
 
 from mcp_mirror.evals.log import Record
 from mcp_mirror.evals.matrix import PLAIN

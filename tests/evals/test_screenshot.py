@@ -4,7 +4,7 @@ import httpx2
 import pytest
 from reader import NEEDS_TESSERACT, read_chart
 from scripted import scripted_server
-from test_sweep import CASES, setting_of
+from scripted_runs import CASES, setting_of
 
 from mcp_mirror.evals.endpoint import Endpoint
 from mcp_mirror.evals.log import Record

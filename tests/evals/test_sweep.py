@@ -5,28 +5,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
-import httpx2
 import pytest
 from arms import ARMS
 from gateway_processes import forked_python
-from scripted import SCRIPTS, ScriptedServer, scripted_server
+from scripted import SCRIPTS, scripted_server
+from scripted_runs import CASES, joined, run_script, setting_of
 
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.evals.cases import Case
 from mcp_mirror.evals.conversation import Call
 from mcp_mirror.evals.dialects import ToolsMode
-from mcp_mirror.evals.endpoint import Endpoint
-from mcp_mirror.evals.log import Record
-from mcp_mirror.evals.matrix import PLAIN, Model, Setting, merge
+from mcp_mirror.evals.matrix import PLAIN, Model
 from mcp_mirror.evals.profiles import load_case
 from mcp_mirror.evals.servers import RunFolder, Servers, start_servers
-from mcp_mirror.evals.single_run import run_on
 
 pytestmark = pytest.mark.usefixtures("forked_servers")
 
-CASES = Path(__file__).parents[2] / "evals" / "cases"
 PAPER = ("molecule_grid", "safety_data_sheet")
 SEPARATE = "expired_path"
 OFFICE = (*sorted(SCRIPTS.keys() - {*PAPER, SEPARATE, "many_tools"}), "many_tools")
@@ -38,22 +33,6 @@ def test_every_case_has_its_scripts() -> None:
     assert sorted([*SCRIPTS, *ARMS, "screenshot"]) == sorted(path.stem for path in CASES.glob("*.md"))
 
 
-def setting_of(case: Case, model: Model, **changes: Any) -> Setting:
-    chosen = {"style": "compact", "variant": PLAIN, "changes": {}, "few_shot": False, "gateway": True, **changes}
-    return Setting(case=case, model=model, repeat=0, seed=1, **chosen)
-
-
-def joined(cases: list[Case]) -> dict[str, Any]:
-    """The servers of all these cases with all their tools, and all memory tools."""
-    config: dict[str, Any] = {"store": {"kind": "memory"}}
-    for case in cases:
-        config = merge(config, case.servers)
-    config["memory_tools"] = {"set": "all"}
-    for upstream in config["upstreams"].values():
-        upstream.pop("tools", None)
-    return config
-
-
 @asynccontextmanager
 async def servers_of(cases: list[Case], folder: Path) -> AsyncIterator[Servers]:
     run_folder = RunFolder(folder, CASES)
@@ -63,14 +42,6 @@ async def servers_of(cases: list[Case], folder: Path) -> AsyncIterator[Servers]:
 
 
 MODES: tuple[ToolsMode, ...] = ("native", "json_schema", "json_text")
-
-
-async def run_script(
-    servers: Servers, server: ScriptedServer, case: Case, kind: str, tools: ToolsMode = "native", **changes: Any
-) -> Record:
-    async with httpx2.AsyncClient(timeout=30) as client:
-        endpoint = Endpoint(client, server.url, f"{case.name}/{kind}", pauses=())
-        return await run_on(servers, setting_of(case, Model("scripted", server.url, tools=tools), **changes), endpoint)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from disk_values import Clock
 
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.usage import UsageCounter
@@ -24,6 +25,18 @@ from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 
 MemoryOver = Callable[..., Memory]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of a store."""
+    return Clock()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a store; neither it nor the folder above exists."""
+    return tmp_path / "above" / "store"
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from disk_values import BASE, LARGE, SMALL, TTL, Clock, opened, put, read
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
@@ -28,41 +29,6 @@ from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 
 if TYPE_CHECKING:
     from tests.shells.conftest import Audit
-
-TTL = 1000.0
-BASE = "grid-01234567-89ab-4cde-8f01-23456789abcd"
-SMALL, LARGE = b'{"a":[1]}', b"0123456789abcdef" * 10_000
-
-
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "above" / "store"
-
-
-def opened(folder: Path, clock: Clock, **policy: Any) -> DiskStore:
-    return DiskStore(StorePolicy(**{"ttl": TTL, **policy}), clock, folder)
-
-
-async def put(store: DiskStore, clock: Clock, base: str, blob: bytes, file: FileSpan | None = None) -> Descriptor:
-    known = Descriptor(base, "text", len(blob), 7, (), clock.now, clock.now + TTL, Provenance("up", "grid", "0" * 64))
-    await store.put("me", known, (blob,), file)
-    return known
-
-
-async def read(store: DiskStore, base: str) -> bytes:
-    return bytes((await store.read("me", base)) or b"")
 
 
 async def test_values_and_tombstones_outlive_the_store(folder: Path, clock: Clock, audit: Audit) -> None:

@@ -20,7 +20,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from redis_process import COMMAND, MISSING, RedisProcess, free_port
-from redis_values import descriptor
+from redis_values import descriptor, opened, put
 from samples import sample
 from store_errors import time_store_error
 from tests.load import slowness
@@ -44,18 +44,6 @@ LIMIT = 2.0
 CONNECTION_LOG = "mcp_mirror.stores.redis.connection"
 RETURN = 20.0
 """Seconds after its return within which the server has to be used again."""
-
-
-async def put(store: RedisStore, base: str, blob: bytes = b'"x"', namespace: str = "me") -> None:
-    await store.put(namespace, descriptor(base, len(blob)), (blob,))
-
-
-@asynccontextmanager
-async def opened(server: RedisProcess, tmp_path: Path, **keys: Any) -> AsyncIterator[RedisStore]:
-    settings: Any = {"kind": "redis", "url": server.url, "prefix": f"{tmp_path}:", "ttl": 60.0} | keys
-    policy = StorePolicy(**settings)
-    async with RedisStore(policy, time.time, lambda: tmp_path) as store:
-        yield store
 
 
 @pytest.fixture

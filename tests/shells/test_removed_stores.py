@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.shells.test_disk_store import BASE, LARGE, SMALL, Clock, opened, put, read
+from disk_values import BASE, LARGE, SMALL, Clock, opened, put, read
 
 from mcp_mirror.errors import StoreError
 
@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.shells.conftest import Audit
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "above" / "store"
 
 
 def remove(folder: Path) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from tests.shells.test_disk_store import LARGE, TTL, Clock
-from tests.shells.test_disk_store import opened as open_disk
-from tests.shells.test_disk_store import put as put_on_disk
-from tests.shells.test_redis_store import opened as open_redis
-from tests.shells.test_redis_store import put as put_in_redis
+from disk_values import LARGE, TTL, Clock
+from disk_values import opened as open_disk
+from disk_values import put as put_on_disk
+from redis_values import opened as open_redis
+from redis_values import put as put_in_redis
 
 from mcp_mirror.errors import StoreError
 
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from redis_process import RedisProcess
 
 DAMAGED = [b"", b"\xff\x00", msgspec.msgpack.encode([99]), msgspec.msgpack.encode({"kind": "later"})]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def spoil(index: Path, base: str, record: bytes) -> None:

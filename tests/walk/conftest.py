@@ -32,6 +32,8 @@ sys.set_int_max_str_digits(0)  # only in these tests, which read back any intege
 SERVERS = Path(__file__).parent / "servers"
 BOUND = 60.0
 """Seconds that anything may take."""
+SHOWS_VIEWS = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}}
+"""The capabilities of a client that shows views of MCP Apps."""
 
 
 async def until(true: Callable[[], Any]) -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.walk.conftest import Configured, OpenLines
+from tests.walk.conftest import SHOWS_VIEWS, Configured, OpenLines
 
-SHOWS_VIEWS = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}}
 LARGE = json.dumps({"text": "word " * 5_000})
 RENAMED = "page.of/text"
 """Its twin has another name, because not all clients accept this one."""
