@@ -15,7 +15,7 @@ import pytest
 from recording_watchdog import RecordingWatchdog
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.edit import Select
+from mcp_mirror.memory.tools.query import Select
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.windows import Budget

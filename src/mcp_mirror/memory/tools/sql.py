@@ -15,8 +15,8 @@ import msgspec
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import Inputs, read_inputs
-from mcp_mirror.memory.tools.edit import query
 from mcp_mirror.memory.tools.lookup import PATH
+from mcp_mirror.memory.tools.query import query
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import unknown_path_error

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from mcp_mirror.memory.tools.edit import edit, put, query
+from mcp_mirror.memory.tools.edit import edit, put
 from mcp_mirror.memory.tools.files import export_file, import_file
 from mcp_mirror.memory.tools.listing import forget, list_values
 from mcp_mirror.memory.tools.lookup import PATH, retrieve
+from mcp_mirror.memory.tools.query import query
 from mcp_mirror.memory.tools.read import describe, grep, read
 from mcp_mirror.memory.tools.sql import with_sql
 from mcp_mirror.memory.tools.tool import ADDS, DESTROYS, Memory, MemoryTool

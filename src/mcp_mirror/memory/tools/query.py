@@ -1,0 +1,107 @@
+"""The tool that queries a value with JMESPath; `sql.py` adds SQL to it. A large result is stored as a new value."""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.core.value_sizes import count_tokens
+from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.tools.lookup import find_argument
+from mcp_mirror.memory.tools.save import NewValue, save_and_reply
+from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput, build_text_content
+from mcp_mirror.memory.value_lookup import FoundValue
+from mcp_mirror.payload.json_rpc import as_plain_text
+from mcp_mirror.query.select import READ_TEXT, explain_table, explain_text, select
+from mcp_mirror.types import Buffer
+
+_SQL_ADVICE: Final = (
+    'Give one SELECT as `sql`, such as SELECT count(*) FROM t, with `inputs` {{"t": {path}}}, in place of `expression`.'
+)
+_SCRIPT_ADVICE: Final = (
+    'Use memory_run with `inputs` {{"t": {path}}}, where t is the text, or memory_grep or memory_read.'
+)
+_MAX_SHOWN_BYTES: Final = 1 << 20
+"""Results above this size are stored without an estimate of their tokens."""
+
+
+class Select(msgspec.Struct, frozen=True):
+    """Runs a JMESPath expression on a value."""
+
+    expression: str
+    max_bytes: int
+    """Maximum size of the result."""
+    table_advice: str = READ_TEXT
+    """A sentence that names what reads the rows of a text."""
+
+    def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
+        """Return the result as JSON text. A text that contains JSON is queried as that JSON.
+
+        Raises:
+            ToolError: The expression is invalid or has no result on a text, the text is a table, or the result is too
+                large.
+        """
+        inner = find_embedded_json(blob)
+        found = self._select_from(blob) if inner is None else select(inner, self.expression)
+        if len(found) > self.max_bytes:
+            raise ToolError(
+                f"The result has {format_bytes(len(found))}, more than the limit of {format_bytes(self.max_bytes)} "
+                "(`memory_tools.query_bytes`). Select less."
+            )
+        return found
+
+    def _select_from(self, blob: Buffer) -> bytes:
+        """Return the result on a value; if a text has none, the error says that the value is text.
+
+        Of a table, such as CSV, each result is one of its characters, as `length(@)`, and not of its rows.
+        """
+        if reason := explain_table(blob, self.table_advice):
+            raise ToolError(reason)
+        try:
+            found = select(blob, self.expression)
+        except ToolError as error:
+            reason = explain_text(blob)
+            raise ToolError(f"{error} {reason}" if reason else str(error)) from None
+        if found == b"null" and (reason := explain_text(blob)):
+            raise ToolError(f"null: the expression finds nothing. {reason}")
+        return found
+
+
+async def query(call: ToolInput) -> Content:
+    """Return the result of an expression if it is small; store it otherwise."""
+    memory = call.memory
+    found_value = await find_argument(call)
+    max_bytes = memory.tools.query_bytes
+    if len(found_value.blob) > max_bytes:
+        size, limit = format_bytes(len(found_value.blob)), format_bytes(max_bytes)
+        raise ToolError(
+            f"{found_value.quoted_path} has {size}; only values up to {limit} can be queried "
+            "(`memory_tools.query_bytes`). Query a part of it (path/key), or use memory_grep or memory_read."
+        )
+    selection = Select(call.arguments.text("expression"), max_bytes, _advise_on_table(memory, found_value))
+    async with memory.queries.run_in_worker(
+        found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace
+    ) as found:
+        if found == b"null":
+            return build_text_content("null: the expression finds nothing.")
+        if _is_short(memory, found):
+            return build_text_content(as_plain_text(found))
+        new = NewValue((found,), (found_value,), preview=found_value.preview, size=len(found))
+        return await save_and_reply(call, new)
+
+
+def _advise_on_table(memory: Memory, found_value: FoundValue) -> str:
+    """Return a sentence that names what reads the rows of a text, of the tools that the gateway serves."""
+    if memory.sql is not None:
+        return _SQL_ADVICE.format(path=found_value.quoted_path)
+    if memory.has_sandbox and memory.tools.admits("memory_run"):
+        return _SCRIPT_ADVICE.format(path=found_value.quoted_path)
+    return READ_TEXT
+
+
+def _is_short(memory: Memory, found: Buffer) -> bool:
+    """Whether the model sees a result instead of its notice."""
+    is_small = found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES
+    return is_small and count_tokens(found, memory.estimate) <= memory.mirror.inline_budget
