@@ -335,14 +335,21 @@ async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(
         assert await client.text("memory_query", query) == "600"
 
 
-async def test_a_path_below_rows_that_python_printed_is_refused_with_an_expression(
-    configured: Configured, open_lines: OpenLines, raw: Any
+PRINTED_ROWS = [{"id": number, "full name": None, "name": f"row {number}"} for number in range(500)]
+TEXTS_WITH_ROWS = {
+    "text, as Python prints it": str(PRINTED_ROWS),
+    "text that contains JSON": f"Script ran on page and returned:\n```json\n{json.dumps(PRINTED_ROWS)}\n```",
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS_WITH_ROWS)
+async def test_a_path_below_rows_in_a_text_is_refused_with_an_expression(
+    kind: str, configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
-        rows = [{"id": number, "full name": None, "name": f"row {number}"} for number in range(500)]
-        text = await store_text(client, str(rows))
-        beside = await store(client, {"rows": str(rows)})
+        text = await store_text(client, TEXTS_WITH_ROWS[kind])
+        beside = await store(client, {"rows": TEXTS_WITH_ROWS[kind]})
         for path, below, found in (
             (text, "7/name", "row 7"),
             (text, "7/full name", "null: the expression finds nothing."),
@@ -350,13 +357,13 @@ async def test_a_path_below_rows_that_python_printed_is_refused_with_an_expressi
         ):
             answer = await refused(client, "memory_read", {"memory_path": f"{path}/{below}"})
             start, _, expression = answer.partition(": use memory_query, with the expression ")
-            assert start == f'"{path}" has no key "7". It is text, as Python prints it'
+            assert start == f'"{path}" has no key "7". It is {kind}'
             query = {"memory_path": path, "expression": expression.removesuffix(" for this part.")}
             assert await client.text("memory_query", query) == found
             answer = await refused(client, "memory_read", {"memory_path": path, "by": "items"})
-            assert answer.startswith("The value has no items: it is text, as Python prints it. Leave `by` out, or use ")
+            assert answer.startswith(f"The value has no items: it is {kind}. Leave `by` out, or use ")
             query["expression"] = answer.partition(" expression ")[2].removesuffix(" for ten items.")
-            assert json.loads(await client.text("memory_query", query)) == rows[:10]
+            assert json.loads(await client.text("memory_query", query)) == PRINTED_ROWS[:10]
 
 
 TABLES = {

@@ -2,14 +2,17 @@
 
 import re
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from mcp_mirror.core.python_literals import translate_python_literal
+from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
 from mcp_mirror.payload.json_rpc import decode_as
-from mcp_mirror.types import Buffer
+from mcp_mirror.types import Buffer, Span
 
+MAX_SEARCHED_BYTES: Final = 1 << 20
+"""Bytes of a text in which callers outside a worker process look for JSON."""
 _HEAD: Final = 4000
 """Characters in which JSON after a heading begins."""
 _CONTAINER: Final = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
@@ -39,6 +42,26 @@ def find_embedded_json(blob: Buffer) -> bytes | None:
             is_only = _NEXT_CONTAINER.search(below) is None  # otherwise JSON lines, or several values
             return found if is_most and is_only else None
     return None
+
+
+class EmbeddedData(NamedTuple):
+    """The object or array in a text, for an error that names the query in its place."""
+
+    description: str
+    """The text, as the error names it."""
+    is_object: bool
+
+
+def describe_embedded_data(blob: Buffer, span: Span) -> EmbeddedData | None:
+    """Describe the JSON string at `span` if it contains an object or array.
+
+    A text above `MAX_SEARCHED_BYTES` is judged by its beginning and its end.
+    """
+    edges = read_edges(blob, span)
+    if find_format(edges) == PYTHON_LITERAL:
+        return EmbeddedData("text, as Python prints it", edges.head.lstrip().startswith("{"))
+    found = find_embedded_json(blob[span.start : span.stop]) if span.length <= MAX_SEARCHED_BYTES else None
+    return EmbeddedData("text that contains JSON", found.startswith(b"{")) if found else None
 
 
 def _split_container(text: str) -> tuple[bytes | None, str]:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import (
@@ -58,8 +58,6 @@ _QUOTE: Final = re.compile(rb'"')
 _NULL: Final = re.compile(rb"null")
 _HEAD_BYTES: Final = 1 << 12
 """Bytes of a text in which its first characters are looked for."""
-_MAX_SEARCHED_BYTES: Final = 1 << 20
-"""Bytes of a text in which JSON below a heading, or as Python prints it, is looked for."""
 _LITERAL_PREFIXES: Final = re.compile(f"(?:{LITERAL_PREFIX})+")
 _DIGITS: Final = "-0123456789"
 _MAX_NAMED: Final = 200
@@ -466,7 +464,7 @@ def _parse_container(first: str) -> Converter:
 
     def form(value: Resolved) -> Segments | None:
         whole = parse(value)
-        if whole is not None or len(value.blob) > _MAX_SEARCHED_BYTES:
+        if whole is not None or len(value.blob) > MAX_SEARCHED_BYTES:
             return whole
         found = find_embedded_json(value.blob)
         is_most = found is not None and found[:1] == first.encode() and 2 * len(found) >= len(value.blob)

@@ -10,9 +10,9 @@ from typing import Final
 import anyio.to_thread
 
 from mcp_mirror.core.amounts import format_time
+from mcp_mirror.core.embedded_json import describe_embedded_data
 from mcp_mirror.core.media import has_content
 from mcp_mirror.core.parsed_result import find_unwrapped_key
-from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.paths import (
     MemoryPath,
@@ -369,9 +369,9 @@ def _build_miss_error(
         content = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss)
     elif miss.kind == "array":
         content = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
-    elif include_keys and text and find_format(read_edges(text, trim(text))) == PYTHON_LITERAL:
+    elif include_keys and text and (data := describe_embedded_data(text, trim(text))):
         expression = _write_expression(path.tokens[depth:])
-        content = f"It is text, as Python prints it: use memory_query, with the expression {expression} for this part."
+        content = f"It is {data.description}: use memory_query, with the expression {expression} for this part."
     else:
         content = f"It is {miss.kind}, which has no keys: use the path itself."
     cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."

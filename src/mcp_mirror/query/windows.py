@@ -12,8 +12,8 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from mcp_mirror.core.amounts import format_count
+from mcp_mirror.core.embedded_json import describe_embedded_data
 from mcp_mirror.core.outlines import outline_value
-from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
@@ -106,10 +106,11 @@ class Window(msgspec.Struct, frozen=True):
 def _describe_kind(blob: Buffer, span: Span) -> str:
     """The kind of a value, and how to read it in place of items or keys."""
     kind = kind_at(blob, span.start)
-    if kind != "text" or find_format(edges := read_edges(blob, span)) != PYTHON_LITERAL:
+    data = describe_embedded_data(blob, span) if kind == "text" else None
+    if data is None:
         return f"{kind}. Leave `by` out."
-    example = "keys(@) for its keys" if edges.head.lstrip().startswith("{") else "[0:10] for ten items"
-    return f"text, as Python prints it. Leave `by` out, or use memory_query, with the expression {example}."
+    example = "keys(@) for its keys" if data.is_object else "[0:10] for ten items"
+    return f"{data.description}. Leave `by` out, or use memory_query, with the expression {example}."
 
 
 def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
