@@ -107,8 +107,10 @@ def test_a_window_shows_the_requested_part_and_the_next_offset(value: Any, argum
         (
             'One row:\n```json\n{"id": 1, "name": "the first"}\n```',
             {"by": "keys"},
-            "The value has no keys: it is text that contains JSON. Leave `by` out, or use memory_query, "
-            "with the expression keys(@) for its keys.",
+            (
+                "The value has no keys: it is text that contains JSON. Leave `by` out, or use memory_query, "
+                "with the expression keys(@) for its keys."
+            ),
         ),
         (f"[{' ' * (1 << 20)}]", {"by": "items"}, "The value has no items: it is text. Leave `by` out."),
     ],
