@@ -34,7 +34,7 @@ def read(value: Any, by: Unit | None = None, offset: int = 0, limit: int | None 
     return Window(by, offset, limit, budget)(blob, never)
 
 
-PRINTED = "text, as Python prints it. Leave `by` out, or use memory_query"
+PRINTED = "text, as Python prints it. Leave `by` out, or query it with the JMESPath expression"
 LINES = "one\ntwo\nthree\nfour"
 
 
@@ -97,19 +97,19 @@ def test_a_window_shows_the_requested_part_and_the_next_offset(value: Any, argum
         (
             "[{'id': 1}]",
             {"by": "items"},
-            f"The value has no items: it is {PRINTED}, with the expression [0:10] for ten items.",
+            f"The value has no items: it is {PRINTED} [0:10] for ten items.",
         ),
         (
             "{'id': 1}",
             {"by": "keys"},
-            f"The value has no keys: it is {PRINTED}, with the expression keys(@) for its keys.",
+            f"The value has no keys: it is {PRINTED} keys(@) for its keys.",
         ),
         (
             'One row:\n```json\n{"id": 1, "name": "the first"}\n```',
             {"by": "keys"},
             (
-                "The value has no keys: it is text that contains JSON. Leave `by` out, or use memory_query, "
-                "with the expression keys(@) for its keys."
+                "The value has no keys: it is text that contains JSON. Leave `by` out, or query it "
+                "with the JMESPath expression keys(@) for its keys."
             ),
         ),
         (f"[{' ' * (1 << 20)}]", {"by": "items"}, "The value has no items: it is text. Leave `by` out."),

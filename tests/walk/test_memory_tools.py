@@ -356,12 +356,12 @@ async def test_a_path_below_rows_in_a_text_is_refused_with_an_expression(
             (f"{beside}/rows", "7/id", "7"),
         ):
             answer = await refused(client, "memory_read", {"memory_path": f"{path}/{below}"})
-            start, _, expression = answer.partition(": use memory_query, with the expression ")
+            start, _, expression = answer.partition(". Query the path itself: the JMESPath expression ")
             assert start == f'"{path}" has no key "7". It is {kind}'
-            query = {"memory_path": path, "expression": expression.removesuffix(" for this part.")}
+            query = {"memory_path": path, "expression": expression.removesuffix(" finds this part.")}
             assert await client.text("memory_query", query) == found
             answer = await refused(client, "memory_read", {"memory_path": path, "by": "items"})
-            assert answer.startswith(f"The value has no items: it is {kind}. Leave `by` out, or use ")
+            assert answer.startswith(f"The value has no items: it is {kind}. Leave `by` out, or query it ")
             query["expression"] = answer.partition(" expression ")[2].removesuffix(" for ten items.")
             assert json.loads(await client.text("memory_query", query)) == PRINTED_ROWS[:10]
 

@@ -371,7 +371,9 @@ def _build_miss_error(
         content = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
     elif include_keys and text and (data := describe_embedded_data(text, trim(text))):
         expression = _write_expression(path.tokens[depth:])
-        content = f"It is {data.description}: use memory_query, with the expression {expression} for this part."
+        content = (
+            f"It is {data.description}. Query the path itself: the JMESPath expression {expression} finds this part."
+        )
     else:
         content = f"It is {miss.kind}, which has no keys: use the path itself."
     cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."

@@ -110,7 +110,7 @@ def _describe_kind(blob: Buffer, span: Span) -> str:
     if data is None:
         return f"{kind}. Leave `by` out."
     example = "keys(@) for its keys" if data.is_object else "[0:10] for ten items"
-    return f"{data.description}. Leave `by` out, or use memory_query, with the expression {example}."
+    return f"{data.description}. Leave `by` out, or query it with the JMESPath expression {example}."
 
 
 def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
