@@ -193,7 +193,7 @@ async def reach(connection: ReconnectingConnection) -> None:
 
 async def test_a_failed_start_is_reported_with_the_servers_error_output(connect: Connect) -> None:
     async with connect(("legacy",), initialize="die") as (connection, _):
-        with pytest.raises(UpstreamError, match=r"'up' is down: It ended the connection.* error output: crashed"):
+        with pytest.raises(UpstreamError, match=r"'up' is down: It ended .* error output: crashed\. Try again"):
             await connection.get_session()
         assert connection.current_session is None
         assert isinstance(connection.failure, UpstreamError)
@@ -243,6 +243,26 @@ async def test_the_circuit_breaker_opens_after_five_failures_in_a_row(connect: C
         assert session is connection.current_session
         assert connection.failure is None
         assert connection.status.state == "ready"
+
+
+async def test_the_log_reports_the_end_of_an_outage_once(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    async with connect(broken=True, initialize="answer") as (connection, program):
+        await connection.settled.wait()
+        assert "upstream up is ready" not in caplog.text
+        program.repair()
+        await reach(connection)
+    *outage, end = [record.getMessage() for record in caplog.records if "upstream up is" in record.getMessage()]
+    assert outage
+    assert all("upstream up is down: " in line for line in outage)
+    assert end == "upstream up is ready"
+
+
+async def test_a_connection_that_was_never_down_logs_nothing(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connect(initialize="answer") as (connection, _):
+        await reach(connection)
+    assert not caplog.records
 
 
 async def test_exits_soon_after_each_start_open_the_circuit_breaker(connect: Connect) -> None:

@@ -133,6 +133,7 @@ class ReconnectingConnection:
         self._ready_since = 0.0
         self._output: tuple[str, ...] = ()
         self._logged_output: tuple[str, ...] = ()
+        self._is_logged_down = False
         self._modes = modes
         self._mode: Mode = modes[0]
         self._has_switched_at_once = False
@@ -205,9 +206,9 @@ class ReconnectingConnection:
                     await self._state_changed.wait()
         if self._session is None or self._is_down():
             status = _JUST_ENDED if self.status.state == "ready" else self.status
-            reason = f": {status.detail}" if status.detail else "."
+            reason = f": {status.detail.rstrip('.')}" if status.detail else ""
             name = self.settings.policy.name
-            raise UpstreamError(f"Upstream {name!r} is {status.state}{reason} Try again in a moment.")
+            raise UpstreamError(f"Upstream {name!r} is {status.state}{reason}. Try again in a moment.")
         return self._session
 
     async def run(self) -> NoReturn:
@@ -361,6 +362,9 @@ class ReconnectingConnection:
             self.settings.counts.opened += 1
             self._ready_since = anyio.current_time()
             self._settle(Status("ready"))
+            if self._is_logged_down:
+                _logger.warning("upstream %s is ready", self.settings.policy.name)
+                self._is_logged_down = False
         else:
             self._notify_waiters()
 
@@ -379,6 +383,7 @@ class ReconnectingConnection:
         self._circuit_breaker.record_end(was_stable=lasted > STABLE_AFTER)
         self._settle(Status("down", str(error), self._output))
         _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
+        self._is_logged_down = True
         self._log_output()
         return lasted
 
