@@ -218,13 +218,13 @@ async def open_application(
         runtime.state = builder.build(config, pins, catalog, is_isolated=is_isolated)
         gateway = Gateway(runtime, services)
         handlers = build_handlers(gateway, shared.limiter, sessions, resources.tasks)
-        if signals.metrics is not None:
-            from mcp_mirror.server.state_metrics import register_states  # noqa: PLC0415  # only if configured
-
-            register_states(signals.metrics, services, shared.limiter, sessions)
         notifier = ChangeNotifier(runtime, upstreams, handlers.subscriptions, handlers.announcements)
         resources.tasks.start_soon(notifier.run)
         server = MirrorServer(handlers, config.server, config.auth, resources.spool, version("mcp-mirror"))
+        if signals.metrics is not None:
+            from mcp_mirror.server.state_metrics import register_states  # noqa: PLC0415  # only if configured
+
+            register_states(signals.metrics, services, shared.limiter, sessions, server.rejected_requests)
         async with upstreams.running():
             if not awaits_client:
                 upstreams.start()

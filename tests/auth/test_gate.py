@@ -96,6 +96,9 @@ async def test_requests_without_a_valid_token_get_a_challenge(guarded: Path, cap
             assert (await client.post(served.url, headers=HEADERS | bearer(token), content=HELLO)).status_code == 200
     log = caplog.text
     assert "Rejected a token: ExpiredSignatureError" in log
+    assert "no good token. A token is required, in the Authorization header." in log
+    assert "no good token. The token is unknown, has expired, or is not for this server." in log
+    assert "insufficient scope. The token does not have the scope tools of `auth.scopes`." in log
     assert not [word for word in (*TOKENS.values(), "mcpm_unknown", "eyJ") if word in log]
 
 
@@ -154,16 +157,18 @@ async def test_a_session_of_another_principal_is_not_found(guarded: Path) -> Non
         assert refreshed.status_code == 200  # a session is the principal's, whichever token shows that
 
 
-async def test_unavailable_keys_are_a_503_not_a_401(configured: Configured) -> None:
-    page = Page(status="500 Broken")
+async def test_unavailable_keys_are_a_503_not_a_401(configured: Configured, tmp_path: Path) -> None:
+    page, audit = Page(status="500 Broken"), tmp_path / "audit.jsonl"
     async with serving(page) as url:
         issuers = [{"issuer": ISSUER, "jwks": url, "audience": AUDIENCE}]
-        config = configured({}, auth={"tokens": HASHES, "issuers": issuers})
+        auth = {"tokens": HASHES, "issuers": issuers}
+        config = configured({}, auth=auth, audit={"path": str(audit)})
         async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
             answer = await client.post(served.url, headers=HEADERS | bearer(KEY.sign(ISSUER)), content=HELLO)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
             known = await client.post(served.url, headers=HEADERS | bearer(TOKENS["alice"]), content=HELLO)
             assert known.status_code == 200
+    assert [json.loads(line)["outcome"] for line in audit.read_text().splitlines()] == ["keys unavailable"]
 
 
 async def test_a_reload_keeps_the_keys_of_an_issuer_that_is_unavailable(

@@ -101,6 +101,33 @@ async def test_invalid_tokens_have_no_principal(keys: str, token: str) -> None:
     assert await issuers(keys).find_principal(token) is None
 
 
+@pytest.mark.parametrize(
+    ("claims", "named"),
+    [
+        ({"exp": None}, "MissingRequiredClaimError (exp)"),
+        ({"sub": None}, "MissingRequiredClaimError (sub)"),
+        ({"sub": ["c4nary"]}, "InvalidSubjectError"),
+        ({"sub": "c4nary" * 200}, "InvalidTokenError (sub is not a text of 1 to 1024 characters)"),
+        ({"typ": "c4nary"}, "InvalidTokenError (required_claims.typ)"),
+        ({"nbf": "1"}, "InvalidTokenError (nbf is not a number)"),
+        ({"aud": "c4nary"}, "InvalidAudienceError"),
+    ],
+)
+async def test_the_log_names_the_claim_of_a_rejected_token(
+    keys: str, claims: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mcp_mirror")
+    strict = issuers(keys, required_claims={"typ": ("Bearer",)})
+    assert await strict.find_principal(KEY.sign(ISSUER, **{"typ": "Bearer", **claims})) is None
+    assert [record.getMessage() for record in caplog.records] == [f"Rejected a token: {named}"]
+
+
+async def test_the_log_names_the_missing_binding_of_a_token(keys: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mcp_mirror")
+    assert await issuers(keys, require_dpop=True).find_principal(KEY.sign(ISSUER)) is None
+    assert caplog.messages == ["Rejected a token: InvalidTokenError (require_dpop)"]
+
+
 async def test_expiry_allows_clocks_to_differ_by_the_leeway(keys: str) -> None:
     lenient = issuers(keys, leeway=120.0)
     assert await lenient.find_principal(KEY.sign(ISSUER, exp=int(time.time()) - 60))

@@ -98,6 +98,8 @@ async def make_calls(url: str) -> None:
             await client.call_tool("refuse_mirrored", {})
         with suppress(Exception):
             await client.call_tool("unknown", {})
+    async with httpx2.AsyncClient(timeout=BOUND) as http:
+        await http.post(url, headers={"host": "evil.example"})
 
 
 @needs_prometheus

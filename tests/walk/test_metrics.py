@@ -155,6 +155,21 @@ async def test_metrics_admit_addresses_and_allowed_names_only(
         assert (await http.get(served.url.replace("/mcp", "/metrics"))).status_code == 404
 
 
+async def test_rejected_http_requests_are_counted_by_reason(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
+) -> None:
+    port = free_port()
+    async with serve(configured({"raw": raw()}, server={"metrics": f"127.0.0.1:{port}"})) as served:
+        for _ in range(2):
+            assert (await http.post(served.url, headers={"host": "evil.example"})).status_code == 421
+        assert (await http.post(served.url, headers={"origin": "https://evil.example"})).status_code == 403
+        samples = await export(http, port)
+    rejected = "mcp_mirror_rejected_requests_total"
+    assert samples(rejected, reason="foreign_host") == 2
+    assert samples(rejected, reason="foreign_origin") == 1
+    assert samples("mcp_mirror_refusals_total") is None
+
+
 async def test_metrics_and_probes_answer_during_a_graceful_shutdown(
     serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:

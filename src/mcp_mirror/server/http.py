@@ -15,7 +15,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.errors import UpstreamError, WireError
-from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message
 from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame, discard_after, frame_id
@@ -24,6 +23,7 @@ from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_http import DirectHttp, join_lines
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
+from mcp_mirror.server.rejected_requests import RejectedRequests
 from mcp_mirror.server.request_context import HttpRequest, read_request
 from mcp_mirror.types import Buffer, Segments
 
@@ -66,7 +66,7 @@ class PayloadMiddleware:
         pending_payloads: PendingPayloads,
         spool: Spool,
         addresses: AddressCheck,
-        audit: Audit,
+        rejected_requests: RejectedRequests,
         direct_http: DirectHttp,
     ) -> None:
         """Wrap an application.
@@ -76,10 +76,10 @@ class PayloadMiddleware:
             pending_payloads: Keeps the payloads.
             spool: Stores large bodies.
             addresses: Rejects requests of foreign web pages.
-            audit: Records rejected requests.
+            rejected_requests: Reports rejected requests.
             direct_http: Answers requests without the SDK, and knows the sessions.
         """
-        self._audit = audit
+        self._rejected_requests = rejected_requests
         self._direct_http = direct_http
         self._app = app
         self._sessions = direct_http.sessions
@@ -100,8 +100,9 @@ class PayloadMiddleware:
         try:
             await self._serve(self._admit(scope), receive, send)
         except _RejectedError as rejected:
-            outcome = _OUTCOMES.get(rejected.response.status_code, "not taken")
-            self._audit.write(AuditRecord("refusal", read_namespace(scope), "", outcome))
+            status = rejected.response.status_code
+            explanation = f"The response has HTTP status {status}."
+            self._rejected_requests.report(_OUTCOMES.get(status, "not taken"), explanation, read_namespace(scope))
             await rejected.response(scope, receive, send)
 
     def _admit(self, scope: Scope) -> HttpRequest:

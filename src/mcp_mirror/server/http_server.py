@@ -98,13 +98,13 @@ def _build_app(server: MirrorServer, config: Config, host: str) -> ASGIApp:
         session_idle_timeout=None,  # see `Sessions`: the SDK does not see direct calls
     )
     handlers.sessions.close = make_session_closer(app, policy.path)
-    audit = handlers.gateway.audit
     direct_http = DirectHttp(server.direct_path, handlers.sessions, policy.path)
-    payload_app = PayloadMiddleware(app, handlers.pending_payloads, server.spool, addresses, audit, direct_http)
+    rejected = server.rejected_requests
+    payload_app = PayloadMiddleware(app, handlers.pending_payloads, server.spool, addresses, rejected, direct_http)
     inner: ASGIApp = EndpointRouter(payload_app, policy.path)
     if has_dashboard := is_served(config):
         inner = route_api(inner, build_api(handlers.gateway, config), config.dashboard, addresses, policy.path)
-    server.gate = Gate(inner, server.auth, time.monotonic, audit) if server.auth.is_required else None
+    server.gate = Gate(inner, server.auth, time.monotonic, rejected) if server.auth.is_required else None
     outer = server.gate or inner
     if has_dashboard:
         outer = route_static(outer, addresses, policy.path, needs_token=server.auth.is_required)

@@ -22,6 +22,7 @@ from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.direct_path import DirectPath
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.instructions import write_instructions
+from mcp_mirror.server.rejected_requests import RejectedRequests
 from mcp_mirror.server.request_context import UNSUPPORTED_EXTENSIONS, Context, read_caller, read_meta
 from mcp_mirror.server.stdio import open_stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
@@ -51,6 +52,7 @@ class MirrorServer:
         self.gate: Gate | None = None
         """Checks the tokens of HTTP requests; None without `auth`, and before the server serves HTTP."""
         self.handlers: Final = handlers
+        self.rejected_requests: Final = RejectedRequests(handlers.gateway.audit)
         self.policy: Final = policy
         self.spool: Final = spool
         self._waits_for_client = False

@@ -16,6 +16,7 @@ from mcp_mirror.gateway.services import Services
 from mcp_mirror.observability.metrics import Metrics, Samples, State
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.server.probes import STORE_TIMEOUT
+from mcp_mirror.server.rejected_requests import RejectedRequests
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.event_loop import find_stalls
@@ -26,7 +27,13 @@ from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
 _STATES: Final = ("starting", "ready", "down")
 
 
-def register_states(metrics: Metrics, services: Services, limiter: PrincipalLimiter, sessions: Sessions) -> None:
+def register_states(
+    metrics: Metrics,
+    services: Services,
+    limiter: PrincipalLimiter,
+    sessions: Sessions,
+    rejected_requests: RejectedRequests,
+) -> None:
     """Export the state of a gateway."""
     size, lag = _StoreSize(services.writer.store), _LoopLag()
     metrics.add_refresher(size.refresh)
@@ -36,6 +43,13 @@ def register_states(metrics: Metrics, services: Services, limiter: PrincipalLimi
         State("mcp_mirror_inflight_calls", "Calls in progress.", (), lambda: [((), metrics.inflight_calls)]),
         State("mcp_mirror_queued_calls", "Calls that wait for a place.", (), lambda: [((), limiter.waiting_count)]),
         State("mcp_mirror_sessions", "Open sessions of 2025-11-25 clients.", (), lambda: [((), len(list(sessions)))]),
+        State(
+            "mcp_mirror_rejected_requests",
+            "HTTP requests that the gateway rejected before they reached MCP.",
+            ("reason",),
+            lambda: [((reason.replace(" ", "_"),), number) for reason, number in rejected_requests.counts.items()],
+            "counter",
+        ),
         State(
             "mcp_mirror_audit_records",
             "Records of the audit log.",

@@ -5,7 +5,6 @@ header: bearer tokens (RFC 6750), and tokens that are bound to a key with a proo
 metadata (RFC 9728) names the issuers of tokens.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -22,15 +21,13 @@ from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord
 from mcp_mirror.server.auth.keys import Issuers, KeysUnavailableError
 from mcp_mirror.server.auth.principals import Principal, build_scope_entries, find_principal
 from mcp_mirror.server.auth.proofs import ALGORITHMS, ProofVerifier
 from mcp_mirror.server.graceful_shutdown import ListenStream, is_listen_request
+from mcp_mirror.server.rejected_requests import RejectedRequests
 from mcp_mirror.settings.access import AuthPolicy, is_loopback
 from mcp_mirror.settings.policies import ServerPolicy
-
-_logger = logging.getLogger(__name__)
 
 _URL: Final = TypeAdapter(AnyHttpUrl, config=ConfigDict(url_preserve_empty_path=True))
 """Keeps an empty path, because clients compare issuers as strings."""
@@ -48,6 +45,8 @@ class _Rejection(msgspec.Struct, frozen=True):
     description: str
     outcome: str
     """The outcome in the audit log."""
+    explanation: str = ""
+    """A sentence for the log; default: the description."""
 
 
 _MISPLACED_TOKEN: Final = _Rejection(
@@ -77,16 +76,18 @@ _INSUFFICIENT_SCOPE: Final = _Rejection(
 class Gate:
     """An ASGI middleware that admits only requests with a valid token."""
 
-    def __init__(self, app: ASGIApp, policy: AuthPolicy, clock: Callable[[], float], audit: Audit = NO_AUDIT) -> None:
+    def __init__(
+        self, app: ASGIApp, policy: AuthPolicy, clock: Callable[[], float], rejected_requests: RejectedRequests
+    ) -> None:
         """Create a gate before an application.
 
         Args:
             app: The application.
             policy: The accepted tokens and issuers.
             clock: Returns monotonic seconds.
-            audit: Records rejected requests.
+            rejected_requests: Reports rejected requests.
         """
-        self._audit = audit
+        self._rejected_requests = rejected_requests
         self._app = app
         self._clock = clock
         self._proofs = ProofVerifier(time.time)
@@ -142,6 +143,7 @@ class Gate:
             found = find_principal(token, self._policy.tokens, self._policy.scopes)
             principal = found or (await self._issuers.find_principal(token) if self._policy.issuers else None)
         except KeysUnavailableError as error:
+            self._rejected_requests.report("keys unavailable", str(error))
             return JSONResponse(_build_error_body("temporarily_unavailable", str(error)), 503, {"retry-after": "10"})
         if principal is None:
             return self._reject(_INVALID_TOKEN, scheme)
@@ -156,14 +158,13 @@ class Gate:
         if principal.key is not None and not self._proofs.verify(request, token, principal, self._policy.resource):
             return _INVALID_PROOF
         if missing := [scope for scope in self._policy.scopes if scope not in principal.scopes]:
-            _logger.info("Rejected a token: it lacks %d scopes", len(missing))
-            return _INSUFFICIENT_SCOPE
+            explanation = f"The token does not have the scope {' '.join(missing)} of `auth.scopes`."
+            return msgspec.structs.replace(_INSUFFICIENT_SCOPE, explanation=explanation)
         return None
 
     def _reject(self, refusal: _Rejection, scheme: str | None, namespace: str = "") -> JSONResponse:
         """Return a response with a challenge for each scheme (RFC 6750, section 3; RFC 9449, section 7.1)."""
-        self._audit.write(AuditRecord("refusal", namespace, "", refusal.outcome))
-        _logger.info("Rejected a request: %s", refusal.outcome)
+        self._rejected_requests.report(refusal.outcome, refusal.explanation or refusal.description, namespace)
         schemes = self._list_accepted_schemes() if scheme is None else [scheme]
         challenge = {"www-authenticate": ", ".join(self._build_challenge(one, refusal) for one in schemes)}
         body = _build_error_body(refusal.error or "invalid_token", refusal.description)

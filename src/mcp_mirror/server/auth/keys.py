@@ -45,6 +45,10 @@ class KeysUnavailableError(MirrorError):
     """An issuer's keys are not available, so its tokens cannot be verified."""
 
 
+class _UnacceptedClaimError(jwt.InvalidTokenError):
+    """A claim that the configuration does not accept; the message names the rule and has no text of the token."""
+
+
 class _KeysError(ValueError):
     """A document that is not the keys of an issuer; the message says why."""
 
@@ -221,7 +225,8 @@ class Issuers:
     async def find_principal(self, token: str) -> Principal | None:
         """Return the principal of a token; None if the token is not valid.
 
-        The log gets the kind of the error only, because other details could contain parts of the token.
+        The log gets the kind of the error and names of the configuration. Other details could contain parts of the
+        token.
 
         Raises:
             KeysUnavailableError: The issuer's keys are not available, so the token cannot be verified.
@@ -229,7 +234,7 @@ class Issuers:
         try:
             return await self._verify(token)
         except (jwt.PyJWTError, ValueError, RecursionError, OverflowError) as error:
-            _logger.info("Rejected a token: %s", type(error).__name__)
+            _logger.info("Rejected a token: %s", _name_error(error))
             return None
 
     async def _verify(self, token: str) -> Principal:
@@ -256,19 +261,30 @@ class Issuers:
         return _read_principal(claims, policy)
 
 
+def _name_error(error: Exception) -> str:
+    """Name the kind of an error, and the claim or the key of the configuration that it is about."""
+    if isinstance(error, _UnacceptedClaimError):
+        return f"{jwt.InvalidTokenError.__name__} ({error})"
+    if isinstance(error, jwt.MissingRequiredClaimError):
+        return f"{type(error).__name__} ({error.claim})"
+    return type(error).__name__
+
+
 def _read_principal(claims: Mapping[str, Any], policy: IssuerPolicy) -> Principal:
-    if not all(isinstance(claims.get(claim, 0), int | float) for claim in _TIME_CLAIMS):
-        raise jwt.InvalidTokenError
-    if not all(_texts(claims.get(name)) & set(accepted) for name, accepted in policy.required_claims.items()):
-        raise jwt.InvalidTokenError
+    for claim in _TIME_CLAIMS:
+        if not isinstance(claims.get(claim, 0), int | float):
+            raise _UnacceptedClaimError(f"{claim} is not a number")
+    for claim, accepted in policy.required_claims.items():
+        if not _texts(claims.get(claim)) & set(accepted):
+            raise _UnacceptedClaimError(f"required_claims.{claim}")
     name = claims[policy.principal]
     if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME_LENGTH:
-        raise jwt.InvalidTokenError
+        raise _UnacceptedClaimError(f"{policy.principal} is not a text of 1 to {_MAX_NAME_LENGTH} characters")
     expires = float(claims["exp"]) + policy.leeway
     confirmation = claims.get("cnf")
     thumbprint = confirmation.get("jkt") if isinstance(confirmation, Mapping) else None
     if (thumbprint is None and policy.require_dpop) or not isinstance(thumbprint, str | None):
-        raise jwt.InvalidTokenError
+        raise _UnacceptedClaimError("require_dpop" if thumbprint is None else "cnf.jkt is not a text")
     return Principal(policy.issuer, name, _read_scopes(claims, policy), expires, thumbprint)
 
 
