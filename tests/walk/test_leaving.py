@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import sys
 import time
@@ -21,7 +22,7 @@ from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from gateway_processes import GatewayProcess
-    from tests.walk.conftest import Configured, OpenLines, Serve
+    from tests.walk.conftest import Configured, OpenLines, Serve, Served
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 SOON = 8.0
@@ -184,6 +185,43 @@ async def test_without_a_drain_the_first_signal_ends_the_gateway(busy: Any) -> N
     async with busy(drain=0) as gateway:
         gateway.process.send_signal(signal.SIGTERM)
         assert await gateway.ends(0) < SOON
+
+
+async def call_until(served: Served, started: Path, end: Path) -> asyncio.Task[httpx2.Response]:
+    """Make a call that ends when a file exists, and return when the upstream has it."""
+
+    async def post() -> httpx2.Response:
+        arguments = {"started": str(started), "until": str(end)}
+        call = request(1, "tools/call", {"name": "hang_mirrored", "arguments": arguments, "_meta": META})
+        modern = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "hang_mirrored"}
+        async with httpx2.AsyncClient(timeout=BOUND) as client:
+            return await client.post(served.url, content=call, headers=HEADERS | modern)
+
+    task = asyncio.create_task(post())
+    await until(started.exists)
+    return task
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_the_log_reports_a_shutdown_and_the_requests_that_it_cancels(
+    configured: Configured, serve: Serve, raw: Any, tmp_path: Path, *, ends: bool
+) -> None:
+    config = configured({"raw": raw()}, server={"drain": 60 if ends else 0.5})
+    async with serve(config, "-v") as served:
+        call = await call_until(served, tmp_path / "started", tmp_path / "end")
+        served.process.send_signal(signal.SIGTERM)
+        await until(lambda: b"Shutting down within" in b"".join(served.stderr))
+        if ends:
+            (tmp_path / "end").touch()
+            assert "late" in (await call).text
+        await asyncio.wait_for(served.process.wait(), BOUND)
+        with contextlib.suppress(httpx2.HTTPError):
+            await call
+    log = b"".join(served.stderr).decode()
+    assert re.search(
+        r" info mcp_mirror\.\S+: Shutting down within [0-9.]+ s \(`server\.drain`\), with 1 open request\.\n", log
+    )
+    assert ("warning mcp_mirror.server.http_server: The shutdown cancels 1 open request.\n" in log) is not ends
 
 
 @pytest.mark.parametrize("cancelled", [99, "99"], ids=["number", "text"])

@@ -283,6 +283,11 @@ class Handlers(msgspec.Struct):
             )
         return self._stub({"contents": []}, reply, read_meta(context))
 
+    @property
+    def open_request_count(self) -> int:
+        """The number of requests of clients that the server has not answered yet."""
+        return len(self.pending_payloads) + self.open_direct_requests
+
     def _build_status(self, caller: Caller) -> dict[str, Any]:
         """Return the content of the status resource: upstreams, open requests, audit counts, event loop stalls."""
         counts, stalls = self.gateway.audit.counts, find_stalls()
@@ -291,7 +296,7 @@ class Handlers(msgspec.Struct):
                 _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
                 for upstream in self.gateway.upstreams.visible_to(caller)
             ],
-            "requests": len(self.pending_payloads) + self.open_direct_requests - 1,  # without this request
+            "requests": self.open_request_count - 1,  # without this request
             **({"audit": counts} if counts else {}),
             **({"event_loop": stalls.as_json()} if stalls else {}),
         }

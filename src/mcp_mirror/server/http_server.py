@@ -15,6 +15,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.auth.gate import Gate, check_address
 from mcp_mirror.server.connections import BACKLOG, Connections
@@ -30,6 +31,8 @@ from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.resources import PatientListener
+
+_logger = logging.getLogger(__name__)
 
 _REPEATED_ADDRESS: Final = " (while attempting to bind on address"
 """The beginning of what Python adds to the system's reason."""
@@ -70,14 +73,16 @@ async def serve_http(
     with worker.listening if worker else listen(host, port) as listening:
         async with readiness.running(), anyio.create_task_group() as tasks:
             announce(format_url(host, listening, config.server.path))
-            tasks.start_soon(_close_when_noticed, readiness, config.server.drain, closing)
+            tasks.start_soon(_close_when_noticed, server, readiness, config.server.drain, closing)
             await http_server.serve_until(closing, listening)
             tasks.cancel_scope.cancel()
 
 
-async def _close_when_noticed(readiness: Readiness, drain: float, closing: anyio.Event) -> None:
+async def _close_when_noticed(server: MirrorServer, readiness: Readiness, drain: float, closing: anyio.Event) -> None:
     """Set `closing` at a shutdown, after a pause in which orchestrators that probe the gateway learn of it."""
     await readiness.shutdown.wait()
+    open_requests = format_count(server.handlers.open_request_count, "open request")
+    _logger.info("Shutting down within %g s (`server.drain`), with %s.", drain, open_requests)
     await readiness.wait_until_noticed(min(_LONGEST_PAUSE, drain / 2))
     closing.set()
 
@@ -189,7 +194,9 @@ class HttpServer(uvicorn.Server):
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # uvicorn reports each cancelled stream
             closing.set()
             self.should_exit = True
-            for request in tuple(self.server_state.tasks):
+            if open_requests := tuple(self.server_state.tasks):
+                _logger.warning("The shutdown cancels %s.", format_count(len(open_requests), "open request"))
+            for request in open_requests:
                 request.cancel()
 
 
