@@ -75,6 +75,16 @@ async def test_export_writes_text_json_and_media_as_they_are(
     assert part.read_text() == "2e400"
 
 
+async def test_export_writes_bytes_to_standard_output(
+    stored: tuple[str, dict[str, str]], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, paths = stored
+    monkeypatch.chdir(tmp_path)
+    ended = await run("values", "export", paths["text"], "-", "--config", config)
+    assert (ended.code, ended.out, ended.err) == (0, TEXT, "")
+    assert not (tmp_path / "-").exists()
+
+
 async def test_export_replaces_a_file_only_with_force(
     stored: tuple[str, dict[str, str]], run: Run, tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ StoreOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 VerboseOption = Annotated[
-    int, typer.Option("--verbose", "-v", count=True, help="Increase log verbosity; repeat for more.")
+    int, typer.Option("--verbose", "-v", count=True, metavar="", help="Increase log verbosity; repeat for more.")
 ]
 AWAIT_VARIABLE: Final = "MCP_MIRROR_AWAIT_SERVER"
 """The environment variable with which `wrap` answers only when its server is ready or has failed; `doctor` sets it."""

@@ -6,6 +6,7 @@ these commands can read the store. Models use the memory tools instead.
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
@@ -40,6 +41,7 @@ from mcp_mirror.workers.frames import FrameScanner
 values_app: typer.Typer = typer.Typer(no_args_is_help=True, help="List, show, export, trace and clear stored values.")
 
 _DIRECTIONS: Final[Mapping[str, Direction]] = {"made by": "up", "used by": "down"}
+_STANDARD_OUTPUT: Final = "-"
 _SHOWN: Final = 2000
 """Bytes of a value that `show` prints."""
 
@@ -152,7 +154,7 @@ def show(
 @values_app.command()
 def export(
     path: PathArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; `-` is standard output.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     namespace: NamespaceOption = LOCAL,
     config: ConfigOption = None,
@@ -166,8 +168,11 @@ def export(
     """
 
     async def run(values: _StoredValues) -> None:
-        found = await values.find(path)
-        size = _write(file, encode_file(found, from_base64=False), force=force)
+        pieces = encode_file(await values.find(path), from_base64=False)
+        if str(file) == _STANDARD_OUTPUT:
+            sys.stdout.buffer.writelines(pieces)
+            return
+        size = _write(file, pieces, force=force)
         print_note(f"Written: {size:,} bytes to {file}.")
 
     _run((config, store), namespace, run)
