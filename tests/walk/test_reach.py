@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -102,6 +104,37 @@ async def test_a_silent_address_of_a_host_falls_back_to_another_address(listenin
         )  # also ::1, where no server listens
         async with httpx2.AsyncClient(transport=transport) as client:
             assert (await client.get(f"http://localhost:{port}/mcp")).status_code == 405
+
+
+async def test_names_that_the_system_looks_for_long_delay_no_other_name(
+    monkeypatch: pytest.MonkeyPatch, listening: Listening
+) -> None:
+    look_up, is_over, sought = socket.getaddrinfo, threading.Event(), list[bytes]()
+
+    def look_up_slowly(host: bytes, *args: Any, **keys: Any) -> Any:
+        sought.append(host)
+        if host.endswith(b".silent.test"):
+            is_over.wait(BOUND)
+        return look_up(host, *args, **keys)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up_slowly)
+    transport = SSRFGuardTransport(AddressPolicy.from_urls("http://localhost/", admits_private=True))
+    async with listening("raw_http.py") as port, httpx2.AsyncClient(transport=transport, timeout=BOUND) as client:
+
+        async def fail(number: int) -> None:
+            with pytest.raises(httpx2.ConnectError, match="lookup of its host name takes too long"):
+                await client.get(f"http://{number % 50}.silent.test:{port}/")
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(100):
+                    tasks.create_task(fail(number))
+                await until(lambda: len(sought) == 50)
+                for host in ("127.0.0.1", "localhost"):
+                    assert (await client.get(f"http://{host}:{port}/mcp")).status_code == 405
+                assert len(sought) == 51  # an address is not looked up, and a name once at a time
+        finally:
+            is_over.set()
 
 
 async def test_a_connection_that_opens_while_it_is_cancelled_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,13 @@ The guard checks the address of each connection. A host name is resolved once, a
 address, so DNS rebinding has no effect. The check also applies to hosts of redirects and of server metadata.
 """
 
+import asyncio
+import ipaddress
 import socket
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -16,9 +21,12 @@ from mcp_mirror.settings.access import is_local_host, is_loopback, is_public
 from mcp_mirror.system.http_connections import HttpConnections, Receiver, open_connection
 
 PRIVATE: Final = "its name resolves to a private address that the configuration does not name"
+SLOW_LOOKUP: Final = "the lookup of its host name takes too long"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEAD_START: Final = 0.25
 """Seconds after which the next address of a host is tried in parallel."""
+_LOOKUP_TIMEOUT: Final = 8.0
+"""Seconds for the lookup of a host name: less than for connecting, so that the error is about the lookup."""
 _KEPT: Final = 20
 """Idle connections that are kept open."""
 _KEPT_SECONDS: Final = 4.0
@@ -58,14 +66,59 @@ class _GuardedConnector:
         Raises:
             httpx2.ConnectError: No address accepts or is admitted.
         """
-        try:
-            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise httpx2.ConnectError(error.strerror or "the host has no address") from None
-        addresses = [one for one in dict.fromkeys(str(one[4][0]) for one in found) if self._policy.admits(host, one)]
+        addresses = [one for one in await _find_addresses(host) if self._policy.admits(host, one)]
         if not addresses:
             raise httpx2.ConnectError(PRIVATE)
         return await _connect_first(addresses, port)
+
+
+_lookups: Final[dict[str, "Future[Sequence[str]]"]] = {}
+"""The lookups in progress, by host name."""
+
+
+async def _find_addresses(host: str) -> Sequence[str]:
+    """Return the addresses of a host, each once.
+
+    The system may look for a name for half a minute, and cannot be interrupted. So each name has a thread of its own,
+    for all connections that wait for it: names without an answer delay no other name, and not the end of the process.
+
+    Raises:
+        httpx2.ConnectError: The host has no address, or the lookup takes too long.
+    """
+    with suppress(ValueError):
+        return (str(ipaddress.ip_address(host)),)
+    lookup = _lookups.get(host) or _start_lookup(host)
+    try:
+        with anyio.fail_after(_LOOKUP_TIMEOUT):
+            return await asyncio.wrap_future(lookup)
+    except TimeoutError:
+        raise httpx2.ConnectError(SLOW_LOOKUP) from None
+    except OSError as error:
+        raise httpx2.ConnectError(error.strerror or "the host has no address") from error
+
+
+def _start_lookup(host: str) -> "Future[Sequence[str]]":
+    lookup: Future[Sequence[str]] = Future()
+    lookup.set_running_or_notify_cancel()  # the end of one of those that wait for it does not cancel it
+
+    def run() -> None:
+        try:
+            found = socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            del _lookups[host]
+            lookup.set_exception(error)
+        else:
+            del _lookups[host]
+            lookup.set_result(tuple(dict.fromkeys(str(one[4][0]) for one in found)))
+
+    thread = threading.Thread(target=run, name="mcp-mirror-lookup", daemon=True)
+    _lookups[host] = lookup
+    try:
+        thread.start()
+    except RuntimeError:
+        del _lookups[host]
+        raise httpx2.ConnectError("the system refuses another thread") from None
+    return lookup
 
 
 async def _connect_first(addresses: Iterable[str], port: int) -> Receiver:

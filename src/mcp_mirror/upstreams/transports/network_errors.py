@@ -100,12 +100,13 @@ def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
 
 
 def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
-    from mcp_mirror.security.ssrf_guard import PRIVATE  # noqa: PLC0415  # imports an HTTP client, which stdio does not need
+    from mcp_mirror.security.ssrf_guard import PRIVATE, SLOW_LOOKUP  # noqa: PLC0415  # imports an HTTP client, which stdio does not need
 
     if isinstance(error, BodyError):
         return str(error), "Correct the server, or a proxy in front of it"
-    if isinstance(error, httpx2.ConnectError) and str(error) == PRIVATE:
-        return PRIVATE, "If this is intended, set `allow_private: true` for this upstream"
+    if isinstance(error, httpx2.ConnectError) and str(error) in (PRIVATE, SLOW_LOOKUP):
+        allow = "If this is intended, set `allow_private: true` for this upstream"
+        return str(error), allow if str(error) == PRIVATE else "Check this machine's DNS"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})", "Use a certificate that this machine trusts"
     if isinstance(error, ssl.SSLError):
