@@ -7,7 +7,7 @@ the upstream sent. A session does not interpret results.
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from itertools import count
 from secrets import token_hex
 from typing import Any, Final, Literal
@@ -19,7 +19,7 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client import Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
 from mcp_mirror.callers import ClientChannel
@@ -272,10 +272,9 @@ class UpstreamSession:
         Raises:
             MCPError: The server does not support subscriptions, or the stream broke.
         """
-        params = {"notifications": wanted}
-        await self.client.session.send_request(
-            types.Request[dict[str, Any], str](method="subscriptions/listen", params=params), _Anything
-        )
+        request = types.Request[dict[str, Any], str](method="subscriptions/listen", params={"notifications": wanted})
+        with suppress(ValidationError):  # the result only says that the subscription has ended
+            await self.client.session.send_request(request, _Anything)
 
     async def notify(self, method: str) -> None:
         """Send a notification without parameters to the server."""

@@ -1,0 +1,51 @@
+"""Upstreams whose messages do not conform to MCP: only their own requests fail, with the cause."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, OpenLines
+
+OLD: Final = "2025-11-25"
+NEW: Final = "2026-07-28"
+Odd = Callable[..., dict[str, Any]]
+
+
+def result(text: str) -> str:
+    return f'{{"jsonrpc":"2.0","id":$id,"result":{text}}}'
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Odd:
+    """An upstream that writes chosen lines; see `servers/odd.py`."""
+
+    def upstream(version: str, **lines: list[str]) -> dict[str, Any]:
+        file = tmp_path / "lines.json"
+        file.write_text(json.dumps(lines))
+        script = str(Path(__file__).parent / "servers" / "odd.py")
+        return {"command": sys.executable, "args": ["-S", script, version, str(file)]}
+
+    return upstream
+
+
+@pytest.mark.parametrize("ending", ["{}", '{"_meta":5}', '{"resultType":"weird","_meta":{}}'])
+async def test_a_subscription_that_ends_with_an_odd_result_ends_nothing_else(
+    configured: Configured, open_lines: OpenLines, odd: Odd, ending: str
+) -> None:
+    config = configured({"odd": odd(NEW, **{"subscriptions/listen": [result(ending)]})})
+    async with open_lines(config) as client:
+        await client.greet()
+        assert await client.text("odd_mirrored") == "hello"
+        assert "result" in json.loads(await client.request("resources/subscribe", '{"uri":"odd://a"}'))
+        # The gateway renews the subscription after a second, and then reports one update.
+        while b"notifications/resources/updated" not in (line := await client.receive()):
+            assert line, b"".join(client.stderr)
+        assert await client.text("odd_mirrored") == "hello"
+        assert b"is down" not in b"".join(client.stderr)
