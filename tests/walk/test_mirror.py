@@ -502,6 +502,22 @@ async def test_each_namespace_has_its_own_memory() -> None:
         assert "No value is stored under" in other.text
 
 
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+async def test_clear_deletes_the_values_of_one_namespace(kind: str, tmp_path: Path) -> None:
+    store = {"kind": kind, "path": str(tmp_path)} if kind == "disk" else {"kind": kind}
+    async with Mirror(store=store) as mirror:
+        leaving = [await mirror.put([number] * 50_000, namespace="leaving") for number in range(3)]
+        staying = await mirror.put([1], namespace="staying")
+        assert await mirror.clear(namespace="leaving") == 3
+        for path in leaving:
+            with pytest.raises(ToolError, match="Nothing is stored: call a tool first"):
+                await mirror.read(path, namespace="leaving")
+        assert await mirror.clear(namespace="leaving") == 0
+        assert await mirror.read(staying, namespace="staying") == [1]
+    with pytest.raises(MirrorError, match="is closed"):
+        await mirror.clear(namespace="staying")
+
+
 async def test_a_namespace_that_no_store_can_write_is_an_error(tmp_path: Path) -> None:
     async with with_functions(store={"kind": "disk", "path": str(tmp_path)}) as mirror:
         for use in (mirror.call("average_mirrored", namespace="\ud800"), mirror.put(1, namespace="\ud800")):

@@ -235,7 +235,7 @@ def test_a_forked_process_cannot_use_the_mirror_of_its_parent(tmp_path: Path) ->
     assert result == "12"
 
 
-@pytest.mark.parametrize("name", ["__init__", "call", "read", "put", "prune", "restore", "tools", "tool"])
+@pytest.mark.parametrize("name", ["__init__", "call", "read", "put", "clear", "prune", "restore", "tools", "tool"])
 def test_it_has_the_methods_of_a_mirror(name: str) -> None:
     one, other = getattr(Mirror(), name), getattr(SyncMirror(), name)
     assert inspect.signature(one).parameters == inspect.signature(other).parameters

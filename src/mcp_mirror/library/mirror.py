@@ -258,6 +258,31 @@ class Mirror:
 
         return await self._run(put_value, namespace)
 
+    async def clear(self, *, namespace: str = LOCAL) -> int:
+        """Delete all stored values of a namespace, such as those of a user who leaves.
+
+        Their paths are then unknown. The event log keeps its calls, without values.
+
+        Args:
+            namespace: The namespace of the memory.
+
+        Returns:
+            The number of deleted values.
+
+        Raises:
+            StoreError: The store failed; some values may be deleted.
+            MirrorError: The mirror is not open.
+        """
+
+        async def delete_all(application: Application) -> int:
+            writer = application.gateway.writer
+            found = await writer.store.list(namespace)
+            deleted = [await writer.store.delete(namespace, one.base) for one in found]
+            writer.on_change(namespace)
+            return sum(deleted)
+
+        return await self._run(delete_all, namespace)
+
     async def prune(
         self,
         messages: list[Any],

@@ -134,6 +134,10 @@ class SyncMirror:
         """Store a value and return its memory path: see `Mirror.put`."""
         return self._run(partial(self._mirror.put, value, namespace=namespace))
 
+    def clear(self, *, namespace: str = LOCAL) -> int:
+        """Delete all stored values of a namespace and return their number: see `Mirror.clear`."""
+        return self._run(partial(self._mirror.clear, namespace=namespace))
+
     def prune(
         self,
         messages: list[Any],
