@@ -181,6 +181,20 @@ def few_handles(spare: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+async def test_a_check_reports_a_disk_without_room_and_leaves_nothing(small_disk: Path) -> None:
+    async with opened(small_disk / "store") as store:
+        await put(store, "before", small_of("before"))
+        before = sorted(small_disk.rglob("*"))
+        await store.check()
+        assert sorted(small_disk.rglob("*")) == before
+        fill(small_disk, left=8_192)
+        with pytest.raises(StoreError, match="disk is full"):
+            await store.check()
+        (small_disk / "filler").unlink()
+        await store.check()
+        assert sorted(small_disk.rglob("*")) == before
+
+
 async def test_without_file_handles_nothing_is_lost_and_the_next_value_is_kept(tmp_path: Path, audit: Audit) -> None:
     values: dict[str, bytes] = {}
     refused: list[str] = []

@@ -113,8 +113,9 @@ class DiskStore:
             await self._run(self._end)
 
     async def check(self) -> None:
-        """Read from the index, which was written when the store was opened."""
+        """Read from the index, and write a file of the size of a small value, which is removed again."""
         await self.totals()
+        await self._run_change(self._check_room)
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value."""
@@ -218,6 +219,10 @@ class DiskStore:
         with self._reserve_lock, suppress(OSError):
             if not reserve.exists():
                 atomic_write(reserve, (bytes(_RESERVE_BYTES),))
+
+    def _check_room(self) -> None:
+        with self._blobs.draft("", (bytes(INLINE_BYTES),), None):
+            pass
 
     def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
         self._reopen_if_removed()
