@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from tests.hostile.conftest import MIB
+from tests.walk.conftest import until
 
 if TYPE_CHECKING:
+    from tests.hostile.conftest import Budget
     from tests.walk.conftest import Configured, OpenLines
 
 OLD: Final = "2025-11-25"
@@ -49,3 +52,18 @@ async def test_a_subscription_that_ends_with_an_odd_result_ends_nothing_else(
             assert line, b"".join(client.stderr)
         assert await client.text("odd_mirrored") == "hello"
         assert b"is down" not in b"".join(client.stderr)
+
+
+@pytest.mark.parametrize("member", ["nextCursor", "other"])
+async def test_large_members_beside_the_items_of_a_list_count_for_its_limit(
+    configured: Configured, open_lines: OpenLines, odd: Odd, budget: Budget, member: str
+) -> None:
+    page = {"resources": [{"uri": "odd://$count"}], "nextCursor": "$count", member: "$count" + "x" * 900_000}
+    config = configured({"odd": odd(OLD, **{"resources/list": [result(json.dumps(page))]})})
+    async with open_lines(config) as client:
+        await client.greet()
+        async with budget(client, f"pages of a list: {member}", "900 kB each", memory=64 * MIB) as row:
+            listed = json.loads(await client.request("resources/list"))["result"]["resources"]
+            row.outcome = "cut"
+        assert 60 < sum(resource["uri"].startswith("odd://") for resource in listed) < 90
+        await until(lambda: b"lists more resources than `limits.max_listing_bytes`" in b"".join(client.stderr))

@@ -128,10 +128,19 @@ class Relay(msgspec.Struct):
             try:
                 connection = upstream.listing_connection(channel)
                 filtered = channel if self.gateway.may_show(upstream.policy.name) else filter_content(channel)
-                pages[upstream.policy.name] = await connection.list_all(*KINDS[kind][:2], filtered)
+                page = await connection.list_all(*KINDS[kind][:2], filtered)
             except UpstreamError as error:
                 failures.append(error)
                 _logger.warning("%s", error.log_message)
+                return
+            pages[upstream.policy.name] = page
+            if page.cut:
+                _logger.warning(
+                    "Upstream %r lists more %s than %s allows. The gateway does not serve the rest.",
+                    upstream.policy.name,
+                    kind,
+                    page.cut,
+                )
 
         async with anyio.create_task_group() as tasks:
             for upstream in offering:

@@ -1,7 +1,8 @@
 """An upstream over stdio that writes chosen lines. `odd.py VERSION FILE`.
 
 FILE is a JSON object. Its keys are methods, and names of tools for calls; its values are the lines that the upstream
-writes for such a request. `$id` in a line is the id of the request. A method without lines gets an ordinary answer.
+writes for such a request. `$id` in a line is the id of the request, `$count` differs in each request. A method without
+lines gets an ordinary answer.
 """
 
 import json
@@ -45,13 +46,13 @@ def write(line: str) -> None:
 
 
 def main() -> None:
-    for line in sys.stdin:
+    for count, line in enumerate(sys.stdin):
         message = json.loads(line)
         method, identity = message.get("method"), json.dumps(message.get("id"))
         chosen = LINES.get((message.get("params") or {}).get("name") or method, LINES.get(method))
         if chosen is not None:
             for one in chosen:
-                write(one.replace("$id", identity))
+                write(one.replace("$id", identity).replace("$count", str(count)))
         elif method in RESULTS:
             result = json.dumps({**STAMP, **RESULTS[method]})
             write(f'{{"jsonrpc":"2.0","id":{identity},"result":{result}}}')
