@@ -12,6 +12,8 @@ import pytest
 from notices import path_in
 from samples import sample
 
+from mcp_mirror import Mirror
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
@@ -145,6 +147,23 @@ async def test_disabled_events_leave_no_log(
         await say(client, LARGE)
     assert not (tmp_path / "store" / "events.sqlite").exists()
     assert "does not log calls (`events.enabled`)" in (await run("usage", "--config", str(config))).out
+
+
+async def test_usage_of_one_principal_is_chosen_by_its_name(configured: Configured, run: Run) -> None:
+    config = configured({}, store={"kind": "disk"})
+    async with Mirror(upstreams=str(config)) as mirror:
+        for name, calls in {"alice": 2, "bob": 1}.items():
+            for _ in range(calls):
+                await mirror.call("memory_list", namespace=json.dumps(["token", name]))
+    for given in ("alice", '["token", "alice"]'):
+        ended = await run("usage", "--config", str(config), "--namespace", given, "--by", "tool", "--json")
+        assert [(row["tool"], row["calls"]) for row in json.loads(ended.out)] == [("memory_list", 2)]
+    assert (await usage(run, config))["memory_list"]["calls"] == 3
+    ended = await run("usage", "--config", str(config), "--namespace", "carol")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == (
+        "mcp-mirror: The event log has no calls of 'carol'. `mcp-mirror usage --since 90d` prints all principals.\n"
+    )
 
 
 async def test_usage_of_a_memory_store_is_an_error_with_the_reason(configured: Configured, run: Run) -> None:

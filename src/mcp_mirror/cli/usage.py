@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Annotated, Final, Literal, get_args
@@ -16,6 +16,7 @@ from mcp_mirror.cli.console import new_table, print_table
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, parse_age
 from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.event_log import HOUR, SumKey, Sums
@@ -62,6 +63,9 @@ def usage(
     since: Annotated[
         str, typer.Option(metavar="AGE", help="Only calls of this time, such as 12h or 7d, up to 90d.")
     ] = "7d",
+    namespace: Annotated[
+        str, typer.Option("--namespace", help="Only the calls of this principal, or of this namespace of `stats`.")
+    ] = "",
     as_: JsonOption = False,
     config: ConfigOption = None,
     store: StoreOption = None,
@@ -78,7 +82,8 @@ def usage(
 
     async def run(opened: Store) -> None:
         log = opened.events
-        found = group_sums({name: await log.sums(name, first) for name in sorted(await log.namespaces())}, by)
+        chosen = _choose(sorted(await log.namespaces()), namespace)
+        found = group_sums({name: await log.sums(name, first) for name in chosen}, by)
         if as_:
             print(json.dumps([{by: name} | msgspec.structs.asdict(one) for name, one in found.items()], indent=2))
         elif found:
@@ -88,6 +93,23 @@ def usage(
             print(f"The event log has no calls of the last {since or '0s'}.{reason}")
 
     read_store(loaded, run)
+
+
+def _choose(namespaces: Sequence[str], given: str) -> Sequence[str]:
+    """Return the namespaces that an option names; all without the option.
+
+    Raises:
+        MirrorError: None has this name, or several have it.
+    """
+    if not given:
+        return namespaces
+    names = name_namespaces(dict.fromkeys(namespaces))
+    chosen = [one for one in namespaces if given in {one, names[one]}]
+    if not chosen:
+        raise MirrorError(
+            f"The event log has no calls of {given!r}. `mcp-mirror usage --since 90d` prints all principals."
+        )
+    return chosen
 
 
 def _build_table(found: dict[str, Sums], by: Grouping) -> Table:
