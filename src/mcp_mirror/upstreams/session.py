@@ -212,8 +212,8 @@ class UpstreamSession:
         """
         limit = self.policy.bounds.max_listing_bytes
         if isinstance(response, Mapping):
-            items = open_array(response.get(member, b"[]")) or []
-            await take_sliced(listed.add(map(bytes, items), limit))  # copies: a view keeps the whole page in memory
+            views = open_array(response.get(member, b"[]")) or []
+            await take_sliced(listed.add(map(bytes, views), limit))  # a view would keep the whole page in memory
             return response
         with response:
             try:
