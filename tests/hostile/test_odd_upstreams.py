@@ -55,15 +55,17 @@ async def test_a_subscription_that_ends_with_an_odd_result_ends_nothing_else(
 
 
 @pytest.mark.parametrize("member", ["nextCursor", "other"])
-async def test_large_members_beside_the_items_of_a_list_count_for_its_limit(
+async def test_a_list_keeps_only_the_items_of_its_pages(
     configured: Configured, open_lines: OpenLines, odd: Odd, budget: Budget, member: str
 ) -> None:
     page = {"resources": [{"uri": "odd://$count"}], "nextCursor": "$count", member: "$count" + "x" * 900_000}
-    config = configured({"odd": odd(OLD, **{"resources/list": [result(json.dumps(page))]})})
+    config = configured(
+        {"odd": odd(OLD, **{"resources/list": [result(json.dumps(page))]})}, limits={"max_listing_pages": 200}
+    )
     async with open_lines(config) as client:
         await client.greet()
         async with budget(client, f"pages of a list: {member}", "900 kB each", memory=64 * MIB) as row:
             listed = json.loads(await client.request("resources/list"))["result"]["resources"]
             row.outcome = "cut"
-        assert 60 < sum(resource["uri"].startswith("odd://") for resource in listed) < 90
-        await until(lambda: b"lists more resources than `limits.max_listing_bytes`" in b"".join(client.stderr))
+        assert sum(resource["uri"].startswith("odd://") for resource in listed) == 200
+        await until(lambda: b"lists more resources than `limits.max_listing_pages`" in b"".join(client.stderr))

@@ -184,19 +184,16 @@ class UpstreamSession:
         listed = PagedList()
         cursor: str | None = None
         seen: set[int] = set()  # hashes, because a cursor may have a megabyte
-        bounds, received = self.policy.bounds, 0
+        bounds = self.policy.bounds
         while hash(cursor) not in seen and len(seen) < bounds.max_listing_pages:
             seen.add(hash(cursor))
             shown = {} if cursor is None else {"cursor": cursor}
             response = await self.request(UpstreamRequest(method, {}, shown), channel)
-            received += sum(map(len, response.values())) if isinstance(response, Mapping) else response.size
             members = await self._add_page(listed, response, method, member)
             listed.hints.append(
                 (decode_as(members.get("ttlMs"), int), decode_as(members.get("cacheScope"), CacheScope))
             )
             cursor = decode_as(members.get("nextCursor"), str)
-            if cursor is not None and received > bounds.max_listing_bytes:  # most may be in other members than items
-                listed.cut = listed.cut or f"`limits.max_listing_bytes` ({bounds.max_listing_bytes:,})"
             if cursor is None or listed.cut:
                 return listed
         listed.cut = f"`limits.max_listing_pages` ({bounds.max_listing_pages:,})"
