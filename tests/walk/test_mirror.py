@@ -909,6 +909,12 @@ async def test_a_pasted_notice_of_several_values_is_refused_and_named() -> None:
     assert received == [f"{rest}\nThe end.", rest]
 
 
+@dataclass
+class Order:
+    id: int
+    status: str
+
+
 def with_orders(rows: list[dict[str, Any]], config: Mapping[str, Any] | None = None) -> Mirror:
     mirror = Mirror(upstreams=config)
 
@@ -927,6 +933,10 @@ def with_orders(rows: list[dict[str, Any]], config: Mapping[str, Any] | None = N
     @mirror.tool
     def describe(order: dict[str, Any]) -> str:
         return json.dumps(order)
+
+    @mirror.tool
+    def close(order: Order) -> int:
+        return order.id
 
     @mirror.tool
     def find(number: int) -> str:
@@ -977,8 +987,11 @@ async def test_a_value_of_another_type_is_refused_with_a_path_that_fits(
             assert refused.is_error
             assert refused.text.endswith(f'Pass a path that fits, such as "{base}{advised}".')
         assert (await mirror.call("count_mirrored", {"orders": f"{base}{advised}"})).text == "900"
-        row = await mirror.call("describe_mirrored", {"order": f"{base}{advised}"})
+        row = await mirror.call("close_mirrored", {"order": f"{base}{advised}"})
         assert row.text.endswith(f'Pass a path that fits, such as "{base}{advised}/0".')
+        whole = "" if tool == "page" else f"{advised}/0"  # only the page is an object
+        described = await mirror.call("describe_mirrored", {"order": f"{base}{advised}"})
+        assert described.text.endswith(f'Pass a path that fits, such as "{base}{whole}".')
         assert (await mirror.call("count_mirrored", {"orders": [f"{base}{advised}"]})).text == "900"
         nested = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}", {}]})
         assert nested.text.endswith("is array. Pass the path itself, not an array with the path.")

@@ -51,7 +51,7 @@ from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.tokens import upper_estimator
-from mcp_mirror.types import Buffer, JsonToken, Segments
+from mcp_mirror.types import Buffer, JsonToken, Location, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.session import UpstreamRequest
@@ -284,7 +284,8 @@ class Dispatcher:
             if isinstance(last, int) and error.own & types_of(tuple(above)):
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
             path = parse_path(error.path)
-            near = path and await advice(error.wanted).find_near(path)
+            named = partial(_is_named, types_of, error.location)
+            near = path and await advice(error.wanted, named).find_near(path)
             return _name_path(error.cause, near) if near else None
         arguments = call.arguments
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
@@ -422,6 +423,11 @@ async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Valida
 def _name_path(cause: str, path: MemoryPath) -> ToolError:
     """An error about an argument that does not fit, with a path that does."""
     return ToolError(f"{cause} Pass a path that fits, such as {as_json_string(str(path), _MAX_PATH_BYTES)}.")
+
+
+def _is_named(types_of: Callable[[Location], frozenset[str]], location: Location, key: str) -> bool:
+    """Whether the schema of the argument at a location names a member."""
+    return bool(types_of((*location, key)))
 
 
 async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:

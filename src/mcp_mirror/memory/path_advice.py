@@ -41,20 +41,25 @@ class PathAdvice(msgspec.Struct, frozen=True):
     namespace: str
     wanted: frozenset[str]
     """The JSON types that the argument accepts."""
+    is_named: Callable[[str], bool] = lambda _: False
+    """Whether the argument's schema names a member."""
 
     async def find_near(self, path: MemoryPath) -> MemoryPath | None:
         """Find a value that fits near a path that does not: below it, else beside it, else the value around it.
 
-        Of a few it is the largest, of many the first. Parts of values in no-preview mode are not named.
+        If the value around it fits as well as a part below it, it is the part only if the argument's schema names one
+        of the part's members: notices name the paths of rows, and models pass these where the whole object is wanted.
+        Of a few parts it is the largest, of many the first. Parts of values in no-preview mode are not named.
 
         Raises:
             StoreError: The store failed.
         """
+        part = await self._find(path, self._find_part)
+        if not path.tokens or (part and await self._find(part, self._find_described)):
+            return part
         above = MemoryPath(path.base, path.tokens[:-1])
-        for around in (path, above) if path.tokens else (path,):
-            if near := await self._find(around, self._find_part):
-                return near
-        return await self._find(above, self._find_whole) if path.tokens else None
+        beside = None if part else await self._find(above, self._find_part)
+        return beside or await self._find(above, self._find_whole) or part
 
     async def find_meant(self, text: str) -> MemoryPath | None:
         """Find a value that fits and that a text may mean: a part of the newest value that the text names.
@@ -87,6 +92,10 @@ class PathAdvice(msgspec.Struct, frozen=True):
 
     def _find_whole(self, found: FoundValue) -> MemoryPath | None:
         return found.path if self._fits(found.path, found.blob, found.kind) else None
+
+    def _find_described(self, found: FoundValue) -> MemoryPath | None:
+        keys = (str(key) for key in islice(_list_parts(found), _MAX_PARTS)) if found.kind == "object" else ()
+        return found.path if any(map(self.is_named, keys)) else None
 
     def _find_part(self, found: FoundValue) -> MemoryPath | None:
         """Find a part of an object or array that fits, else a part of the largest object in an object, at any depth."""

@@ -4,7 +4,6 @@ from typing import Final, TypeVar, cast
 
 from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.core.value_sizes import count_tokens
-from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
@@ -65,10 +64,6 @@ async def read(call: ToolInput) -> Content:
     """
     arguments = call.arguments
     limit = _read_limit(arguments)
-    if limit == 0:
-        raise ToolError(
-            "`limit` must be 1 or more. Omit it to read as much as fits; to read the end, set a negative `offset`."
-        )
     by = cast("Unit", arguments.text("by")) if arguments.has("by") else None
     window = Window(by, arguments.number("offset"), limit, call.memory.budget)
     found_value = await find_argument(call)
@@ -90,7 +85,7 @@ async def grep(call: ToolInput) -> Content:
         pattern=arguments.text("pattern"),
         context=min(max(arguments.number("context"), 0), _MAX_CONTEXT),
         offset=max(arguments.number("offset"), 0),
-        limit=_MAX_MATCHES if limit is None else min(max(limit, 1), _MAX_MATCHES),
+        limit=_MAX_MATCHES if limit is None else min(limit, _MAX_MATCHES),
         budget=call.memory.budget,
         path=str(found_value.path),
     )
@@ -99,9 +94,9 @@ async def grep(call: ToolInput) -> Content:
 
 
 def _read_limit(arguments: Arguments, default: int | None = None) -> int | None:
-    """The limit of a call; None for a negative one, which models write for no limit."""
+    """The limit of a call; None for 0 or less, which models write for no limit."""
     limit = arguments.number("limit") if arguments.has("limit") else default
-    return None if limit is None or limit < 0 else limit
+    return None if limit is None or limit <= 0 else limit
 
 
 async def run_query(call: ToolInput, found_value: FoundValue, query: Query[Answer], cost: int | None = None) -> Answer:
