@@ -200,6 +200,9 @@ print(mirror.call("double_mirrored", {{"number": 4}}), mirror.put("kept"), flush
 """
 
 FORKED = """
+import warnings
+
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks of processes with threads
 if os.fork() == 0:
     try:
         mirror.call("double_mirrored", {"number": 5})

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
@@ -58,12 +59,13 @@ def write_file(path: Path, data: bytes) -> None:
         ConfigError: The file cannot be written.
     """
     try:
-        path = path.resolve()
+        path = Path(os.path.realpath(path))
+        with suppress(FileNotFoundError):
+            path.stat()  # an error if links form a circle
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, (data,), _PRIVATE, keep_mode=True)
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or "its links form a circle"
-        raise ConfigError(f"{path} cannot be written: {reason}. Check the path and its permissions.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}. Check the path and its permissions.") from None
 
 
 def backup_of(path: Path) -> Path:

@@ -186,19 +186,19 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         request = response.request
         if identity is None:
             if response.is_error:
-                await _discard(response)
+                await _close(response)
                 response = httpx2.Response(_ACCEPTED, request=request)  # a refused notification is dropped
             return response
         if response.status_code == _TOO_LARGE:
             reason = _explain_too_large(request)
             is_own = self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
-            await _discard(response)
+            await _close(response)
             response = _answer(identity, ENDED if is_own else reason)
         elif response.status_code in _UNKNOWN_SESSION and _SESSION in request.headers:
             response = await self._read_refusal(response, identity)
         response.request = request
         if not self._may_have_message(response) and self._fail(response, identity):
-            await _discard(response)
+            await _close(response)
             response = _answer(identity, ENDED)
             response.request = request
         return response
@@ -391,13 +391,22 @@ async def _open_stream() -> RequestId | None:
 
 
 async def _discard(response: httpx2.Response) -> None:
-    """Close a response. If its body is small and ends soon, its connection can be used again."""
+    """Close a response. If it is no error, and its body is small and ends soon, its connection can be used again."""
     try:
         with anyio.move_on_after(_END_TIMEOUT), suppress(httpx2.TransportError):
-            await read_beginning(response, MAX_ERROR_BYTES)
+            if not response.is_error:
+                await read_beginning(response, MAX_ERROR_BYTES)
     finally:
-        with anyio.CancelScope(shield=True):
-            await response.aclose()
+        await _close(response)
+
+
+async def _close(response: httpx2.Response) -> None:
+    """Close a response and, unless it was read to its end, its connection.
+
+    Some servers close the connection after an error without having said so, and would not read the next request.
+    """
+    with anyio.CancelScope(shield=True):
+        await response.aclose()
 
 
 async def _read_end(response: httpx2.Response, chunks: AsyncGenerator[bytes]) -> None:
