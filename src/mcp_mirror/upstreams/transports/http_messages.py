@@ -391,10 +391,10 @@ async def _open_stream() -> RequestId | None:
 
 
 async def _discard(response: httpx2.Response) -> None:
-    """Close a response. If it is no error, and its body is small and ends soon, its connection can be used again."""
+    """Close a response. If it reports a success, and its body is small and ends soon, its connection can be used again."""
     try:
         with anyio.move_on_after(_END_TIMEOUT), suppress(httpx2.TransportError):
-            if not response.is_error:
+            if response.is_success:
                 await read_beginning(response, MAX_ERROR_BYTES)
     finally:
         await _close(response)
@@ -403,7 +403,7 @@ async def _discard(response: httpx2.Response) -> None:
 async def _close(response: httpx2.Response) -> None:
     """Close a response and, unless it was read to its end, its connection.
 
-    Some servers close the connection after an error without having said so, and would not read the next request.
+    Some servers close the connection after an error without a notice, and would not read the next request.
     """
     with anyio.CancelScope(shield=True):
         await response.aclose()
