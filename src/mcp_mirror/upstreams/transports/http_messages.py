@@ -391,7 +391,7 @@ async def _open_stream() -> RequestId | None:
 
 
 async def _discard(response: httpx2.Response) -> None:
-    """Close a response. If it reports a success, and its body is small and ends soon, its connection can be used again."""
+    """Close a response. After a success, and if its body is small and ends soon, its connection can be used again."""
     try:
         with anyio.move_on_after(_END_TIMEOUT), suppress(httpx2.TransportError):
             if response.is_success:
