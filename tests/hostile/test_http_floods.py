@@ -22,7 +22,9 @@ from gateway_processes import COMMAND, start_executable
 from http_sessions import META
 from tests.auth.conftest import HASHES, TOKENS
 from tests.hostile.bystander import HEADERS, HttpClient
+from tests.hostile.conftest import MIB, pinging
 from tests.hostile.raw_connections import HeldConnection, Holder, holding
+from tests.hostile.sessions import resident_bytes
 from tests.load import slowness
 from tests.walk.conftest import BOUND, serve_gateway, until
 
@@ -164,6 +166,26 @@ async def test_a_body_that_comes_byte_by_byte_is_refused_in_time(configured: Con
         answer = await drip(await holder.hold(WHOLE + bearer), 0.2)
         assert answer.startswith(b"HTTP/1.1 408")
         assert b"`limits.body_timeout`" in answer
+
+
+async def test_many_bodies_at_once_take_little_memory_and_others_do_not_wait(
+    configured: Configured, serve: Serve, budget: Budget
+) -> None:
+    bearer = f"authorization: Bearer {TOKENS['alice']}\r\ncontent-length: {MIB}\r\n\r\n".encode()
+    body = b"x" * (MIB - 1)
+    async with serve(write_config(configured), "-v") as served, client_of("bob") as client:
+        await call(client, served.url)
+        before = resident_bytes(served.process.pid)
+        async with (
+            budget(served, "unfinished bodies", "400 of 1 MiB", token=TOKENS["bob"]) as row,
+            holding(served.url) as holder,
+            pinging(partial(call, client, served.url), row),
+        ):
+            held = [await holder.hold(WHOLE + bearer + body) for _ in range(400)]
+            await until(lambda: all(one.transport and not one.transport.get_write_buffer_size() for one in held))
+            assert holder.count_open() == 400
+            row.outcome = "in files"
+        await until(lambda: resident_bytes(served.process.pid) < before + 100 * MIB)
 
 
 async def test_pipelined_requests_are_answered_in_order(configured: Configured, serve: Serve) -> None:

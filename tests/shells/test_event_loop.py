@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import platform
 import subprocess
 import sys
 import time
@@ -159,6 +160,43 @@ async def main():
 import socket
 ours, theirs = socket.socketpair()
 gc.set_threshold(*COLLECTOR_THRESHOLDS)
+loop = new_event_loop()
+loop.run_until_complete(asyncio.wait_for(main(), 30))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries manage their heap themselves")
+@pytest.mark.parametrize("idle", [True, False])
+def test_freed_memory_is_released_when_the_loop_is_idle_or_it_is_much(*, idle: bool) -> None:
+    program = f"""
+import asyncio, socket
+from pathlib import Path
+from mcp_mirror.system import heap
+from mcp_mirror.system.event_loop import measure_stalls, new_event_loop
+
+heap._CHECK_INTERVAL = 0.2
+heap.keep_freed_memory()
+
+def measure():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+async def main():
+    measure_stalls()
+    reading, writing = await asyncio.open_connection(sock=ours)
+    before = measure()
+    buffers = [(b"x" * (1 << 19), b"x" * (1 << 10)) for _ in range(800)]
+    small = [pair[1] for pair in buffers]  # between the large ones in the heap
+    buffers.clear()
+    assert measure() > before + (350 << 20)
+    while measure() > before + (40 << 20):
+        if not {idle}:
+            theirs.send(b"an event")
+            await reading.read(100)
+        await asyncio.sleep(0.01)
+    writing.close()
+
+ours, theirs = socket.socketpair()
 loop = new_event_loop()
 loop.run_until_complete(asyncio.wait_for(main(), 30))
 """

@@ -253,6 +253,49 @@ def test_a_removed_directory_is_created_again(tmp_path: Path) -> None:
         assert bytes(spooled(read(spool, b"x" * 200 + b"\n")[0]).view) == b"x" * 200
 
 
+def test_only_some_of_many_large_messages_stay_in_memory(tmp_path: Path) -> None:
+    piece = b"x" * (1 << 17)
+    with Spool(WirePolicy(), tmp_path) as spool:
+        collectors = [spool.collector() for _ in range(200)]
+        for _ in range(7):
+            for collector in collectors:
+                collector.add(piece)
+        frames = [collector.take() for collector in collectors]
+        assert 60 << 20 < sum(len(frame) for frame in frames if isinstance(frame, bytes)) < 68 << 20
+        assert {bytes(frame.view if isinstance(frame, SpooledFrame) else frame) for frame in frames} == {  # type: ignore[arg-type]
+            piece * 7
+        }
+        collectors[0].add(piece)
+        assert collectors[0].take() == piece  # these messages are in memory no more
+
+
+def test_a_message_beside_many_others_is_in_a_file_or_in_memory(tmp_path: Path) -> None:
+    many, piece = b"x" * (65 << 20), b"y" * (100 << 10)
+    with Spool(WirePolicy(), tmp_path) as spool:
+        collector = spool.collector()
+        with spool.holding(many):
+            collector.add(piece)
+            with spooled(collector.take()) as frame:
+                assert frame.view == piece
+            with file_size_limit(0):
+                collector.add(piece)
+            assert collector.take() == piece
+            collector.add(piece[: 60 << 10])
+            assert collector.take() == piece[: 60 << 10]  # small ones stay in memory
+        collector.add(piece)
+        assert collector.take() == piece
+
+
+def test_a_message_beside_many_others_keeps_its_last_id(tmp_path: Path) -> None:
+    with Spool(WirePolicy(max_message_bytes=200_000), tmp_path) as spool, spool.holding(b"x" * (65 << 20)):
+        collector = spool.collector()
+        for piece in (b'{"result":"' + b"y" * 100_000, b"y" * 100_000 + b'","i', b'd":7}'):
+            collector.add(piece)
+        frame = collector.take()
+        assert isinstance(frame, DiscardedFrame)
+        assert frame_id(frame) == 7
+
+
 def test_an_unfinished_message_leaves_no_file(tmp_path: Path) -> None:
     with Spool(POLICY, tmp_path) as spool:
         collector = spool.collector()

@@ -12,8 +12,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -31,7 +31,9 @@ _logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "mcp-mirror-spool-"
 _SMALL: Final = 1 << 16
-"""Bytes up to which the values of a message are not counted."""
+"""Bytes up to which the values of a message are not counted, and up to which it stays in memory in any case."""
+_MAX_IN_MEMORY: Final = 64 << 20
+"""Bytes of larger messages that all connections together keep in memory. Further messages go to files."""
 _AHEAD: Final = 3
 """Bytes written to the file for each byte that arrives, in the second half of `spool_bytes`: a message that then grows
 past that size is never written at once, which would stall the event loop."""
@@ -97,6 +99,8 @@ class Spool:
         self._directory: Path | None = None
         self._claim: int | None = None
         self._log = RepeatedLog(_logger)
+        self.in_memory: int = 0
+        """Bytes in memory of messages that arrive or are handled now, without small ones."""
 
     def __enter__(self) -> Self:
         # `Path.exists` raises for a path that is too long, or in a folder of another user.
@@ -165,6 +169,21 @@ class Spool:
         )
         return reason
 
+    @property
+    def is_full(self) -> bool:
+        """Whether messages should go to files because many others are in memory."""
+        return self.in_memory > _MAX_IN_MEMORY
+
+    @contextmanager
+    def holding(self, frame: Frame) -> Iterator[None]:
+        """Count a message as in memory while it is handled."""
+        size = len(frame) if isinstance(frame, bytes) and len(frame) > _SMALL else 0
+        self.in_memory += size
+        try:
+            yield
+        finally:
+            self.in_memory -= size
+
     def collector(self) -> "SpoolCollector":
         """A collector for the messages of one connection."""
         return SpoolCollector(self)
@@ -182,6 +201,8 @@ class SpoolCollector:
         """The message in memory; its head if the message is only in the file, or discarded."""
         self._end = b""
         """The last bytes of a message that is not in memory."""
+        self._counted = 0
+        """Bytes that count as in memory."""
         self._written = 0
         """The number of pieces that the file contains already."""
         self._file: int | None = None
@@ -197,17 +218,16 @@ class SpoolCollector:
         """Append the next bytes. The caller may overwrite them afterwards."""
         self.size += len(piece)
         policy = self._spool.policy
-        if self.size > policy.spool_bytes or self.size > policy.max_message_bytes:
+        if self._is_spooled or self.size > policy.spool_bytes or self.size > policy.max_message_bytes:
             self._keep_end(piece)
         if self.size > policy.max_message_bytes or self._dropping:
             self._drop(piece)
-        elif self.size > policy.spool_bytes:
+        elif self._is_spooled or self.size > policy.spool_bytes:
             self._write(piece)
         else:
             self._pieces.append(bytes(piece))
-            if self.size > policy.spool_bytes // 2:
-                with suppress(OSError):  # the message is in memory
-                    self._write_ahead(_AHEAD * len(piece))
+            if self.size > min(_SMALL, policy.spool_bytes // 2):
+                self._limit_memory(len(piece))
 
     @property
     def is_dropping(self) -> bool:
@@ -242,14 +262,39 @@ class SpoolCollector:
     def close(self) -> None:
         """Discard an unfinished message."""
         self._remove_file()
+        self._count(0)
         self._pieces, self._is_spooled = [], False
+
+    def _limit_memory(self, size: int) -> None:
+        """Write the message to the file if many others are in memory, or else ahead, after `size` further bytes."""
+        self._count(self.size)
+        with suppress(OSError):  # the message is in memory
+            if self._spool.is_full:
+                self._end = _read_end(self._pieces)
+                self._move_to_file()
+            elif self.size > self._spool.policy.spool_bytes // 2:
+                self._write_ahead(_AHEAD * size)
+
+    def _count(self, size: int) -> None:
+        """Count so many bytes of the message as in memory."""
+        self._spool.in_memory += size - self._counted
+        self._counted = size
+
+    def _move_to_file(self, piece: Buffer = b"") -> None:
+        """Write what is in memory to the file; keep the head, of which `piece` may be a part.
+
+        Raises:
+            OSError: That is not possible.
+        """
+        self._write_ahead(self.size)
+        self._pieces, self._is_spooled = [_read_head((*self._pieces, piece))], True
+        self._count(0)
 
     def _write(self, piece: Buffer) -> None:
         """Write a piece to the file, after what is in memory; discard the message if that is not possible."""
         try:
             if not self._is_spooled:
-                self._write_ahead(self.size)
-                self._pieces, self._is_spooled = [_read_head((*self._pieces, piece))], True
+                self._move_to_file(piece)
             assert self._file is not None  # noqa: S101  # opened above
             write_all(self._file, piece)
         except OSError as error:

@@ -49,6 +49,8 @@ _MIN_READ: Final = 32 << 10
 """Bytes that a connection reads at once, if they are not the rest of a body or of a chunk."""
 _MAX_READ: Final = 256 << 10
 """Bytes that a connection reads at once."""
+_MAX_READ_TOGETHER: Final = 16 << 20
+"""Bytes that all connections together read at once, unless each reads `_MIN_READ`."""
 BACKLOG: Final = 128
 """Connections that the server accepts before it counts them; fewer than `_RESERVED_FILES`."""
 
@@ -91,6 +93,8 @@ class Connections:
         self.head_deadline: SharedTimer = SharedTimer(policy.header_timeout)
         self.idle_deadline: SharedTimer = SharedTimer(_IDLE_TIMEOUT)
         self._capacity = _limit_connections(policy.max_connections)
+        self.max_read: int = _MAX_READ
+        """Bytes that a connection reads at once."""
         self._open: set[LimitedProtocol] = set()
         self._pending: dict[LimitedProtocol, None] = {}
         """Connections that wait for a complete head, without an admitted request before; the oldest first."""
@@ -108,6 +112,7 @@ class Connections:
         At the limit, this closes the oldest pending or idle connection.
         """
         self._open.add(connection)
+        self.max_read = min(_MAX_READ, _MAX_READ_TOGETHER // len(self._open))
         if len(self._open) <= self._capacity:
             return True
         oldest = next(iter(self._pending), None) or next(iter(self._idle), None)
@@ -147,6 +152,7 @@ class Connections:
     def remove(self, connection: "LimitedProtocol") -> None:
         """Forget a connection that is closed or closing."""
         self._open.discard(connection)
+        self.max_read = min(_MAX_READ, _MAX_READ_TOGETHER // (len(self._open) or 1))
         self.mark_serving(connection)
 
     async def refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -213,7 +219,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _limit_read(self) -> None:
         """Set how many bytes asyncio reads at once: few if they may be many small chunks, which are slow to parse."""
-        self.transport.max_size = max(_MIN_READ, min(self._requests.missing, _MAX_READ))  # type: ignore[attr-defined]
+        self.transport.max_size = max(_MIN_READ, min(self._requests.missing, self._connections.max_read))  # type: ignore[attr-defined]
 
     def _handle_received(self) -> None:
         """Parse the received bytes up to the end of a request, and answer an invalid one."""

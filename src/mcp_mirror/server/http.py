@@ -4,6 +4,7 @@ It limits requests, lifts the parameters out of request bodies before the SDK pa
 bodies and server-sent events.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
@@ -25,6 +26,7 @@ from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.rejected_requests import RejectedRequests
 from mcp_mirror.server.request_context import HttpRequest, read_request
+from mcp_mirror.system.fair_queue import FairQueue
 from mcp_mirror.types import Buffer, Segments
 
 _MARK: Final = MARK.encode()
@@ -34,6 +36,8 @@ _BAD_REQUEST: Final = 400
 _NOT_FOUND: Final = 404
 _MIN_BYTES_PER_SECOND: Final = 1024
 """The average speed of a body that takes longer than `limits.body_timeout`."""
+_PARTS_AT_ONCE: Final = 4
+"""Parts of bodies, of up to 256 KiB, that a pass of the event loop handles."""
 _RETRY_AFTER: Final = 5
 """Seconds."""
 _OUTCOMES: Final = {
@@ -87,6 +91,8 @@ class PayloadMiddleware:
         self._spool = spool
         self._addresses = addresses
         self._traffic = spool.policy.traffic
+        self._turns = FairQueue(_PARTS_AT_ONCE)
+        """Turns of principals to handle a part of a body."""
         self._open_requests: Counter[str] = Counter()
         """The number of open requests by namespace."""
         self._new_sessions: dict[int, str] = {}
@@ -153,7 +159,8 @@ class PayloadMiddleware:
         except ClientDisconnect:
             return
         if isinstance(body, SpooledFrame) or not await self._direct_http.answer(body, request, send):
-            await self._serve_with_sdk(body, request, receive, send)
+            with self._spool.holding(body):
+                await self._serve_with_sdk(body, request, receive, send)
 
     async def _serve_with_sdk(
         self, body: bytes | SpooledFrame, request: HttpRequest, receive: Receive, send: Send
@@ -212,7 +219,7 @@ class PayloadMiddleware:
         try:
             connection = find_connection(request.scope)
             if (body := connection.take_body() if connection else None) is None:
-                await self._collect(collector, receive)
+                await self._collect(collector, request.namespace, receive)
             else:
                 collector.add(body)
             frame = collector.take()
@@ -223,7 +230,7 @@ class PayloadMiddleware:
             raise _reject(status, code, frame.explain(), frame_id(frame))
         return frame
 
-    async def _collect(self, collector: SpoolCollector, receive: Receive) -> None:
+    async def _collect(self, collector: SpoolCollector, namespace: str, receive: Receive) -> None:
         deadline = anyio.current_time() + self._traffic.body_timeout
         size, has_more = 0, True
         while has_more:
@@ -236,8 +243,20 @@ class PayloadMiddleware:
             size += len(message.get("body", b""))
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
+            deadline += await self._wait_for_turn(namespace)
             collector.add(message.get("body", b""))
             has_more = message.get("more_body", False)
+
+    async def _wait_for_turn(self, namespace: str) -> float:
+        """Wait until a part of a body may be handled, and return the seconds: few parts in each pass of the event loop.
+
+        Without a turn the client's connection is not read, so its body waits with the client.
+        """
+        began = anyio.current_time()
+        if not self._turns.try_enter(namespace, _PARTS_AT_ONCE):
+            await self._turns.wait(namespace, _PARTS_AT_ONCE, None)
+        asyncio.get_running_loop().call_soon(self._turns.release, namespace)
+        return anyio.current_time() - began
 
     def _watch_session(self, request: HttpRequest, send: Send) -> Send:
         """Return a `send` that records the session which a response of the SDK creates or does not know."""

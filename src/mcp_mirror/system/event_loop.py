@@ -5,7 +5,7 @@ plus the time by which the loop wakes too late. Time in which the operating syst
 where Linux reports it, so a busy machine is not mistaken for a slow gateway. An idle loop is never woken. The start of
 the gateway, and commands that serve no client, are not measured: they import modules in the event loop.
 
-A measured loop also collects garbage, as it becomes idle: see `system/heap.py`.
+A measured loop also collects garbage and releases freed memory, as it becomes idle: see `system/heap.py`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from pathlib import PurePath
 from time import monotonic
 from typing import Any, Final
 
-from mcp_mirror.system.heap import GarbageCollection
+from mcp_mirror.system.heap import HeapCleanup
 
 _logger = logging.getLogger(__name__)
 
@@ -133,8 +133,8 @@ class _MeasuredSelector(selectors.DefaultSelector):
             return super().select(timeout)
         entered = monotonic()
         is_active = watch.is_active(entered)
-        if self._was_active > is_active or entered >= watch.garbage_collection.next_check:
-            if watch.garbage_collection.run(entered, is_idle=not is_active):
+        if self._was_active > is_active or entered >= watch.cleanup.next_check:
+            if watch.cleanup.run(entered, is_idle=not is_active):
                 timeout = 0.0  # finalizers may have scheduled callbacks
             entered = monotonic()
         self._was_active = is_active
@@ -166,13 +166,13 @@ class _Watch:
         self._sample = (0.0, "")
         """The beginning of the last pass that was looked into, and its functions."""
         self._is_wanted, self._is_over = threading.Event(), threading.Event()
-        self.garbage_collection: Final = GarbageCollection()
+        self.cleanup: Final = HeapCleanup()
         self.is_running = False
 
     def start(self) -> None:
         """Start to measure in the running pass of this thread's loop."""
         self._thread_id, self._began = threading.get_ident(), monotonic()
-        self.garbage_collection.start(self._began)
+        self.cleanup.start(self._began)
         with suppress(OSError):
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         self._wait_for_processor(self._began)  # what came before does not count
