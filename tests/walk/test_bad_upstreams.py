@@ -279,6 +279,10 @@ async def test_check_and_doctor_report_a_gateway_behind_the_gateway(
     ended = await run("doctor", str(file))
     assert ended.code == 1
     assert "inner: It is an mcp-mirror gateway" in ended.err
+    assert (
+        f"Run `mcp-mirror uninstall {file}`, and wrap the others: `mcp-mirror install {file} --server NAME`."
+        in ended.err
+    )
 
 
 async def test_a_server_that_ends_at_discovery_gets_the_older_handshake(

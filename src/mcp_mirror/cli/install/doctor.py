@@ -16,6 +16,7 @@ import typer
 from mcp_mirror.cli.console import IS_GATEWAY, print_problems
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_program, read_words
+from mcp_mirror.cli.install.files import describe_command
 from mcp_mirror.cli.install.started_program import end_programs, list_tools
 from mcp_mirror.cli.install.starting import (
     build_environment,
@@ -198,8 +199,14 @@ async def _list_tools(check: _Check, errors: IO[bytes], running: set[int]) -> st
     except (MirrorError, OSError, ValueError) as error:
         return [str(error)]
     if not check.entry.is_memory and sum(name.endswith(RETRIEVE) for name in names) > 1:
-        return [IS_GATEWAY]
+        return [f"{IS_GATEWAY} {_describe_unwrapping(check.target.word)}"]
     return format_count(len(names), "tool") if names else ["it lists no tools"]
+
+
+def _describe_unwrapping(word: str) -> str:
+    """Return how to wrap the other servers of a client only."""
+    undo, redo = describe_command("uninstall", word), describe_command("install", word, "--server", "NAME")
+    return f"Run `{undo}`, and wrap the others: `{redo}`."
 
 
 def _find_output(lines: Sequence[str], problem: str) -> list[str]:
