@@ -75,6 +75,7 @@ async def test_a_tool_that_changes_is_quarantined_until_it_is_locked_again(
     locked = await run("lock", "--config", config)
     assert (locked.code, len(locked.out.splitlines())) == (0, 4)
     assert "Locked: the instructions of upstream 'lab'.\n" in locked.out
+    assert "Running gateways read the file at a reload" in locked.err
     async with open_lines(tmp_path / "mirror.yaml") as client:
         greeting = await client.greet()
         assert "I am raw" in greeting["instructions"]
@@ -87,7 +88,10 @@ async def test_a_tool_that_changes_is_quarantined_until_it_is_locked_again(
             assert f"{how}, so it is quarantined" in answer["content"][0]["text"]
         assert "Unknown tool" in await client.text("say_mirrored")
         (tmp_path / "tools").write_text(json.dumps(AFTER))
-        assert (await run("lock", "--config", config)).code == 0
+        accepted = await run("lock", "--config", config)
+        assert accepted.code == 0
+        assert "now in" in accepted.err
+        assert accepted.err.endswith(" Running gateways read the file at a reload (SIGHUP) or at their next start.\n")
         client.process.send_signal(signal.SIGHUP)
         await wait_until_announced(client)
         assert await served(client) == {"redefine_mirrored", "hear_mirrored", "extra_mirrored"}

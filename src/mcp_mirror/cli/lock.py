@@ -18,6 +18,7 @@ from mcp_mirror.security.pins import NO_LOCK, DefinitionChange, Finding, Lock, P
 from mcp_mirror.settings.policies import LockPolicy
 from mcp_mirror.upstreams.registry import Upstream
 
+_EFFECT: Final = " Running gateways read the file at a reload (SIGHUP) or at their next start."
 _STYLES: Final = {"  -": "red", "  +": "green"}
 """By the beginning of a line, its colour."""
 _SHOWN: Final = 40
@@ -72,17 +73,17 @@ class Comparison(msgspec.Struct, frozen=True):
         return compare_locks(self.before or NO_LOCK, self.after)
 
     def summary(self, file: Path, *, is_written: bool) -> str:
-        """Return a sentence with the number of definitions that are or are not in the lock file."""
+        """Return how many definitions are or are not in the lock file, and what makes a new file effective."""
         count = len(self.changes)
         if self.before is None:
             definitions = f"{count} {'definition is' if count == 1 else 'definitions are'}"
             if is_written:
-                return f"{definitions} locked in {file}."
+                return f"{definitions} locked in {file}.{_EFFECT}"
             return f"The lock file {file} does not exist; {definitions} not locked."
         if not count:
             return f"all is as locked in {file}."
-        now = "now" if is_written else "not"
-        return f"{count} {'difference is' if count == 1 else 'differences are'} {now} in {file}."
+        now, effect = ("now", _EFFECT) if is_written else ("not", "")
+        return f"{count} {'difference is' if count == 1 else 'differences are'} {now} in {file}.{effect}"
 
     def lines(self, *, is_written: bool) -> Iterator[str]:
         """Yield the changes line by line; of a first lock only the names, since the file contains the definitions."""
