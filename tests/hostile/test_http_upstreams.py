@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -30,7 +31,7 @@ MIB: Final = 1 << 20
 TOOLS: Final = [
     {"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}} for name in ("hear", "odd")
 ]
-"""Their calls are repeated if the connection is lost."""
+"""Their calls are repeated if the connection is lost, with `repeat_read_only`."""
 INITIALIZED: Final = {
     "protocolVersion": "2025-11-25",
     "capabilities": {"tools": {}},
@@ -202,7 +203,7 @@ async def test_a_response_without_a_message_is_named(configured: Configured, ope
     response, reason = NO_MESSAGE[kind]
     async with (
         listening(Upstream(response)) as upstream,
-        open_lines(configured({"bad": {"url": upstream.url}})) as client,
+        open_lines(configured({"bad": {"url": upstream.url, "repeat_read_only": True}})) as client,
     ):
         await client.greet()
         for _ in range(2):  # the first request of a session is sent by another client than the next ones
@@ -234,6 +235,23 @@ async def test_a_connection_is_not_used_again_after_a_response_without_a_message
             await client.text("odd_mirrored")
             assert await client.text("hear_mirrored") == "hello"
         ended.set()
+
+
+@pytest.mark.parametrize("kind", ["application/json", EVENTS])
+async def test_a_body_that_cannot_be_decoded_is_named(configured: Configured, open_lines: OpenLines, kind: str) -> None:
+    bomb = whole(gzip.compress(b":" * (30 * MIB)), kind, extra="content-encoding: gzip\r\n")
+    reasons = {
+        "inflates to more than 200 times its size": bomb,
+        "does not match its content-encoding": whole(b"data: 1\n\n", kind, extra="content-encoding: gzip\r\n"),
+        "has a content encoding that the gateway did not ask for": whole(b"", kind, extra="content-encoding: br\r\n"),
+    }
+    upstream = Upstream()
+    async with listening(upstream), open_lines(configured({"bad": {"url": upstream.url}})) as client:
+        await client.greet()
+        for reason, upstream.answers["odd"] in reasons.items():
+            assert reason in await client.text("odd_mirrored")
+        assert await client.text("hear_mirrored") == "hello"
+        assert upstream.seen["odd"] == len(reasons)
 
 
 async def test_an_error_with_the_status_404_does_not_end_the_session(

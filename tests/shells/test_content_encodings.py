@@ -7,8 +7,9 @@ from contextlib import nullcontext
 
 import httpx2
 import pytest
+from tests.load import measure_pause, slowness
 
-from mcp_mirror.payload.content_encodings import Decompressor, read_beginning
+from mcp_mirror.payload.content_encodings import Decompressor, decode_body, read_beginning
 from mcp_mirror.upstreams.transports.http_bodies import encode_event
 
 
@@ -51,6 +52,17 @@ def test_a_decompression_bomb_is_decoded_in_small_pieces() -> None:
 @pytest.mark.parametrize("encoded", [gzip.compress(REPETITIVE), zlib.compress(REPETITIVE), raw_deflate(REPETITIVE)])
 def test_the_last_bytes_of_a_repetitive_body_are_decoded(encoded: bytes) -> None:
     assert inflate(encoded, 1 << 20) == REPETITIVE
+
+
+async def test_other_tasks_run_while_many_small_members_are_decoded() -> None:
+    response = httpx2.Response(200, headers={"content-encoding": "gzip"}, content=gzip.compress(b"x") * 13_000)
+    decoded: list[bytes] = []
+
+    async def read() -> None:
+        decoded.extend([piece async for piece in decode_body(response)])
+
+    assert await measure_pause(read()) < 0.05 * slowness()
+    assert b"".join(decoded) == b"x" * 13_000
 
 
 @pytest.mark.parametrize("data", [b"\x1f\x8b not gzip at all", gzip.compress(BODY)[:100] + b"rot" * 50])

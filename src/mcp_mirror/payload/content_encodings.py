@@ -4,11 +4,16 @@ import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
+import anyio.lowlevel
 import httpx2
 
 from mcp_mirror.settings.policies import WirePolicy
 
 _CHUNK: Final = 1 << 18
+_SLICE: Final = 1 << 14
+"""Bytes that are decoded together: each member of gzip copies the rest of them."""
+_PIECES_AT_ONCE: Final = 64
+"""Pieces after which other tasks run: received bytes may contain many small members."""
 MAX_ERROR_BYTES: Final = 1 << 16
 """Bytes of an error response of an upstream that are read."""
 
@@ -60,16 +65,20 @@ async def decode_body(response: httpx2.Response, limits: WirePolicy = _LIMITS) -
     if encoding not in _ENCODINGS:
         raise BodyError("the body has a content encoding that the gateway did not ask for")
     inflate = None if encoding in ("identity", "") else Decompressor()
-    received = decoded = 0
+    received = decoded = pieces = 0
     async for chunk in response.stream:
         received += len(chunk)
         for data in (chunk,) if inflate is None else inflate.feed(chunk):
             decoded += len(data)
+            pieces += 1
+            if not pieces % _PIECES_AT_ONCE:
+                await anyio.lowlevel.checkpoint()
             if decoded > max(limits.spool_bytes, received * limits.max_inflation):
                 raise BodyError(
                     f"the body inflates to more than {limits.max_inflation} times its size (`limits.max_inflation`)"
                 )
-            yield data
+            if data:
+                yield data
 
 
 class Decompressor:
@@ -82,6 +91,10 @@ class Decompressor:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Decode the next bytes, in pieces of bounded size."""
+        for at in range(0, len(data), _SLICE):
+            yield from self._feed(data[at : at + _SLICE])
+
+    def _feed(self, data: bytes) -> Iterator[bytes]:
         if not self._begun:
             self._head, data = b"", self._head + data
             if len(data) < 2:  # noqa: PLR2004  # bytes of a header

@@ -12,7 +12,7 @@ import mcp_types as types
 import msgspec
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.content_encodings import decode_body
+from mcp_mirror.payload.content_encodings import BodyError, decode_body
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader, ServerSentEvent
 from mcp_mirror.payload.json_rpc import RequestId
@@ -84,6 +84,9 @@ class BodyReader:
                 for at in range(0, len(chunk), _EVENT_SLICE):
                     async for event in self._read_paced(reader, chunk[at : at + _EVENT_SLICE], identity):
                         yield event
+        except BodyError as error:  # to resume the stream would not help
+            self._bypass.fail(identity, types.INTERNAL_ERROR, explain_failure(error, response.request.url))
+            raise
         finally:
             self._log.close()
             collector.close()
