@@ -46,6 +46,8 @@ _ACCEPTED: Final = 202
 _NO_CONTENT: Final = 204
 _NOT_FOUND: Final = 404
 _TOO_LARGE: Final = 413
+_REPLACED: Final = {"reason_phrase": b"Replaced by mcp-mirror"}
+"""In the log of the HTTP client, the status of a response that the server did not send."""
 _UNKNOWN_SESSION: Final = frozenset({400, _NOT_FOUND})
 """Statuses with which servers answer in a session that they do not know."""
 _SESSION: Final = "mcp-session-id"
@@ -187,7 +189,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if identity is None:
             if response.is_error:
                 await _close(response)
-                response = httpx2.Response(_ACCEPTED, request=request)  # a refused notification is dropped
+                # A refused notification is dropped.
+                response = httpx2.Response(_ACCEPTED, request=request, extensions=_REPLACED)
             return response
         if response.status_code == _TOO_LARGE:
             reason = _explain_too_large(request)
@@ -435,7 +438,7 @@ def _build_failure_response(
 ) -> httpx2.Response:
     """Return the response to a request that failed; a failed notification is dropped."""
     if identity is None:
-        return httpx2.Response(202)
+        return httpx2.Response(_ACCEPTED, extensions=_REPLACED)
     return _answer(identity, explain_failure(error, url))
 
 
@@ -444,12 +447,12 @@ def _build_end(request: httpx2.Request, identity: RequestId) -> httpx2.Response:
     if request.method == "POST":
         return _answer(identity, ENDED)
     end = encode_event((), encode_error(identity, ENDED))
-    return httpx2.Response(_OK, headers={"content-type": EVENTS}, content=end)
+    return httpx2.Response(_OK, headers={"content-type": EVENTS}, content=end, extensions=_REPLACED)
 
 
 def _answer(identity: RequestId, message: str) -> httpx2.Response:
     headers = {"content-type": "application/json"}
-    return httpx2.Response(200, headers=headers, content=encode_error(identity, message))
+    return httpx2.Response(_OK, headers=headers, content=encode_error(identity, message), extensions=_REPLACED)
 
 
 def _explain_too_large(request: httpx2.Request) -> str:
