@@ -18,7 +18,7 @@ from mcp_mirror.payload.json_rpc import (
     chunks_of,
     object_of,
     open_message,
-    short_error,
+    read_error,
 )
 
 JSON = st.recursive(
@@ -103,16 +103,25 @@ def test_arguments_with_very_many_path_like_texts_are_rejected() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (b'{"code":-32000,"message":"no","data":[1]}', {"code": -32000, "message": "no"}),
-        (
-            b'{"code":"x"}',
-            {"code": -32603, "message": "The response has an error that is not a JSON-RPC error object."},
-        ),
+        (b'{"code":-32000,"message":"no","data":[1]}', (-32000, "no")),
+        (b'{"code":1,"message":"no","data":%b1%b}' % (b"[" * 600, b"]" * 600), (1, "no")),
+        (b'{"code":"ENOENT","message":"no such file"}', (-32603, "no such file")),
+        (b'{"code":true,"message":"no"}', (-32603, "no")),
+        (b'{"message":"no"}', (-32603, "no")),
+        (b'"no"', (-32603, "no")),
+        (b'{"code":-5}', (-5, "It gave no message.")),
+        (b'{"code":-5,"message":""}', (-5, "It gave no message.")),
+        (b'{"code":-5,"message":{"a":1}}', (-5, "It gave no message.")),
     ],
 )
-def test_a_short_error_has_no_data(error: bytes, expected: Any) -> None:
-    short = json.loads(short_error(open_message(b'{"jsonrpc":"2.0","id":7,"error":%b}' % error)))
-    assert short == {"jsonrpc": "2.0", "id": 7, "error": expected}
+def test_an_error_is_read_as_far_as_it_conforms(error: bytes, expected: tuple[int, str]) -> None:
+    assert read_error(open_message(b'{"jsonrpc":"2.0","id":7,"error":%b}' % error).error) == expected  # type: ignore[arg-type]  # it is set
+
+
+@pytest.mark.parametrize("error", [b'{"code":"x"}', b'{"code":"x","message":""}', b"{}", b"[]", b"5", b"null", b'""'])
+def test_an_error_without_a_code_and_a_message_is_invalid(error: bytes) -> None:
+    with pytest.raises(WireError, match="is not a JSON-RPC error"):
+        read_error(error)
 
 
 def test_a_huge_error_message_keeps_its_beginning_and_end() -> None:

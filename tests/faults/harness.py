@@ -80,6 +80,7 @@ class Seen:
 
 GONE = r"'bad' closed the connection during '{tool}'"
 FAILED = r"'bad' (refused|closed|failed|answered|did not answer)[^']* '{tool}'"
+INVALID = r"'bad' sent an invalid answer to '{tool}'\. The message is not valid JSON"
 OVER = r"over `limits\.max_message_bytes`"
 LATE = r"'bad' did not answer '{tool}' within 0\.5 s"
 
@@ -96,7 +97,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("stdio", "answers under wrong ids", "wrong_id", says=LATE, waits=HANG),
     Fault("stdio", "answers twice", "twice", loses="nothing"),
     Fault("stdio", "writes lines of garbage, then the answer", "garbage", loses="nothing"),
-    Fault("stdio", "answers with what is no JSON", "no_json", says=FAILED),
+    Fault("stdio", "answers with what is no JSON", "no_json", says=INVALID),
     Fault("stdio", "100 MB on standard error", "stderr_flood", loses="nothing", waits=5.0),
     Fault("stdio", "a line of 16 MB where 2 are the bound", "endless", says=OVER, waits=1.0),
     Fault("stdio", "a line that never ends", "never_ending", loses="all in flight", says="does not end", waits=HANG),
@@ -110,7 +111,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("http", "events under wrong ids", "wrong_ids", says="'bad'", waits=HANG),
     Fault("http", "answers twice", "twice", loses="nothing"),
     Fault("http", "events of garbage, then the answer", "garbage", loses="nothing"),
-    Fault("http", "answers with what is no JSON", "no_json", says=FAILED),
+    Fault("http", "answers with what is no JSON", "no_json", says=INVALID),
     Fault("http", "answers with HTTP status 502", "no_mcp", says=FAILED),
     Fault("http", "an event of 16 MB where 2 are the bound", "endless", says=OVER, waits=1.0),
     Fault("http", "a body of 16 MB where 2 are the bound", "endless_body", says=OVER, waits=1.0),

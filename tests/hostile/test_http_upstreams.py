@@ -194,7 +194,7 @@ NO_MESSAGE: Final = {
     "a page": (whole(b"<html>", "text/html"), "text/html instead of MCP."),
     "nearly JSON": (whole(b"{}", "application/json-rpc"), "application/json-rpc instead of MCP."),
     "nearly events": (whole(b"", "text/event-streams"), "text/event-streams instead of MCP."),
-    "an empty response": (whole(b""), "refused 'odd': Its response is empty"),
+    "an empty response": (whole(b""), "sent an invalid answer to 'odd'. Its response is empty"),
 }
 
 

@@ -166,7 +166,7 @@ async def test_an_invalid_message_fails_at_most_the_call_it_should_answer(
         await client.greet()
         assert await client.text("scream_mirrored") == "screamed"
         answer = await client.text("scream_mirrored", {"bad": True})
-        assert "'raw' refused 'scream'" in answer
+        assert "'raw' sent an invalid answer to 'scream'" in answer
         assert "not valid JSON" in answer
         assert await client.text("scream_mirrored") == "screamed"
         for wrong in ('"text"', "7", "[]", "null", '{"content":7}', '{"content":null}', '{"content":[],"isError":"y"}'):

@@ -15,7 +15,7 @@ from mcp_mirror.core.parsed_result import PARTS
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import WireError
 from mcp_mirror.paths import FixedBases, NewBases
-from mcp_mirror.payload.json_rpc import bound_error, is_input_required, object_of, open_message, open_object
+from mcp_mirror.payload.json_rpc import is_input_required, object_of, open_message, open_object, read_error
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.limits import MAX_DEPTH
@@ -161,7 +161,9 @@ def process_result(
         WireError: The members are not a valid result, or a key of the value is longer than the limit.
     """
     if not _is_result(members):
-        raise WireError("The message is not a tool result: `content` must be an array and `isError` true or false.")
+        members = {key: raw for key, raw in members.items() if bytes(raw[:5]) != b"null"}  # as if left out
+        if not _is_result(members) or members.keys().isdisjoint(("content", "structuredContent")):
+            raise WireError("The message is not a tool result: `content` must be an array and `isError` true or false.")
     scans = scans or Scans()
     captured = capture(members, options.rules, estimate, decode, scans)
     if not options.rules.preview:
@@ -205,14 +207,10 @@ def read_result_members(
     if scans and max_depth == MAX_DEPTH and (members := _read_scanned_members(frame, scans)) is not None:
         return members
     message = open_message(frame, max_depth)
-    if not isinstance(message.error, msgspec.UnsetType):
-        try:
-            error = msgspec.json.decode(message.error, type=_Error)
-        except msgspec.ValidationError:
-            raise WireError("The error of the response is not a JSON-RPC error with a code and a message.") from None
-        return RejectedFrame(error.code, bound_error(error.message))
-    if isinstance(message.result, msgspec.UnsetType):
-        raise WireError("The message is not a response: it has neither a result nor an error.")
+    if not isinstance(message.result, dict):
+        if isinstance(message.error, msgspec.UnsetType):
+            raise WireError("The message is not a response: it has neither a result nor an error.")
+        return RejectedFrame(*read_error(message.error))
     members = {key: memoryview(raw) for key, raw in message.result.items()}
     if is_input_required(members):
         raise WireError("The response asks for input, but is too large for an input-required result.")
@@ -229,16 +227,11 @@ def _read_scanned_members(frame: Buffer, scans: Scans) -> Mapping[str, Buffer] |
     except WireError:
         return None
     whole = next((one.span for one in scanned.members(trim(frame)) if one.key == "result"), None)
-    is_result = isinstance(message.error, msgspec.UnsetType) and not isinstance(message.result, msgspec.UnsetType)
+    is_result = isinstance(message.error, msgspec.UnsetType) and isinstance(message.result, dict)
     if not is_result or whole is None or not scanned.contains_hidden(whole):
         return None
     members = scans.slice_members(scanned, scanned.members(whole))
     return None if is_input_required(members) else members
-
-
-class _Error(msgspec.Struct):
-    code: int
-    message: str
 
 
 def _replace_members(captured: Captured) -> Mapping[str, Buffer]:

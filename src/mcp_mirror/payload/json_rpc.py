@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _MARK_BYTES: Final = MARK.encode()
 _SMALL: Final = 1 << 16
+_INTERNAL_ERROR: Final = -32603
 _LONGEST_ERROR: Final = 1 << 20
 """Characters of an error message that are passed on."""
 
@@ -81,7 +82,8 @@ class Message(msgspec.Struct, frozen=True):
     id: RequestId | msgspec.UnsetType | None = msgspec.UNSET
     method: str | msgspec.UnsetType = msgspec.UNSET
     params: dict[str, msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
-    result: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    result: dict[str, msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
+    """Null in errors of JSON-RPC 1.0."""
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -215,8 +217,10 @@ class Lifted(msgspec.Struct, frozen=True):
 
 
 class _Error(msgspec.Struct):
-    code: int = -32603
-    message: str = "The response has an error that is not a JSON-RPC error object."
+    """An error object, whose members a server may write with any types."""
+
+    code: Any = None
+    message: Any = None
 
 
 def bound_error(message: str) -> str:
@@ -225,14 +229,23 @@ def bound_error(message: str) -> str:
     return message if len(message) <= _LONGEST_ERROR else f"{message[:half]}\n...\n{message[-half:]}"
 
 
-def short_error(message: Message) -> bytes:
-    """An error response without `data` and with a bounded message."""
+def read_error(error: Buffer | msgspec.Raw) -> tuple[int, str]:
+    """The code and the shortened message of a response's error, as far as it has them.
+
+    Raises:
+        WireError: It has neither.
+    """
     try:
-        error = msgspec.json.decode(memoryview(message.error), type=_Error)  # type: ignore[arg-type]  # it is set
+        read = msgspec.json.decode(memoryview(error), type=_Error | str)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        error = _Error()
-    short = {"code": error.code, "message": bound_error(error.message)}
-    return _ENCODE({"jsonrpc": "2.0", "id": message.id, "error": short})
+        read = ""
+    code, message = (None, read) if isinstance(read, str) else (read.code, read.message)
+    if type(code) is not int and not (message and isinstance(message, str)):
+        raise WireError("The error of the response is not a JSON-RPC error with a code and a message.")
+    return (
+        code if type(code) is int else _INTERNAL_ERROR,
+        bound_error(message) if message and isinstance(message, str) else "It gave no message.",
+    )
 
 
 _PASSED_ON: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})

@@ -85,6 +85,12 @@ def frame_id(frame: Frame) -> RequestId | None:
     return recover_last_id(frame.end if isinstance(frame, DiscardedFrame) else bytes(frame.view[-HEAD:]))
 
 
+def is_json_rpc(frame: Frame) -> bool:
+    """Whether a message that was not parsed is one of JSON-RPC, and not any other output of a server."""
+    head = frame if isinstance(frame, bytes) else frame.head
+    return head.lstrip()[:1] == b"{" and b'"jsonrpc"' in head
+
+
 def discard_after(frame: object) -> AbstractContextManager[object]:
     """Remove the file of a spooled message when the context ends; do nothing for another message."""
     return frame if isinstance(frame, SpooledFrame) else nullcontext()

@@ -16,7 +16,12 @@ from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.resources import explain_shortage
 from mcp_mirror.upstreams.session import is_closed
-from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, read_marked
+from mcp_mirror.upstreams.transports.network_errors import (
+    explain_failed_connection,
+    explain_response,
+    is_invalid,
+    read_marked,
+)
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 STABLE_AFTER: Final = 10.0
@@ -154,7 +159,8 @@ def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
         reason = f"It cannot be reached now: {shortage}."
         return reason, reason
     if isinstance(error, MCPError) and (marked := read_marked(error.error.message)):
-        return marked, marked
+        reason = f"It sent an invalid answer. {marked}" if is_invalid(error.error.message) else marked
+        return reason, reason
     if isinstance(error, MCPError) and not is_closed(error):
         code = error.error.code
         quoted = redactor.quote(error.error.message, _QUOTED).rstrip().rstrip(".")

@@ -34,7 +34,7 @@ from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_con
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.listing import CacheScope, Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher
-from mcp_mirror.upstreams.transports.network_errors import is_answered, read_marked
+from mcp_mirror.upstreams.transports.network_errors import is_answered, is_invalid, read_marked
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.request_headers import RequestHeaders
 from mcp_mirror.upstreams.transports.requests import (
@@ -364,6 +364,8 @@ class UpstreamSession:
         if is_closed(error):
             self.ended.set()
         marked = read_marked(error.message)
+        if marked and is_invalid(error.message):
+            return build_invalid_answer(self._settings, what, marked, is_content_hidden=is_content_hidden)
         if marked and is_answered(error.message):
             return UpstreamError(f"Upstream {self.name!r} failed during {what}: {marked}")
         if marked:
@@ -372,6 +374,18 @@ class UpstreamSession:
             reason = f"closed the connection during {what}; try again in a moment"
             return ConnectionLostError(f"Upstream {self.name!r} {reason}.")
         return build_refusal(self._settings, what, error.error, is_content_hidden=is_content_hidden)
+
+
+def build_invalid_answer(
+    settings: ConnectionSettings, what: str, reason: str, *, is_content_hidden: bool
+) -> RefusedError:
+    """Return the exception for an answer that cannot be read: with the reason, or without it if content is hidden."""
+    if is_content_hidden or not settings.policy.preview:
+        return build_hidden_refusal(settings.policy.name, what, types.INTERNAL_ERROR, None)
+    name = f"Upstream {settings.policy.name!r}"
+    message = f"{name} sent an invalid answer to {what}. {reason}"
+    refusal = RefusedError(message, types.INTERNAL_ERROR, message)
+    return refusal.with_log_message(f"{name} sent an invalid answer. {reason}")
 
 
 def build_refusal(

@@ -16,10 +16,15 @@ from mcp_mirror.payload.content_encodings import BodyError, decode_body
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader, ServerSentEvent
 from mcp_mirror.payload.json_rpc import RequestId
-from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
+from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id, is_json_rpc
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.oauth import AuthorizationError
-from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, mark
+from mcp_mirror.upstreams.transports.network_errors import (
+    explain_failed_connection,
+    explain_response,
+    mark,
+    mark_invalid,
+)
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
@@ -134,12 +139,14 @@ class BodyReader:
 
     def _read_message(self, frame: Frame, response: httpx2.Response, identity: RequestId | None) -> bytes:
         """Return what the SDK sees of a body with one message, the response."""
-        reason = "It answered with a message that is not a response." if len(frame) else "Its response is empty."
+        fault = "It answered with a message that is not a response." if len(frame) else "Its response is empty."
+        reason = mark_invalid(fault)
         try:
             if message := self._take_frame(frame, identity):
                 return message
         except WireError as error:
-            reason = mark(explain_response(response), is_answered=True) if response.is_error else str(error)
+            is_status = response.is_error
+            reason = mark(explain_response(response), is_answered=True) if is_status else mark_invalid(str(error))
         self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
         return encode_error(identity, reason)
 
@@ -149,7 +156,10 @@ class BodyReader:
             return self._take_frame(frame, identity)
         except WireError as error:
             self._log.warning("an upstream sent an event that is not a message: %s", error)
-            return None
+            answered = frame_id(frame)
+            if answered is None or not is_json_rpc(frame) or self._bypass.has_ended(answered):
+                return None
+            return encode_error(answered, mark_invalid(str(error)))
 
     def _take_frame(self, frame: Frame, identity: RequestId | None) -> bytes | None:
         """Return a message if it is for the SDK.
@@ -177,13 +187,14 @@ class BodyReader:
         Raises:
             WireError: The frame answers no request.
         """
-        recovered = frame_id(frame)
+        recovered, explained = frame_id(frame), mark_invalid(reason)
         if isinstance(frame, bytes):
-            if not self._bypass.fail(recovered, types.INTERNAL_ERROR, reason):
+            if not self._bypass.fail(recovered, types.INTERNAL_ERROR, explained):
                 raise WireError(reason)
             return None
         answered = identity if recovered is None else recovered
-        return None if self._bypass.fail(answered, types.INTERNAL_ERROR, reason) else encode_error(answered, reason)
+        is_own = self._bypass.fail(answered, types.INTERNAL_ERROR, explained)
+        return None if is_own else encode_error(answered, explained)
 
 
 def encode_event(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:

@@ -18,7 +18,7 @@ from mcp_mirror.payload.content_encodings import BodyError
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.system.resources import explain_shortage
 
-_LOST, _ANSWERED = token_hex(16), token_hex(16)
+_LOST, _ANSWERED, _INVALID = token_hex(16), token_hex(16), token_hex(16)
 """Mark the gateway's own messages in JSON-RPC errors: servers do not know the marks of this process."""
 _UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
@@ -73,14 +73,25 @@ def mark(message: str, *, is_answered: bool = False) -> str:
     return f"{_ANSWERED if is_answered else _LOST}{message}"
 
 
+def mark_invalid(message: str) -> str:
+    """Mark the reason why a response cannot be read, which a transport puts into a JSON-RPC error."""
+    return f"{_INVALID}{message}"
+
+
 def read_marked(message: str) -> str | None:
     """Return the message of a JSON-RPC error that a transport made; None for an error of the server."""
-    return message.removeprefix(_LOST).removeprefix(_ANSWERED) if message.startswith((_LOST, _ANSWERED)) else None
+    marks = (_LOST, _ANSWERED, _INVALID)
+    return message[len(_LOST) :] if message.startswith(marks) else None
 
 
 def is_answered(message: str) -> bool:
     """Whether a transport made the JSON-RPC error with this message because of a response."""
     return message.startswith(_ANSWERED)
+
+
+def is_invalid(message: str) -> bool:
+    """Whether a transport made the JSON-RPC error with this message because a response cannot be read."""
+    return message.startswith(_INVALID)
 
 
 def format_address(url: httpx2.URL) -> str:

@@ -29,9 +29,9 @@ from mcp_mirror.payload.json_rpc import (
     object_of,
     open_message,
     open_object,
+    read_error,
     recover_id,
     recover_method,
-    short_error,
 )
 from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
@@ -346,11 +346,13 @@ def _read_outcome(message: Message, frame: Buffer) -> RawResult | types.ErrorDat
     is_long = _has_error(message) and len(memoryview(message.error)) > _MAX_ERROR  # type: ignore[arg-type]  # it is set
     if isinstance(message.result, dict) and not is_long:
         return {key: memoryview(raw) for key, raw in message.result.items()}
-    try:
-        text = short_error(message) if is_long else bytes(frame)
-        return types.JSONRPCError.model_validate_json(text, by_name=False).error
-    except ValueError:
-        raise WireError(NOT_JSON_RPC) from None
+    if isinstance(message.error, msgspec.UnsetType) or isinstance(message.id, msgspec.UnsetType):
+        raise WireError(NOT_JSON_RPC)
+    if not is_long:
+        with suppress(ValueError):
+            return types.JSONRPCError.model_validate_json(bytes(frame), by_name=False).error
+    code, text = read_error(message.error)
+    return types.ErrorData(code=code, message=text)
 
 
 def _decode_server_message(message: Message, method: str, about: str | None, frame: Buffer) -> ServerMessage:

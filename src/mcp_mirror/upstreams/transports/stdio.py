@@ -24,12 +24,13 @@ from mcp.shared.message import SessionMessage
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageStream
-from mcp_mirror.payload.spool import Frame, Spool, frame_id
+from mcp_mirror.payload.spool import Frame, Spool, frame_id, is_json_rpc
 from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.early_program import take_early
 from mcp_mirror.system.resources import explain_shortage, open_wide_pipes, restore_handle_limit
 from mcp_mirror.types import Segments
+from mcp_mirror.upstreams.transports.network_errors import mark_invalid
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput, write_to_stderr
@@ -205,11 +206,19 @@ class _StdioReader(MessageStream):
             self.has_message = True
             return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(message), by_name=False))
         except (WireError, ValueError) as error:
-            reason = str(error) if isinstance(error, WireError) else NOT_JSON_RPC
-            if not self._bypass.fail(frame_id(frame), types.PARSE_ERROR, reason):
-                self._output.add_stray(frame)
-                self._log.warning("upstream %s wrote a line that is not a message: %s", self._name, reason)
+            return self._fail(frame, str(error) if isinstance(error, WireError) else NOT_JSON_RPC)
+
+    def _fail(self, frame: Frame, reason: str) -> SessionMessage | None:
+        """Fail the request that a broken line answers; return the error if it may be a request of the SDK."""
+        identity, explained = frame_id(frame), mark_invalid(reason)
+        if self._bypass.fail(identity, types.PARSE_ERROR, explained):
             return None
+        self._log.warning("upstream %s wrote a line that is not a message: %s", self._name, reason)
+        if identity is None or not is_json_rpc(frame) or self._bypass.has_ended(identity):
+            self._output.add_stray(frame)
+            return None
+        error = types.ErrorData(code=types.PARSE_ERROR, message=explained)
+        return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
 
 
 class _StdioWriter(RequestSink):
