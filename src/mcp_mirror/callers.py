@@ -5,7 +5,8 @@ only defines them; it sends nothing.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -34,6 +35,13 @@ def name_principal(namespace: str) -> str:
         return namespace
     is_pair = isinstance(parts, list) and len(parts) == _PAIR and isinstance(parts[1], str)
     return parts[1] if is_pair else namespace
+
+
+def name_namespaces(namespaces: Iterable[str]) -> dict[str, str]:
+    """Return the name of each namespace: that of its principal, or the whole namespace if several have that name."""
+    names = {namespace: name_principal(namespace) for namespace in namespaces}
+    counts = Counter(names.values())
+    return {namespace: name if counts[name] == 1 else namespace for namespace, name in names.items()}
 
 
 _PAIR: Final = 2

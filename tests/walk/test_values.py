@@ -155,6 +155,25 @@ async def test_values_of_another_namespace_are_listed_by_its_name(stored: tuple[
     assert (ended.code, "name" in ended.out) == (2, False)
 
 
+async def test_principals_are_named_as_the_option_takes_them(tmp_path: Path, run: Run) -> None:
+    folder = str(tmp_path / "store")
+    async with DiskStore(StorePolicy(), time.time, tmp_path / "store") as store:
+        for namespace in ('["token", "alice"]', '["token", "bob"]', '["https://login.example.com", "bob"]'):
+            await store.count(namespace, Traffic(1, 1))
+    ended = await run("values", "list", "--store", folder)
+    assert ended.out == (
+        "No values are stored for local. "
+        'Other namespaces: ["https://login.example.com", "bob"], ["token", "bob"], alice (--namespace).\n'
+    )
+    table = (await run("stats", "--store", folder)).out
+    assert [line.split("  ")[0] for line in table.splitlines()[2:]] == [
+        '["https://login.example.com", "bob"]',
+        "alice",
+        '["token", "bob"]',
+    ]
+    assert '["token", "alice"]' in json.loads((await run("stats", "--store", folder, "--json")).out)
+
+
 async def test_a_namespace_of_a_program_may_look_like_json(tmp_path: Path, run: Run) -> None:
     async with DiskStore(StorePolicy(), time.time, tmp_path / "store") as store:
         for namespace in ("[1", "[]", '["token", "bob"]'):

@@ -6,10 +6,12 @@ from typing import Final
 
 from rich.table import Table
 
+from mcp_mirror.callers import name_namespaces
 from mcp_mirror.cli.console import new_table, print_table
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, VerboseOption
 from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
 from mcp_mirror.types import StoreStats
 
@@ -39,10 +41,11 @@ def stats(
 def as_table(found: Mapping[str, StoreStats]) -> Table:
     """Return a table with a row for each namespace."""
     table = new_table(("namespace",), ("values", "size", "tokens sent", "tokens kept out", "ratio"))
+    names = name_namespaces(found)
     for namespace, one in found.items():
         traffic = one.traffic
         tokens = (f"{traffic.sent:,}", f"{traffic.kept_out:,}", f"1 : {traffic.ratio:,}")
-        table.add_row(namespace, f"{one.values:,}", format_bytes(one.size), *tokens)
+        table.add_row(sanitize_to_lines(names[namespace]), f"{one.values:,}", format_bytes(one.size), *tokens)
     return table
 
 

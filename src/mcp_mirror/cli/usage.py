@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from mcp_mirror.callers import OWN_NAME, name_principal
+from mcp_mirror.callers import OWN_NAME, name_namespaces
 from mcp_mirror.cli.console import new_table, print_table
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, parse_age
 from mcp_mirror.cli.store import load_store_config, read_store
@@ -37,15 +37,6 @@ def group_sums(usage: Mapping[str, Mapping[SumKey, Sums]], by: Grouping) -> dict
     if by == "day":
         return dict(sorted(found.items()))
     return dict(sorted(found.items(), key=lambda item: (-item[1].calls, item[0])))
-
-
-def name_namespaces(namespaces: Mapping[str, object]) -> dict[str, str]:
-    """Return the name of each namespace: that of its principal, or the whole namespace if several have that name."""
-    names = [name_principal(namespace) for namespace in namespaces]
-    return {
-        namespace: name if names.count(name) == 1 else namespace
-        for namespace, name in zip(namespaces, names, strict=True)
-    }
 
 
 def sum_up(sums: Mapping[str, Sums]) -> Sums:
@@ -103,7 +94,7 @@ def _choose(namespaces: Sequence[str], given: str) -> Sequence[str]:
     """
     if not given:
         return namespaces
-    names = name_namespaces(dict.fromkeys(namespaces))
+    names = name_namespaces(namespaces)
     chosen = [one for one in namespaces if given in {one, names[one]}]
     if not chosen:
         raise MirrorError(

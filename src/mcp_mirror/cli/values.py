@@ -17,7 +17,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from mcp_mirror.callers import LOCAL, name_principal
+from mcp_mirror.callers import LOCAL, name_namespaces, name_principal
 from mcp_mirror.cli.console import new_table, print_table
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, format_duration, parse_age
 from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
@@ -47,7 +47,7 @@ _SHOWN: Final = 2000
 
 NamespaceOption = Annotated[
     str,
-    typer.Option("--namespace", help="A namespace that `stats` prints, or a principal; `local` is the user of stdio."),
+    typer.Option("--namespace", help="A principal or namespace that `stats` prints; `local` is the user of stdio."),
 ]
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A memory path, or a path below one.")]
 
@@ -91,7 +91,8 @@ class _StoredValues(msgspec.Struct, frozen=True):
 
     async def name_others(self) -> str:
         """Return a sentence with the other namespaces; empty if there are none."""
-        others = sorted(await self.store.namespaces() - {self.namespace})
+        names = name_namespaces(await self.store.namespaces())
+        others = sorted(sanitize_to_lines(name) for namespace, name in names.items() if namespace != self.namespace)
         return f" Other namespaces: {', '.join(others)} (--namespace)." if others else ""
 
 
