@@ -261,6 +261,14 @@ async def test_unavailable_keys_admit_no_token_and_old_keys_serve_for_a_day(page
             await known.find_principal(KEY.sign(ISSUER))
 
 
+async def test_metadata_in_place_of_keys_is_reported_with_the_next_step(tmp_path: Path) -> None:
+    file = tmp_path / "openid-configuration"
+    file.write_text(json.dumps({"issuer": ISSUER, "jwks_uri": "https://c4nary.example.com/keys"}))
+    [problem] = await issuers(str(file)).find_problems()
+    assert "the document is metadata of the issuer: `jwks` is the address in its `jwks_uri`. " in problem
+    assert "c4nary" not in problem
+
+
 async def test_a_token_without_kid_needs_a_single_matching_key(tmp_path: Path) -> None:
     bare = [{name: value for name, value in key.public.items() if name != "kid"} for key in (KEY, STRANGER)]
     token = jwt.encode(jwt.decode(KEY.sign(ISSUER), options={"verify_signature": False}), KEY.private, "ES256")

@@ -116,6 +116,7 @@ SUFFIX = 'mirror.suffix: expected up to 32 of A-Z, a-z, 0-9, _ and - ("" for non
 
 BAD_SECTIONS = [
     ("mirror: 5", "mirror: expected a mapping, got a whole number"),
+    ("flows: a -> a", "flows: expected a mapping, or a list for 'allow', got text"),
     ("mirror: {suffix: a b}", f"{SUFFIX} text"),
     ("mirror: {suffix: ' '}", f"{SUFFIX} text"),
     ("mirror: {suffix:}", f"{SUFFIX} nothing"),

@@ -89,7 +89,7 @@ class Reader(msgspec.Struct, frozen=True):
     def _read_section(self, value: Value, node: Node, name: str, *, is_entry: bool = False) -> Any:
         mapping = _convert_to_mapping(value, node if is_entry else _replace_nothing(node))
         if mapping is None:
-            return self._reject(node, "a mapping")
+            return self._reject(node, _describe_section(value))
         keys = list_keys(value.kind, value.mark(Without))
         nodes = dict(self._find_nodes(mapping, keys))
         found = {one.path: self._read(one.value, nodes[one.path]) for one in keys if one.path in nodes}
@@ -168,6 +168,19 @@ def _replace_nothing(node: Node) -> Node:
     return YamlMapping(node.location, {}) if isinstance(node, Scalar) and node.kind == "nothing" else node
 
 
+def _describe_section(value: Value) -> str:
+    """Return what the value of a section may be: a mapping, and the shorthand if that is a list."""
+    shorthand = value.mark(Shorthand)
+    if shorthand is None or get_origin(_find_shorthand_key(value, shorthand).kind) is not tuple:
+        return "a mapping"
+    return f"a mapping, or a list for {shorthand.key!r}"
+
+
+def _find_shorthand_key(value: Value, shorthand: Shorthand) -> Value:
+    [key] = [one.value for one in list_keys(value.kind) if one.key == shorthand.key]
+    return key
+
+
 def _convert_to_mapping(value: Value, node: Node) -> YamlMapping | None:
     """Return a section's mapping, made from its shorthand if necessary; None for anything else."""
     if isinstance(node, YamlMapping):
@@ -175,8 +188,7 @@ def _convert_to_mapping(value: Value, node: Node) -> YamlMapping | None:
     shorthand = value.mark(Shorthand)
     if shorthand is None:
         return None
-    [key] = [one.value for one in list_keys(value.kind) if one.key == shorthand.key]
-    is_fitting = isinstance(node, Items) is (get_origin(key.kind) is tuple)
+    is_fitting = isinstance(node, Items) is (get_origin(_find_shorthand_key(value, shorthand).kind) is tuple)
     return YamlMapping(node.location, {shorthand.key: node}) if is_fitting else None
 
 

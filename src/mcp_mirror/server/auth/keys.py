@@ -171,6 +171,8 @@ def _parse_key_set(text: bytes) -> Sequence[Mapping[str, Any]]:
     """Return the keys of a JWKS document; raise `ValueError` for other documents."""
     document = json.loads(text)
     keys = document.get("keys") if isinstance(document, dict) else None
+    if keys is None and isinstance(document, dict) and "jwks_uri" in document:
+        raise _KeysError("the document is metadata of the issuer: `jwks` is the address in its `jwks_uri`")
     if not isinstance(keys, list):
         raise _KeysError("the document has no list 'keys'")
     return [key for key in keys if isinstance(key, dict)]
