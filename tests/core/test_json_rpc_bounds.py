@@ -65,6 +65,8 @@ def test_other_members_are_written_unchanged() -> None:
     [
         (b'{"id":1,"method":"x","params":{"name":"y","arguments":{%b}}}' % MEMBERS, None),
         (b'{"id":1,"method":"x","params":{"inputResponses":{%b}}}' % MEMBERS, None),
+        (b'{"id":1,"method":"x","params":{"requestState":"%b"}}' % (b"x" * (1 << 20)), None),
+        (b'{"id":1,"method":"x","params":{"requestState":"%b"}}' % (b"x" * (1 << 21)), "`requestState` has 2,097,154"),
         (b'{"id":1,"method":"x","params":{%b,"a":"%b"}}' % (MEMBERS, b"x" * (1 << 18)), "outside of `arguments`"),
         (b'{"id":1,"method":"x","params":{"_meta":{"a":[%b]}}}' % (MANY * 8), "outside of `arguments`"),
         (b'{"id":1,"result":{"content":"%b"}}' % (b"," * (1 << 19)), None),

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from http_sessions import META
 from tests.hostile.conftest import MIB
 from tests.walk.conftest import until
 
 if TYPE_CHECKING:
     from tests.hostile.conftest import Budget
-    from tests.walk.conftest import Configured, OpenLines, Run
+    from tests.walk.conftest import Configured, Lines, OpenLines, Run
 
 OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"
@@ -117,3 +118,91 @@ async def test_an_odd_answer_to_the_handshake_is_named_at_once(
     checked = await run("check", "--config", str(configured({"odd": odd(OLD, initialize=[line])})))
     assert reason in checked.err
     assert "within" not in checked.err
+
+
+def ask(method: str = "elicitation/create", **params: Any) -> dict[str, Any]:
+    return {"method": method, "params": params}
+
+
+FORM: Final = ask(message="Who?", requestedSchema={"type": "object", "properties": {}})
+
+
+def require(**members: Any) -> str:
+    return result(json.dumps({"resultType": "input_required", **members}))
+
+
+async def call_modern(client: Lines, **members: Any) -> dict[str, Any]:
+    """Call the odd tool as a 2026-07-28 client with all capabilities; give the result."""
+    capabilities: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+    meta = META | {"io.modelcontextprotocol/clientCapabilities": capabilities}
+    answer = await client.request("tools/call", json.dumps({"name": "odd_mirrored", "_meta": meta, **members}))
+    found: dict[str, Any] = json.loads(answer)["result"]
+    return found
+
+
+INPUTS: Final = {
+    "a form without a type": (require(inputRequests={"a": ask(message="m", requestedSchema={})}), "MCP: `elicitation"),
+    "a form without a message": (require(inputRequests={"a": ask(requestedSchema={"type": "object"})}), "MCP: `elici"),
+    "sampling without messages": (require(inputRequests={"a": ask("sampling/createMessage")}), "MCP: `sampling/c"),
+    "a list": (require(inputRequests=[FORM]), "MCP."),
+    "a number as state": (require(inputRequests={"a": FORM}, requestState=5), "MCP."),
+    "nothing": (require(), "MCP: neither `inputRequests` nor `requestState`."),
+    "no request": (require(inputRequests={}), "MCP: neither `inputRequests` nor `requestState`."),
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+async def test_an_odd_request_for_input_is_named(
+    configured: Configured, open_lines: OpenLines, odd: Odd, kind: str
+) -> None:
+    line, reason = INPUTS[kind]
+    async with open_lines(configured({"odd": odd(NEW, odd=[line])})) as client:
+        text = (await call_modern(client))["content"][0]["text"]
+        assert f"Upstream 'odd' requests input in a form that does not conform to {reason}" in text
+
+
+@pytest.mark.parametrize("request_", [ask(message="m"), ask(mode="url", message="m"), ask("sampling/createMessage")])
+async def test_an_upstream_learns_that_its_request_does_not_conform(
+    configured: Configured, open_lines: OpenLines, odd: Odd, request_: dict[str, Any]
+) -> None:
+    line = json.dumps({"jsonrpc": "2.0", "id": "q", **request_})
+    response = '{"jsonrpc":"2.0","id":$call,"result":{"content":[{"type":"text","text":$received}]}}'
+    async with open_lines(configured({"odd": odd(OLD, odd=[line], response=[response])})) as client:
+        received = (await call_modern(client))["content"][0]["text"].partition("\n")[0]
+        error = json.loads(received)["error"]
+        assert (error["code"], error["message"]) == (
+            -32602,
+            f"The request does not conform to protocol version 2026-07-28: `{request_['method']}`.",
+        )
+
+
+async def test_an_upstream_that_always_requires_input_is_named(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    line = require(requestState="s")
+    config = configured(
+        {"odd": odd(NEW, odd=[line], hear=[require(inputRequests=dict.fromkeys("ab", FORM))])},
+        limits={"max_input_requests_per_call": 1},
+    )
+    async with open_lines(config) as client:
+        state = (await call_modern(client))["requestState"]
+        text = (await call_modern(client, requestState=state))["content"][0]["text"]
+        assert text.startswith("Upstream 'odd' asked for input more than")
+    async with open_lines(config) as client:
+        await client.greet(elicitation={})
+        for tool in ("odd_mirrored", "hear_mirrored"):  # one request too many, and two at once
+            assert (await client.text(tool)).startswith("Upstream 'odd' asked for input more than")
+
+
+async def test_a_long_state_comes_back_with_the_answers(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    state = "s" * 900_000
+    again = result('{"resultType":"complete","content":[{"type":"text","text":$received}]}')
+    upstream = odd(NEW, odd=[require(inputRequests={"a": FORM}, requestState=state)], again=[again])
+    config = configured({"odd": upstream}, mirror={"inline_budget": 1_000_000})
+    async with open_lines(config) as client:
+        required = await call_modern(client)
+        answers = {"a": {"action": "accept", "content": {}}}
+        answer = await call_modern(client, requestState=required["requestState"], inputResponses=answers)
+        assert state in answer["content"][0]["text"]

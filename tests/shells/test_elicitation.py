@@ -77,8 +77,13 @@ class Server:
         return self.replies.pop(0)
 
 
+def ask(message: str) -> dict[str, Any]:
+    """Return the parameters of a form."""
+    return {"message": message, "requestedSchema": {"type": "object", "properties": {}}}
+
+
 def elicitation(message: str, method: str = "elicitation/create") -> dict[str, Any]:
-    return {"method": method, "params": {"message": message}}
+    return {"method": method, "params": ask(message)}
 
 
 def input_required(requests: Any = None, state: Any = None) -> Mapping[str, Buffer]:
@@ -89,7 +94,7 @@ def input_required(requests: Any = None, state: Any = None) -> Mapping[str, Buff
 
 
 def required_by(arrival: RawResponse) -> InputRequired:
-    required = read_input_required(arrival)
+    required = read_input_required(arrival, "up")
     assert required is not None
     return required
 
@@ -104,7 +109,7 @@ def required_by(arrival: RawResponse) -> InputRequired:
     ],
 )
 def test_a_complete_result_requires_no_input(arrival: RawResponse) -> None:
-    assert read_input_required(arrival) is None
+    assert read_input_required(arrival, "up") is None
 
 
 def test_input_requests_are_read_and_kept_as_the_server_wrote_them() -> None:
@@ -117,7 +122,12 @@ def test_input_requests_are_read_and_kept_as_the_server_wrote_them() -> None:
     assert required.requests["l"]["params"] == {"a": 1}
     assert required.state == {"state": "a"}
     assert required.raw == raw
-    assert required_by(input_required()) == InputRequired({}, None, None)
+
+
+@pytest.mark.parametrize("requests", [None, {}])
+def test_a_result_that_requires_nothing_is_an_error(requests: Any) -> None:
+    with pytest.raises(UpstreamError, match=r"Upstream 'up' requests input .* neither `inputRequests` nor"):
+        read_input_required(input_required(requests), "up")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +143,7 @@ def test_input_requests_are_read_and_kept_as_the_server_wrote_them() -> None:
 )
 def test_malformed_input_requests_are_an_upstream_error(member: str, raw: bytes) -> None:
     with pytest.raises(UpstreamError, match="does not conform to MCP"):
-        read_input_required({"resultType": b'"input_required"', member: raw})
+        read_input_required({"resultType": b'"input_required"', member: raw}, "up")
 
 
 async def test_a_2025_client_gets_input_requests_until_the_call_completes() -> None:
@@ -141,7 +151,7 @@ async def test_a_2025_client_gets_input_requests_until_the_call_completes() -> N
     server = Server([input_required({"c": elicitation("sure?")}), DONE])
     client = Client(answers={"name?": {"action": "accept", "content": {"n": 1.5}}, "age?": {"x": None}}, together=2)
     with anyio.fail_after(BOUND):
-        assert await complete_live(required_by(first), REQUEST, client, server.answer, LIMIT) == DONE
+        assert await complete_live(required_by(first), REQUEST, client, server.answer, LIMIT, "up") == DONE
     assert sorted(params["message"] for _, params in client.requests) == ["age?", "name?", "sure?"]
     assert server.sent == [
         {
@@ -157,7 +167,8 @@ async def test_a_result_without_input_requests_only_repeats_the_call() -> None:
     client = Client()
     with anyio.fail_after(BOUND):
         assert (
-            await complete_live(required_by(input_required({}, "one")), REQUEST, client, server.answer, LIMIT) == DONE
+            await complete_live(required_by(input_required({}, "one")), REQUEST, client, server.answer, LIMIT, "up")
+            == DONE
         )
     assert server.sent == [{"requestState": "one"}, {"requestState": "two"}]
     assert client.requests == []
@@ -170,7 +181,12 @@ async def test_too_many_input_rounds_end_the_call() -> None:
         pytest.raises(UpstreamError, match=rf"more than `limits.max_input_requests_per_call` \({LIMIT}\) times"),
     ):
         await complete_live(
-            required_by(input_required({"a": elicitation("?")})), REQUEST, Client(), server.answer, LIMIT
+            required_by(input_required({"a": elicitation("?")})),
+            REQUEST,
+            Client(),
+            server.answer,
+            LIMIT,
+            "up",
         )
     assert len(server.sent) == LIMIT
 
@@ -181,7 +197,7 @@ async def test_a_clients_error_ends_the_call_and_its_other_requests() -> None:
     client = Client(answers={"no?": refused}, together=2)
     server = Server([])
     with anyio.fail_after(BOUND), pytest.raises(RefusedError) as raised:
-        await complete_live(required, REQUEST, client, server.answer, LIMIT)
+        await complete_live(required, REQUEST, client, server.answer, LIMIT, "up")
     assert raised.value is refused
     assert server.sent == []
 
@@ -191,7 +207,12 @@ async def test_the_error_names_the_capability_that_the_client_lacks(method: str,
     client = Client(Caller("me", capabilities={key: {} for key in ALL if key != needed}))
     with anyio.fail_after(BOUND), pytest.raises(RefusedError, match=f"`{needed}`") as raised:
         await complete_live(
-            required_by(input_required({"a": elicitation("?", method)})), REQUEST, client, Server([]).answer, LIMIT
+            required_by(input_required({"a": elicitation("?", method)})),
+            REQUEST,
+            client,
+            Server([]).answer,
+            LIMIT,
+            "up",
         )
     assert raised.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY == -32021
     assert raised.value.data == {"requiredCapabilities": {needed: {}}}
@@ -215,7 +236,7 @@ def requesting(*messages: str) -> tuple[Send, list[Mapping[str, Any]]]:
 
     async def send(channel: ClientChannel) -> RawResponse:
         for message in messages:
-            answer = await channel.request("elicitation/create", {"message": message})
+            answer = await channel.request("elicitation/create", ask(message))
             answers.append(answer)
         return DONE
 
@@ -250,7 +271,7 @@ async def test_a_call_is_suspended_while_the_client_gets_answers() -> None:
         first = await suspended.begin(client, send)
         assert isinstance(first, InputRequired)
         (name,) = first.requests
-        assert first.requests[name] == {"method": "elicitation/create", "params": {"message": "name?"}}
+        assert first.requests[name] == {"method": "elicitation/create", "params": ask("name?")}
         second = await suspended.resume(reply_to(first, action="accept"), modern())
         assert isinstance(second, InputRequired)
         assert second.state == first.state
@@ -268,7 +289,7 @@ async def test_unanswered_requests_are_sent_again() -> None:
     async def send(channel: ClientChannel) -> RawResponse:
         async with anyio.create_task_group() as tasks:
             for message in ("one?", "two?"):
-                tasks.start_soon(channel.request, "elicitation/create", {"message": message})
+                tasks.start_soon(channel.request, "elicitation/create", ask(message))
         return DONE
 
     async with suspending() as suspended:

@@ -18,6 +18,7 @@ from mcp_mirror.upstreams.transports.requests import RawResponse
 CLIENT = NullChannel(Caller("local", capabilities={"elicitation": {}}))
 RESULT: Mapping[str, bytes] = {"content": b"[]"}
 ANSWER = {"action": "accept"}
+FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -29,7 +30,7 @@ async def test_an_input_request_is_returned_before_a_result_that_is_there_too() 
         calls = SuspendedCalls(tasks, 600)
 
         async def request_input(suspended: ClientChannel) -> None:
-            answers.append(await suspended.request("elicitation/create", {"message": "Who?"}))
+            answers.append(await suspended.request("elicitation/create", FORM))
 
         async def send(suspended: ClientChannel) -> RawResponse:
             tasks.start_soon(request_input, suspended)
@@ -57,7 +58,7 @@ async def test_a_result_that_no_client_has_fetched_is_deleted_when_the_upstream_
             calls = SuspendedCalls(tasks, 600)
 
             async def send(suspended: ClientChannel) -> RawResponse:
-                tasks.start_soon(suspended.request, "elicitation/create", {"message": "Who?"})
+                tasks.start_soon(suspended.request, "elicitation/create", FORM)
                 await anyio.lowlevel.checkpoint()
                 return frame
 

@@ -17,6 +17,8 @@ MAX_VALUES: Final = 20_000
 """Members and items of a message that the event loop reads. A worker process reads a result that has more."""
 _MAX_BESIDE: Final = 1 << 18
 """Bytes of a client's `params` without its arguments."""
+_MAX_STATE: Final = 1 << 21
+"""Bytes of the state that a client brings back with its answers."""
 
 
 _BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
@@ -40,6 +42,7 @@ class _Parameters(msgspec.Struct):
 
     arguments: msgspec.Raw = msgspec.Raw(b"")
     responses: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="inputResponses")
+    state: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="requestState")
 
 
 class _Outline(msgspec.Struct):
@@ -66,7 +69,11 @@ def check_request(frame: Buffer) -> None:
         large = _PARAMETERS.decode(outline.params)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return  # `open_message` reports the error
-    size = len(memoryview(outline.params)) - sum(len(memoryview(raw)) for raw in (large.arguments, large.responses))
+    state = len(memoryview(large.state))
+    if state > _MAX_STATE:
+        raise WireError(f"`requestState` has {state:,} bytes; the limit is {_MAX_STATE:,}. Make the call again.")
+    apart = (large.arguments, large.responses, large.state)
+    size = len(memoryview(outline.params)) - sum(len(memoryview(raw)) for raw in apart)
     if size > _MAX_BESIDE:
         raise WireError(
             f"`params` has {size:,} bytes outside of `arguments`; the limit is {_MAX_BESIDE:,}. Use `arguments`."

@@ -16,6 +16,8 @@ import anyio
 import mcp_types as types
 import msgspec
 from anyio.abc import TaskGroup
+from mcp_types.methods import validate_server_result
+from pydantic import ValidationError
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, summarize_traceback
@@ -30,13 +32,16 @@ from mcp_mirror.upstreams.transports.requests import RawResponse
 _logger = logging.getLogger(__name__)
 
 _ROUND: Final = "round"
-"""The member of the state that counts the input rounds of a call."""
+"""The member of the state that counts the input requests of a call."""
 _KEYS: Final = "keys"
 """The member of the state that has the upstream's own keys of its input requests."""
 _FIRST_DELAY: Final = 0.05
 _LONGEST_DELAY: Final = 0.25
 _MAX_SUSPENDED: Final = 1000
 """Suspended calls of one upstream."""
+_NOT_CONFORMING: Final = "requests input in a form that does not conform to MCP"
+"""The part of an error that follows the name of an upstream."""
+_MODERN: Final = "2026-07-28"
 _ABANDONED: Final = "The call was ended: its input request was not answered in time, or its server is gone."
 
 
@@ -66,11 +71,11 @@ class InputRound(msgspec.Struct, frozen=True):
     state: Mapping[str, str]
 
 
-def read_input_required(response: RawResponse) -> InputRequired | None:
-    """Return the input that a result requires; None for a complete result.
+def read_input_required(response: RawResponse, upstream: str) -> InputRequired | None:
+    """Return the input that a result of an upstream requires; None for a complete result.
 
     Raises:
-        UpstreamError: The input requests cannot be read.
+        UpstreamError: The input requests cannot be read, or there is neither a request nor a state.
     """
     if not isinstance(response, dict) or not is_input_required(response):
         return None
@@ -78,7 +83,9 @@ def read_input_required(response: RawResponse) -> InputRequired | None:
         requests = msgspec.json.decode(response.get("inputRequests", b"{}"), type=dict[str, _InputRequest])
         state = msgspec.json.decode(response.get("requestState", b"null"), type=str | None)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise UpstreamError("The server requests input in a form that does not conform to MCP.") from None
+        raise UpstreamError(f"Upstream {upstream!r} {_NOT_CONFORMING}.") from None
+    if not requests and state is None:  # a repeated call would be the same one
+        raise UpstreamError(f"Upstream {upstream!r} {_NOT_CONFORMING}: neither `inputRequests` nor `requestState`.")
     return InputRequired(requests, None if state is None else {"state": state}, response.get("inputRequests"))
 
 
@@ -117,6 +124,7 @@ async def complete_live(
     channel: ClientChannel,
     send: Callable[[UpstreamRequest], Awaitable[RawResponse]],
     limit: int,
+    upstream: str,
 ) -> RawResponse:
     """Send input requests to a 2025-11-25 client and repeat the call with the answers, until the call completes.
 
@@ -125,14 +133,16 @@ async def complete_live(
         request: The call.
         channel: The client's channel.
         send: Sends the call again.
-        limit: Input rounds, at most.
+        limit: Input requests, at most. A round without requests counts as one.
+        upstream: The name of the server.
 
     Raises:
         RefusedError: The client lacks a capability, or answered with an error.
-        UpstreamError: The server requires more than `limit` input rounds.
+        UpstreamError: The server makes more than `limit` input requests.
     """
-    delay = _FIRST_DELAY
-    for _ in range(limit):
+    delay, count = _FIRST_DELAY, 0
+    while True:
+        count = _count_requests(required, count, limit, upstream)
         check_capabilities(channel.caller, required)
         answers: dict[str, Any] | None = None
         if required.requests:
@@ -142,23 +152,52 @@ async def complete_live(
             delay = min(2 * delay, _LONGEST_DELAY)
         state = (required.state or {}).get("state")
         response = await send(request.with_params(inputResponses=answers, requestState=state))
-        following = read_input_required(response)
+        following = read_input_required(response, upstream)
         if following is None:
             return response
         required = following
-    raise UpstreamError(f"The server {explain_too_many_requests(limit)}")
 
 
-def count_round(required: InputRequired, answered: InputRound | None, limit: int) -> InputRequired:
-    """Return the input that a server requires with the number of the input round in its state.
+def count_round(required: InputRequired, answered: InputRound | None, limit: int, upstream: str) -> InputRequired:
+    """Return the input that an upstream requires with the number of its requests in this call in the state.
 
     Raises:
-        UpstreamError: The server requires more than `limit` input rounds.
+        UpstreamError: The upstream makes more than `limit` input requests.
     """
-    number = 1 + int((answered.state.get(_ROUND) if answered else None) or 0)
-    if number > limit:
-        raise UpstreamError(f"The server {explain_too_many_requests(limit)}")
+    number = int((answered.state.get(_ROUND) if answered else None) or 0)
+    number = _count_requests(required, number, limit, upstream)
     return msgspec.structs.replace(required, state={**(required.state or {}), _ROUND: str(number)})
+
+
+def _count_requests(required: InputRequired, before: int, limit: int, upstream: str) -> int:
+    """Return the number of input requests in a call, with those made before.
+
+    Raises:
+        UpstreamError: They are more than `limit`.
+    """
+    number = before + max(1, len(required.requests))
+    if number > limit:
+        raise UpstreamError(f"Upstream {upstream!r} {explain_too_many_requests(limit)}")
+    return number
+
+
+def check_conformity(required: InputRequired, upstream: str) -> None:
+    """Check that 2026-07-28 clients can read the input requests of an upstream.
+
+    Raises:
+        UpstreamError: One does not conform to MCP.
+    """
+    for request in required.requests.values():
+        if not _conforms(request):
+            raise UpstreamError(f"Upstream {upstream!r} {_NOT_CONFORMING}: `{request['method']}`.")
+
+
+def _conforms(request: Mapping[str, Any]) -> bool:
+    try:
+        validate_server_result("tools/call", _MODERN, {"resultType": "input_required", "inputRequests": {"": request}})
+    except ValidationError:
+        return False
+    return True
 
 
 async def _collect_answers(requests: Mapping[str, Any], channel: ClientChannel) -> dict[str, Any]:
@@ -251,8 +290,11 @@ class SuspendedCall:
         """Wait until the client has come back with the answer, and return it.
 
         Raises:
-            RefusedError: The answer did not come in time; the call ends.
+            RefusedError: The client cannot read the request, or the answer did not come in time; then the call ends.
         """
+        if not _conforms({"method": method, "params": params}):
+            message = f"The request does not conform to protocol version {_MODERN}: `{method}`."
+            raise RefusedError(message, types.INVALID_PARAMS, message)
         self._request_count += 1
         key, waiting = f"question-{self._request_count}", _OpenRequest(method, params)
         self._open[key] = waiting

@@ -34,6 +34,7 @@ from mcp_mirror.upstreams.elicitation import (
     InputRound,
     SuspendedCalls,
     check_capabilities,
+    check_conformity,
     complete_live,
     count_round,
     hide_input_required,
@@ -214,7 +215,8 @@ class ServerUpstream:
                 lambda suspended: connection.request(request, filter_content(suspended) if is_hidden else suspended),
             )
         response = await connection.request(request, filtered)
-        required = read_input_required(response) if is_upstream_stateless else None
+        name = self.policy.name
+        required = read_input_required(response, name) if is_upstream_stateless else None
         if required is None:
             return response
         limit, is_hidden = self.policy.bounds.max_input_requests_per_call, is_filtered(filtered)
@@ -222,9 +224,12 @@ class ServerUpstream:
             refuse_sampling(required.requests.values())
         if channel.caller.is_stateless:
             check_capabilities(channel.caller, required)
-            return count_round(hide_input_required(required) if is_hidden else required, answered, limit)
+            counted = count_round(required, answered, limit, name)
+            shown = hide_input_required(counted) if is_hidden else counted
+            check_conformity(shown, name)
+            return shown
         return await complete_live(
-            required, request, filtered, lambda following: connection.request(following, filtered), limit
+            required, request, filtered, lambda following: connection.request(following, filtered), limit, name
         )
 
     async def settle_for(self, channel: ClientChannel) -> None:

@@ -1,8 +1,9 @@
 """An upstream over stdio that writes chosen lines. `odd.py VERSION FILE`.
 
-FILE is a JSON object. Its keys are methods, and names of tools for calls; its values are the lines that the upstream
-writes for such a request. `$id` in a line is the id of the request, `$count` differs in each request. A method without
-lines gets an ordinary answer.
+FILE is a JSON object. Its keys are methods, names of tools for calls, `again` for calls that bring a state back, and
+`response` for responses; its values are the lines that the upstream writes for such a message. In a line `$id` is the
+id of the message, `$call` the id of the last call, `$received` the text of the message, and `$count` a number that
+differs in each message. A method without lines gets an ordinary answer.
 """
 
 import json
@@ -46,17 +47,24 @@ def write(line: str) -> None:
 
 
 def main() -> None:
+    call = "null"
     for count, line in enumerate(sys.stdin):
         message = json.loads(line)
-        method, identity = message.get("method"), json.dumps(message.get("id"))
-        chosen = LINES.get((message.get("params") or {}).get("name") or method, LINES.get(method))
+        method, params = message.get("method", "response"), message.get("params") or {}
+        identity = json.dumps(message.get("id"))
+        call = identity if method == "tools/call" else call
+        keys = ("again" if "requestState" in params else "", params.get("name"), method)
+        chosen = next((LINES[key] for key in keys if key in LINES), None)
         if chosen is not None:
+            values = {"$id": identity, "$call": call, "$received": json.dumps(line), "$count": str(count)}
             for one in chosen:
-                write(one.replace("$id", identity).replace("$count", str(count)))
+                for name, value in values.items():
+                    one = one.replace(name, value)  # noqa: PLW2901  # each of them
+                write(one)
         elif method in RESULTS:
             result = json.dumps({**STAMP, **RESULTS[method]})
             write(f'{{"jsonrpc":"2.0","id":{identity},"result":{result}}}')
-        elif method is not None and "id" in message:
+        elif method != "response" and "id" in message:
             write(f'{{"jsonrpc":"2.0","id":{identity},"error":{{"code":-32601,"message":"Method not found"}}}}')
 
 
