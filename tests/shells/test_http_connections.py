@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mcp_mirror.system.http_connections import HttpConnections, Receiver, open_connection
+from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection
 
 BOUND = 20
 JSON = b"HTTP/1.1 200 OK\r\nX-Case: 1\r\ncontent-length: 2\r\n\r\nhi"
@@ -350,6 +351,16 @@ async def test_a_server_without_tls_fails_the_handshake() -> None:
     async with serving(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n") as site:
         with pytest.raises(httpx2.ConnectError):
             await site.kept.handle_async_request(httpx2.Request("GET", site.url.replace("http:", "https:")))
+
+
+async def test_a_server_that_does_not_answer_the_handshake_is_named() -> None:
+    async with serving(b"...") as site:
+        request = httpx2.Request("GET", site.url.replace("http:", "https:"), extensions={"timeout": {"connect": 0.05}})
+        with pytest.raises(httpx2.ConnectTimeout) as failure:
+            await site.kept.handle_async_request(request)
+        assert "it accepted the connection, but not TLS in time. Check host and port in `url`" in (
+            explain_failed_connection(failure.value, request.url)
+        )
 
 
 @pytest.fixture

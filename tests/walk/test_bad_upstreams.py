@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -133,6 +134,48 @@ async def test_an_http_server_that_is_not_mcp_is_reported_with_its_status(
         ended = await run("check", "--config", str(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})))
     assert f"127.0.0.1:{port} answered with HTTP status {status} instead of MCP. " in ended.err
     assert {"403": "check `headers` or `auth`", "500": "See the server's log"}[status] in ended.err
+
+
+@pytest.mark.parametrize(
+    ("location", "advice"),
+    [
+        ("https://127.0.0.1/mcp", "Use https:// in `url`."),
+        ("https://sign-in.example/", "does not follow it: find the address with `curl -i`, and set `url` to it."),
+        ("http://[", "does not follow it: find the address with `curl -i`, and set `url` to it."),
+    ],
+)
+async def test_a_redirect_to_another_server_is_reported_with_the_remedy(
+    location: str, advice: str, configured: Configured, run: Run, listening: Listening
+) -> None:
+    async with listening("raw_http.py", "--status", "301", "--location", location) as port:
+        ended = await run("check", "--config", str(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})))
+    assert f"127.0.0.1:{port} answered with HTTP status 301 instead of MCP. " in ended.err
+    assert advice in ended.err
+
+
+async def test_a_server_without_the_older_transport_is_reported_with_the_remedy(
+    configured: Configured, run: Run, listening: Listening
+) -> None:
+    async with listening("raw_http.py") as port:
+        upstreams = {"one": {"url": f"http://127.0.0.1:{port}/mcp", "transport": "sse"}}
+        ended = await run("check", "--config", str(configured(upstreams)))
+    assert "HTTP status 405 instead of MCP. " in ended.err
+    assert "needs `transport: streamable-http`" in ended.err
+
+
+async def test_a_failed_connection_names_the_proxy_that_the_gateway_does_not_use(
+    configured: Configured, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        config = configured({"one": {"url": f"http://127.0.0.1:{closed.getsockname()[1]}/mcp"}})
+    monkeypatch.setenv("HTTP_PROXY", "http://user:c4nary@proxy.example:3128")
+    ended = await run("check", "--config", str(config))
+    assert "nothing listens there." in ended.err
+    assert "The gateway connects directly, not over the proxy in `HTTP_PROXY`." in ended.err
+    assert "c4nary" not in ended.err
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert "proxy" not in (await run("check", "--config", str(config))).err
 
 
 async def test_a_server_below_the_oldest_protocol_version_is_not_used(

@@ -29,6 +29,7 @@ _EVENTS_AT_ONCE: Final = 64
 """Parts of a response after which other tasks run: received bytes may contain many small chunks."""
 _MAX_INFORMATIONAL: Final = 1 << 15
 """Informational responses before a response: a server that sends them without an end costs CPU for as long."""
+SLOW_HANDSHAKE: Final = "it accepted the connection, but not TLS in time"
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
 
 Origin = tuple[str, str, int]
@@ -155,13 +156,13 @@ async def _wait(future: "asyncio.Future[None]", timeout: float | None, error: ty
 
 
 @contextmanager
-def _limit(seconds: float | None, error: type[httpx2.TimeoutException]) -> Iterator[None]:
+def _limit(seconds: float | None, error: type[httpx2.TimeoutException], message: str = "") -> Iterator[None]:
     """Raise an error after some seconds in the context."""
     try:
         with anyio.fail_after(seconds):
             yield
     except TimeoutError:
-        raise error(f"it took longer than {seconds:g} s") from None
+        raise error(message or f"it took longer than {seconds:g} s") from None
 
 
 class _HttpConnection:
@@ -334,16 +335,18 @@ class HttpConnections(httpx2.AsyncBaseTransport):
 
         Raises:
             httpx2.ConnectError: The host cannot be reached.
-            httpx2.ConnectTimeout: That took too long.
+            httpx2.ConnectTimeout: The connection, or TLS on it, took too long.
             httpx2.UnsupportedProtocol: The URL is not of HTTP.
         """
         origin = _origin_of(request.url)
         scheme, host, port = origin
         if scheme not in DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol("only URLs with http:// and https:// are supported")
-        with _limit(request.extensions.get("timeout", _NO_TIMEOUTS).get("connect"), httpx2.ConnectTimeout):
+        timeout = request.extensions.get("timeout", _NO_TIMEOUTS).get("connect")
+        with _limit(timeout, httpx2.ConnectTimeout):
             receiver = await self._connect(host, port)
-            if scheme == "https":
+        if scheme == "https":
+            with _limit(timeout, httpx2.ConnectTimeout, SLOW_HANDSHAKE):
                 receiver = await self._start_tls(receiver, host)
         return _HttpConnection(origin, receiver)
 

@@ -5,6 +5,7 @@ because the rest may contain a secret.
 """
 
 import errno
+import os
 import re
 import socket
 import ssl
@@ -33,7 +34,7 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
     (
         (httpx2.RemoteProtocolError,),
         "it ended the connection, or sent something that is not HTTP",
-        "Check the port in `url`, and the server's log",
+        "Check scheme and port in `url`, and the server's log",
     ),
     ((httpx2.NetworkError,), "it was lost", "See the server's log, and try again"),
 )
@@ -46,17 +47,26 @@ _STATUS_ADVICE: Final = {
     "--header, or run `mcp-mirror login NAME --url URL`",
     403: "Its token may not do this: check `headers` or `auth`",
     405: "Check the path in `url`; a server of the older transport needs `transport: sse`, or --sse if it is wrapped",
+    407: "A proxy on the way requires a sign-in, which the gateway cannot do",
     429: "It limits the rate of requests: try again later",
     501: _ELSEWHERE,
 }
 """What to try, by HTTP status."""
+_NOT_SSE: Final = (
+    "Check the path in `url`; a server of Streamable HTTP needs `transport: streamable-http`, or no --sse if wrapped"
+)
+_REDIRECTED: Final = "The gateway does not follow it: find the address with `curl -i`, and set `url` to it"
 _OK: Final = 200
+_NOT_ALLOWED: Final = 405
 _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 
 
 def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> str:
     """Return a sentence with the address and the cause, and one with what to try."""
     cause, advice = _explain_cause(error)
+    is_unreached = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+    if is_unreached and not isinstance(error.__cause__, ssl.SSLError) and (proxy := _find_proxy(url)):
+        advice += f". The gateway connects directly, not over the proxy in `{proxy}`"
     return f"The connection to {format_address(url)} failed: {cause}. {advice}."
 
 
@@ -64,8 +74,34 @@ def explain_response(response: httpx2.Response) -> str:
     """Return a sentence with the HTTP response that is not MCP, and one with what to try."""
     status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip().lower()
     shown = f"HTTP status {status}" if status != _OK else kind if _MEDIA_TYPE.fullmatch(kind) else "no media type"
-    advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
-    return f"{format_address(response.request.url)} answered with {shown} instead of MCP. {advice}."
+    return f"{format_address(response.request.url)} answered with {shown} instead of MCP. {_advise(response)}."
+
+
+def _advise(response: httpx2.Response) -> str:
+    status, request = response.status_code, response.request
+    if response.has_redirect_location:
+        return "Use https:// in `url`" if _leads_to_https(response) else _REDIRECTED
+    if status == _NOT_ALLOWED and request.method == "GET":  # only the older transport opens its stream before a session
+        return _NOT_SSE
+    return _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
+
+
+def _leads_to_https(response: httpx2.Response) -> bool:
+    """Whether a redirect only changes the scheme."""
+    try:
+        target = httpx2.URL(response.headers["location"])
+    except httpx2.InvalidURL:
+        return False
+    return (response.request.url.scheme, target.scheme, target.host) == ("http", "https", response.request.url.host)
+
+
+def _find_proxy(url: httpx2.URL) -> str | None:
+    """Return the environment variable with the proxy that other programs would use for a URL."""
+    from urllib.request import proxy_bypass  # noqa: PLC0415  # imports much, and only errors need it
+
+    names = [spelled for name in (f"{url.scheme}_proxy", "all_proxy") for spelled in (name.upper(), name)]
+    found = next((name for name in names if os.environ.get(name)), None)
+    return None if found is None or proxy_bypass(url.host) else found
 
 
 def mark(message: str, *, is_answered: bool = False) -> str:
@@ -111,13 +147,19 @@ def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
 
 
 def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
-    from mcp_mirror.security.ssrf_guard import PRIVATE, SLOW_LOOKUP  # noqa: PLC0415  # imports an HTTP client, which stdio does not need
+    # These import an HTTP client, which stdio does not need.
+    from mcp_mirror.security.ssrf_guard import PRIVATE, SLOW_LOOKUP  # noqa: PLC0415
+    from mcp_mirror.system.http_connections import SLOW_HANDSHAKE  # noqa: PLC0415
 
+    advice = {
+        PRIVATE: "If this is intended, set `allow_private: true` for this upstream",
+        SLOW_LOOKUP: "Check this machine's DNS",
+        SLOW_HANDSHAKE: "Check host and port in `url`; if the server uses plain HTTP, use http://",
+    }
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) and str(error) in advice:
+        return str(error), advice[str(error)]
     if isinstance(error, BodyError):
         return str(error), "Correct the server, or a proxy in front of it"
-    if isinstance(error, httpx2.ConnectError) and str(error) in (PRIVATE, SLOW_LOOKUP):
-        allow = "If this is intended, set `allow_private: true` for this upstream"
-        return str(error), allow if str(error) == PRIVATE else "Check this machine's DNS"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})", "Use a certificate that this machine trusts"
     if isinstance(error, ssl.SSLError):
