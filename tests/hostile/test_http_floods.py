@@ -168,6 +168,23 @@ async def test_a_body_that_comes_byte_by_byte_is_refused_in_time(configured: Con
         assert b"`limits.body_timeout`" in answer
 
 
+@pytest.mark.parametrize("framing", [b"transfer-encoding: chunked", b"content-length: 9223372036854775807"])
+async def test_a_body_without_an_end_is_refused(configured: Configured, serve: Serve, framing: bytes) -> None:
+    config = write_config(configured, max_message_bytes=2 * MIB, header_timeout=1)
+    bearer = f"authorization: Bearer {TOKENS['alice']}\r\n".encode()
+    part = b"x" * (MIB >> 4)
+    chunk = b"%x\r\n%b\r\n" % (len(part), part) if framing.endswith(b"chunked") else part
+    async with serve(config) as served, holding(served.url) as holder:
+        connection = await holder.hold(WHOLE + bearer + framing + b"\r\n\r\n")
+        async with asyncio.timeout(BOUND):
+            while not connection.over.is_set():
+                if connection.transport and connection.transport.get_write_buffer_size() < MIB:
+                    connection.transport.write(chunk)
+                await asyncio.sleep(0)
+        assert connection.received.startswith(b"HTTP/1.1 413")
+        assert b"`limits.max_message_bytes`" in connection.received
+
+
 async def test_many_bodies_at_once_take_little_memory_and_others_do_not_wait(
     configured: Configured, serve: Serve, budget: Budget
 ) -> None:

@@ -245,7 +245,8 @@ class PayloadMiddleware:
                 raise ClientDisconnect
             deadline += await self._wait_for_turn(namespace)
             collector.add(message.get("body", b""))
-            has_more = message.get("more_body", False)
+            # A body over the limit is received with the id at its end, but not without an end.
+            has_more = message.get("more_body", False) and size <= 2 * self._spool.policy.max_message_bytes
 
     async def _wait_for_turn(self, namespace: str) -> float:
         """Wait until a part of a body may be handled, and return the seconds: few parts in each pass of the event loop.
