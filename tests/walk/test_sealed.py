@@ -62,6 +62,6 @@ async def test_a_missing_key_is_reported_at_startup(
     for store in ({}, {"encryption": {"keys": [KEY[::-1]]}}):
         ended = await run("check", "--config", str(configured({"lab": raw()}, store={"kind": "disk", **store})))
         assert ended.code == 2
-        assert "1 values of the store in" in ended.err
+        assert "store has 1 value of keys that are not in" in ended.err
         assert "`store.encryption.keys`" in ended.err
     assert KEY.encode() not in everything_in(tmp_path / "store")

@@ -20,6 +20,7 @@ from typing import Any, Final, Self, TypeVar
 import anyio
 import anyio.to_thread
 
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
@@ -288,7 +289,7 @@ class DiskStore:
         """
         if foreign := self._index.count_foreign():
             raise StoreError(
-                f"{foreign} values of the store in {self._folder} are encrypted with keys that are not in "
+                f"The store in {self._folder} has {format_count(foreign, 'value')} of keys that are not in "
                 "`store.encryption.keys`. Add those keys, after the first; or choose another folder (`store.path`)."
             )
 
