@@ -122,12 +122,13 @@ def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "")
         room: The tokens of the fields, not counting the path; decreases.
         path: The object's memory path.
     """
-    pointer = "/".join(strip_invisible(escape_token(key), MAX_FIELD_NAME) for key in table.keys)
-    # The outline has the length of a member.
-    length = f", array[{count_items(blob, table.span)}]" if len(table.keys) > 1 else ""
-    room.take(f'fields of "{pointer}"{length}, with first values: ')
+    named = "/".join(strip_invisible(escape_token(key), MAX_FIELD_NAME) for key in table.keys)
+    is_deep = len(table.keys) > 1  # the outline names only members and their lengths
+    length = f", array[{count_items(blob, table.span)}]" if is_deep else ""
+    room.take(f'fields of "{named}"{length}, with first values: ')
     fields = _describe_rows(blob, table.span, room)
-    return f'fields of "{table.find_path(path) or pointer}"{length}, with first values: {fields}'
+    named = (table.find_path(path) if is_deep else None) or named
+    return f'fields of "{named}"{length}, with first values: {fields}'
 
 
 def describe_media(media: Media) -> str:
