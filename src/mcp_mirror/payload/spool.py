@@ -268,7 +268,8 @@ class SpoolCollector:
     def close(self) -> None:
         """Discard an unfinished message."""
         self._remove_file()
-        self._count(0)
+        if self._counted:
+            self._count(0)
         self._pieces, self._is_spooled = [], False
 
     def _limit_memory(self, size: int) -> None:
