@@ -37,7 +37,9 @@ def item(kind: ItemKind, name: str, *, spaced: bool = False) -> bytes:
     """A listed thing, some of it in bytes that no writer of JSON would choose."""
     space = b" " if spaced else b""
     key = KINDS[kind].key.encode()
-    return b'{"title":1.10,%b"%b":%b%b,"_meta":{"\\u0061":1e400}}' % (space, key, space, json.dumps(name).encode())
+    label = b"" if kind == "prompts" else b'"name":"n",'
+    members = b'"%b":%b%b,"_meta":{"\\u0061":1e400}' % (key, space, json.dumps(name).encode())
+    return b'{"weight":1.10,%b%b%b}' % (space, label, members)
 
 
 def merged(kind: ItemKind, listed: Mapping[str, Sequence[str]]) -> MergedList:
@@ -126,3 +128,18 @@ def test_entries_without_a_name_are_not_listed(odd: bytes) -> None:
     one = merge_lists("prompts", [("a", [odd, item("prompts", "x", spaced=True)])])
     assert [b"".join(raw) for raw in one.items] == [item("prompts", "x", spaced=True)]
     assert one.origins == {"x": ResourceOrigin("a", "x")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "odd", "expected"),
+    [
+        ("resources", b'{"uri":"x:a"}', b'{"name":"x:a","uri":"x:a"}'),
+        ("resources", b'{"uri":"x:a","name":5,"size":[]}', b'{"name":"x:a","uri":"x:a"}'),
+        ("templates", b'{"uriTemplate":"x:a","name":"n","icons":5}', b'{"name":"n","uriTemplate":"x:a"}'),
+        ("prompts", b'{"name":"n","arguments":[{}],"odd":1.0}', b'{"name":"n","odd":1.0}'),
+    ],
+)
+def test_members_that_clients_cannot_read_are_left_out(kind: ItemKind, odd: bytes, expected: bytes) -> None:
+    one = merge_lists(kind, [("a", [odd]), ("b", [item(kind, "x:b")])])
+    assert [b"".join(raw) for raw in one.items] == [expected, item(kind, "x:b")]
+    assert one.invalid == {"a": 1}

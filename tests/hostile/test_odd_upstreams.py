@@ -15,7 +15,7 @@ from tests.walk.conftest import until
 
 if TYPE_CHECKING:
     from tests.hostile.conftest import Budget
-    from tests.walk.conftest import Configured, Lines, OpenLines, Run
+    from tests.walk.conftest import Configured, Connect, Lines, OpenLines, Run
 
 OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"
@@ -206,3 +206,33 @@ async def test_a_long_state_comes_back_with_the_answers(
         answers = {"a": {"action": "accept", "content": {}}}
         answer = await call_modern(client, requestState=required["requestState"], inputResponses=answers)
         assert state in answer["content"][0]["text"]
+
+
+ITEMS: Final[dict[str, tuple[str, str, list[Any]]]] = {
+    "resources/list": ("resources", "uri", [{"uri": "odd://b", "name": None, "size": "x", "annotations": [], "zz": 1}]),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate", [{"uriTemplate": "odd://{b}", "title": 5}]),
+    "prompts/list": ("prompts", "name", [{"name": "b", "arguments": "x", "icons": [{}], "zz": 1}]),
+}
+
+
+@pytest.mark.parametrize("method", ITEMS)
+async def test_an_odd_item_leaves_the_lists_of_others_readable(
+    configured: Configured, connect: Connect, odd: Odd, tmp_path: Path, method: str
+) -> None:
+    member, key, odd_items = ITEMS[method]
+    deep = {"name": "deep", key: "odd://deep", "deep": "DEEP"}
+    page = json.dumps({member: [5, *odd_items, deep, {"name": "ok", key: "odd://ok"}]}).replace('"DEEP"', DEEP)
+    honest = odd(OLD)
+    (tmp_path / "lines.json").rename(tmp_path / "honest.json")
+    honest["args"][-1] = str(tmp_path / "honest.json")
+    async with connect(configured({"honest": honest, "odd": odd(OLD, **{method: [result(page)]})})) as client:
+        if member == "resources":
+            resources = {str(one.uri): one.name for one in (await client.list_resources()).resources}
+            assert resources.items() >= {"odd://a": "a", "odd://b": "odd://b", "odd://ok": "ok"}.items()
+            assert "odd://deep" not in resources
+        elif member == "prompts":
+            prompts = (await client.list_prompts()).prompts
+            assert [(one.name, one.arguments) for one in prompts] == [("p", None), ("b", None), ("odd://ok", None)]
+        else:
+            templates = [one.uri_template for one in (await client.list_resource_templates()).resource_templates]
+            assert templates[:2] == ["odd://{b}", "odd://ok"]

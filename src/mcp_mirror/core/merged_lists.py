@@ -8,7 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
+import mcp_types as types
 import msgspec
+from pydantic import BaseModel, ValidationError
 
 from mcp_mirror.payload.json_rpc import decode_as, object_of, open_object
 from mcp_mirror.types import Buffer, Segments
@@ -31,6 +33,12 @@ KINDS: Final[Mapping[ItemKind, ListKind]] = {
     "templates": ListKind("resources/templates/list", "resourceTemplates", "uriTemplate"),
     "prompts": ListKind("prompts/list", "prompts", "name"),
 }
+_MODELS: Final[Mapping[ItemKind, type[BaseModel]]] = {
+    "resources": types.Resource,
+    "templates": types.ResourceTemplate,
+    "prompts": types.Prompt,
+}
+"""What clients read of an item."""
 
 
 class ResourceOrigin(NamedTuple):
@@ -44,8 +52,10 @@ class MergedList(msgspec.Struct, frozen=True):
     """The merged lists of all upstreams."""
 
     items: tuple[Segments, ...]
-    """The items, unchanged except for renamed keys."""
+    """The items, unchanged except for renamed keys, and for members that do not conform to MCP."""
     origins: Mapping[str, ResourceOrigin]
+    invalid: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """The number of items with members that do not conform to MCP, by upstream."""
 
 
 IsReserved = Callable[[str], bool]
@@ -61,6 +71,8 @@ def merge_lists(
 ) -> MergedList:
     """Merge the lists of several upstreams.
 
+    Members that do not conform to MCP are left out: one of them makes clients drop the lists of all upstreams.
+
     Args:
         kind: The kind of the items.
         listed: The items of each upstream, JSON objects, in the order of the configuration.
@@ -69,19 +81,36 @@ def merge_lists(
     key = KINDS[kind].key
     items: list[Segments] = []
     origins: dict[str, ResourceOrigin] = {}
+    invalid: dict[str, int] = {}
     for upstream, raws in listed:
         for raw in raws:
             members = open_object(raw) or {}
             name = decode_as(members.get(key), str)
-            if name is None:
+            faults = _find_invalid_members(kind, raw)
+            if faults != ():
+                invalid[upstream] = invalid.get(upstream, 0) + 1
+            if name is None or faults is None:
                 continue
             origin = ResourceOrigin(upstream, name)
             own = assign_name(kind, origin, origins, is_reserved)
             if own in origins:
                 continue  # the upstream lists the item twice
             origins[own] = origin
-            items.append((raw,) if own == name else object_of({**members, key: msgspec.json.encode(own)}))
-    return MergedList(tuple(items), origins)
+            if faults:
+                members = {"name": members[key], **{one: text for one, text in members.items() if one not in faults}}
+            is_same = own == name and not faults
+            items.append((raw,) if is_same else object_of({**members, key: msgspec.json.encode(own)}))
+    return MergedList(tuple(items), origins, invalid)
+
+
+def _find_invalid_members(kind: ItemKind, raw: Buffer) -> tuple[str, ...] | None:
+    """The members of an item that clients could not read; None if they could not read the item at all."""
+    try:
+        _MODELS[kind].model_validate_json(bytes(raw), by_name=False)
+    except ValidationError as error:
+        places = [found["loc"] for found in error.errors(include_url=False, include_input=False)]
+        return tuple(str(place[0]) for place in places) if all(places) else None
+    return ()
 
 
 def assign_name(

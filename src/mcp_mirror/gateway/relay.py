@@ -20,6 +20,7 @@ from mcp_mirror.core.merged_lists import (
     KINDS,
     IsReserved,
     ItemKind,
+    MergedList,
     ResourceOrigin,
     assign_name,
     build_scheme,
@@ -153,14 +154,21 @@ class Relay(msgspec.Struct):
         # An upstream that is down for a while keeps its items, so that the names of the others do not change.
         listed = [(name, pages.get(name, self._last_pages.get((kind, name, namespace)))) for name in names]
         # The check for reserved names: the gateway has no prompts of its own.
-        text, origins = await run_by_size(
+        text, merged = await run_by_size(
             sum(page.size for _, page in listed if page),
             _merge,
             kind,
             [(name, page.items) for name, page in listed if page],
             self.gateway.owns_uri if kind != "prompts" else lambda _name: False,
         )
-        self._keep_origins((kind, self._get_view(channel.caller)), origins)
+        for name, count in merged.invalid.items():
+            _logger.warning(
+                "Upstream %r lists %d %s that do not conform to MCP. The gateway serves what clients can read of them.",
+                name,
+                count,
+                kind,
+            )
+        self._keep_origins((kind, self._get_view(channel.caller)), merged.origins)
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
         return ClientList(((text,),) if text else (), 0 if failures else ttl_ms, scope)
 
@@ -339,10 +347,10 @@ class Relay(msgspec.Struct):
 
 def _merge(
     kind: ItemKind, listed: Sequence[tuple[str, Sequence[Buffer]]], is_reserved: IsReserved
-) -> tuple[bytes, Mapping[str, ResourceOrigin]]:
-    """The items of a merged list as one text, joined by commas, and their origins."""
+) -> tuple[bytes, MergedList]:
+    """The items of a merged list as one text, joined by commas, and the list."""
     merged = merge_lists(kind, listed, is_reserved)
-    return b",".join(map(b"".join, merged.items)), merged.origins
+    return b",".join(map(b"".join, merged.items)), merged
 
 
 def _build_upstream_request(method: str, renamed: Mapping[str, str], request: RelayRequest) -> UpstreamRequest:
