@@ -185,8 +185,8 @@ async def main():
     measure_stalls()
     reading, writing = await asyncio.open_connection(sock=ours)
     before = measure()
-    buffers = [(b"x" * (1 << 19), b"x" * (1 << 10)) for _ in range(800)]
-    small = [pair[1] for pair in buffers]  # between the large ones in the heap
+    buffers = [(b"x" * (1 << 19), b"x" * (1 << 14)) for _ in range(800)]
+    small = [pair[1] for pair in buffers]  # too large for the gaps that imports left: between the large ones
     buffers.clear()
     assert measure() > before + (350 << 20)
     while measure() > before + (40 << 20):
