@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -206,6 +207,22 @@ async def test_a_long_state_comes_back_with_the_answers(
         answers = {"a": {"action": "accept", "content": {}}}
         answer = await call_modern(client, requestState=required["requestState"], inputResponses=answers)
         assert state in answer["content"][0]["text"]
+
+
+@pytest.mark.slow
+async def test_a_subscription_that_always_ends_is_renewed_less_and_less(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    ended = result('{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":$id}}')
+    async with open_lines(configured({"odd": odd(NEW, **{"subscriptions/listen": [ended]})})) as client:
+        await client.greet()
+        await client.request("resources/subscribe", '{"uri":"odd://a"}')
+        times: list[float] = []
+        while len(times) < 4:
+            line = await client.receive()
+            assert line, b"".join(client.stderr)
+            times += [monotonic()] if b"notifications/resources/updated" in line else []
+    assert times[3] - times[0] > 10  # 2, 4 and 8 seconds
 
 
 ITEMS: Final[dict[str, tuple[str, str, list[Any]]]] = {

@@ -18,11 +18,14 @@ from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.errors import RefusedError, ToolError, UpstreamError
 from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.upstreams.connection import NO_SUBSCRIPTION, ReconnectingConnection
+from mcp_mirror.upstreams.reconnect import Backoff
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest, UpstreamSession
 
 _PAUSE: Final = 1.0
 """Seconds before a lost subscription is renewed."""
+_LONGEST_PAUSE: Final = 60.0
+"""The same, at most, for a server that ends the streams of its subscriptions again and again."""
 
 UpdateListener = Callable[[str, Mapping[str, Any]], None]
 """Gets each update: the URI as the client knows it, and the notification's parameters."""
@@ -180,11 +183,14 @@ class Subscriptions:
     async def _keep(self, subscription: _Subscription, session: UpstreamSession) -> None:
         """Renew the subscription on each new connection. Updates may be lost between two, so that is one update."""
         subscribed: UpstreamSession | None = None if session.is_stateless else session
+        backoff = Backoff(_PAUSE / 2, _LONGEST_PAUSE)
         with subscription.scope:
             while True:
+                began = anyio.current_time()
                 with contextlib.suppress(UpstreamError, MCPError), subscription.connection.kept_open():
                     await self._wait_for_end(subscription.origin, session, is_subscribed=subscribed is session)
-                await anyio.sleep(_PAUSE)
+                is_stream_over = not session.ended.is_set()
+                await anyio.sleep(backoff.next_delay(anyio.current_time() - began) if is_stream_over else _PAUSE)
                 if not (entitled := self._select_entitled(subscription)):
                     continue
                 try:
