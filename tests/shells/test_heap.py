@@ -22,3 +22,35 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_a_buffer_that_is_allocated_again_costs_no_page_faults() -> None:
     done = subprocess.run([sys.executable, "-c", COUNT_FAULTS], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) < 2000  # the pages of one round; each round costs as many without it
+
+
+COUNT_RELEASES = """
+import ctypes
+from types import SimpleNamespace
+from mcp_mirror.system import heap
+
+cleanup, library, releases = heap.HeapCleanup(), ctypes.CDLL(None), []
+
+
+def release(keep):
+    releases.append(library.malloc_trim(keep))
+
+
+heap.ctypes = SimpleNamespace(CDLL=lambda _: SimpleNamespace(malloc_trim=release))
+cleanup.start(0.0)
+kept = [bytearray(b"x" * (1 << 20)) for _ in range(200)]
+for now in (10.0, 20.0, 30.0):
+    cleanup.run(now, is_idle=True)
+kept += [bytearray(b"x" * (1 << 20)) for _ in range(400)]
+cleanup.run(40.0, is_idle=True)
+print(len(releases))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries manage their heap themselves")
+def test_memory_is_released_once_for_each_growth() -> None:
+    """A store in memory may be large for long: a release that has nothing to return takes up to 15 ms."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_RELEASES], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert int(done.stdout) == 2

@@ -53,7 +53,7 @@ class HeapCleanup:
         self._blocks = 0
         """Of the heap after the last collection."""
         self._resident = 0
-        """Bytes of resident memory at the start."""
+        """Bytes of resident memory after the last release, or fewer if it has shrunk since."""
 
     def start(self, now: float) -> None:
         """Begin; what is in memory now has never been garbage."""
@@ -73,8 +73,11 @@ class HeapCleanup:
         if has_garbage:
             gc.collect()
             self._blocks = sys.getallocatedblocks()
-        if _measure_resident() > self._resident * growth + _FEW_BYTES:
+        resident = _measure_resident()
+        if resident > self._resident * growth + _FEW_BYTES:
             _release_freed_memory()
+            self._resident = _measure_resident()
+        self._resident = min(self._resident, resident)
         return has_garbage
 
 
