@@ -28,6 +28,8 @@ from tests.hostile.sessions import resident_bytes
 from tests.load import slowness
 from tests.walk.conftest import BOUND, serve_gateway, until
 
+from mcp_mirror.server.http_server import listen
+
 if TYPE_CHECKING:
     from tests.hostile.conftest import Budget
     from tests.walk.conftest import Configured, Serve
@@ -203,6 +205,21 @@ async def test_many_bodies_at_once_take_little_memory_and_others_do_not_wait(
             assert holder.count_open() == 400
             row.outcome = "in files"
         await until(lambda: resident_bytes(served.process.pid) < before + 100 * MIB)
+
+
+def test_few_connections_are_accepted_in_each_pass_of_the_event_loop() -> None:
+    with listen("127.0.0.1", 0) as listening, contextlib.ExitStack() as stack:
+        listening.settimeout(0)
+        for _ in range(40):
+            stack.enter_context(socket.create_connection(listening.getsockname(), BOUND))
+        passes = [0]
+        while sum(passes) < 40:
+            try:
+                stack.enter_context(listening.accept()[0])
+                passes[-1] += 1
+            except BlockingIOError:
+                passes.append(0)
+        assert passes == [16, 16, 8]
 
 
 async def test_pipelined_requests_are_answered_in_order(configured: Configured, serve: Serve) -> None:

@@ -52,7 +52,7 @@ _MAX_READ: Final = 256 << 10
 _MAX_READ_TOGETHER: Final = 16 << 20
 """Bytes that all connections together read at once, unless each reads `_MIN_READ`."""
 BACKLOG: Final = 128
-"""Connections that the server accepts before it counts them; fewer than `_RESERVED_FILES`."""
+"""Connections that the system keeps until the server accepts them. A longer queue lets a flood of them in faster."""
 
 
 def find_connection(scope: Scope) -> "LimitedProtocol | None":

@@ -24,6 +24,8 @@ _MOST: Final = 1 << 20
 """Handles that are always enough. Some systems have a hard limit of 10^9, and some have no limit."""
 _RETRY: Final = 0.5
 """Seconds between two attempts to accept a connection while no handle is free. asyncio pauses for one second."""
+_ACCEPTED_AT_ONCE: Final = 16
+"""Connections that a pass of the event loop accepts, so that open ones do not wait for a flood of new ones."""
 _ADVICE: Final = {
     errno.EMFILE: "the gateway has no free file handle. Close sessions, or raise its limit (`ulimit -n`)",
     errno.ENFILE: "the system has no free file handle. Close other programs, or raise `fs.file-max`",
@@ -69,10 +71,12 @@ def explain_shortage(error: BaseException) -> str | None:
 class PatientListener(socket.socket):
     """A listening socket that tries `accept` once and then pauses while the system has no free handle.
 
-    asyncio calls `accept` as often as the backlog is long, logs each failure and then waits for a second.
+    asyncio calls `accept` as often as the backlog is long, logs each failure and then waits for a second. After a few
+    connections this socket also says that no other one waits; asyncio asks again in the next pass.
     """
 
     _paused_until = 0.0
+    _accepted = 0
 
     def accept(self) -> tuple[socket.socket, object]:
         """Accept a connection; see `socket.socket.accept`.
@@ -80,14 +84,18 @@ class PatientListener(socket.socket):
         Raises:
             BlockingIOError: No connection waits, or the pause is not over.
         """
-        if time.monotonic() < self._paused_until:
+        if time.monotonic() < self._paused_until or self._accepted == _ACCEPTED_AT_ONCE:
+            self._accepted = 0
             raise BlockingIOError
         try:
-            return super().accept()
+            accepted = super().accept()
         except OSError as error:
+            self._accepted = 0
             if error.errno in _ADVICE and error.errno != errno.EAGAIN:
                 self._paused_until = time.monotonic() + _RETRY
             raise
+        self._accepted += 1
+        return accepted
 
 
 def open_wide_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
