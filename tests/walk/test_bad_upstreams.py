@@ -48,6 +48,7 @@ FAILING: list[tuple[Any, str, str]] = [
     ({"url": "http://127.0.0.1:9/sse", "transport": "sse"}, "127.0.0.1:9 failed: nothing listens there", "Start the"),
     ({"url": "http://no-such-host.invalid/mcp"}, "no-such-host.invalid:80 failed: the host name has no", "host name"),
     ({"command": "npx -y x"}, "no command has a name of 3 words", "write `command: npx`"),
+    ({"command": "http://127.0.0.1:9/mcp?key=secret"}, "cannot start: `command` is a URL", "Write it into `url`"),
     ({"command": "KEY=secret npx"}, "`command` begins with a variable", "into `env`"),
     ({"command": "echo", "args": ["hello"]}, 'printed something that is not MCP: "hello"', "Check that `command`"),
     (handshaking(capabilities="secret"), "not conform to MCP: `capabilities`: Input should be", "Update the server"),

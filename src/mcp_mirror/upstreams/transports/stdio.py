@@ -365,6 +365,8 @@ class _Child:
 def _explain_missing(command: str) -> str:
     """Explain why a command does not exist. Its arguments are not named: they may be secrets."""
     program, *arguments = command.split() or [command]
+    if program.startswith(("http://", "https://")):
+        return "`command` is a URL. Write it into `url`, or after --url if the server is wrapped."
     if not arguments:
         return f"the command {command!r} does not exist. Install it, or give its full path as `command`."
     if "=" in program:
