@@ -5,7 +5,15 @@ from typing import Any, get_args
 import mcp_types as types
 import pytest
 
-from mcp_mirror.callers import CAPABILITY_OF, LOCAL, LOG_LEVELS, Caller, NullChannel, name_principal
+from mcp_mirror.callers import (
+    CAPABILITY_OF,
+    LOCAL,
+    LOG_LEVELS,
+    Caller,
+    NullChannel,
+    name_namespaces,
+    name_principal,
+)
 from mcp_mirror.errors import RefusedError
 
 
@@ -36,6 +44,12 @@ def test_a_caller_can_be_asked_what_it_has_declared(capabilities: dict[str, Any]
 )
 def test_a_client_declares_that_it_shows_views(capabilities: dict[str, Any], shows_views: bool) -> None:  # noqa: FBT001
     assert Caller("me", capabilities=capabilities).shows_views is shows_views
+
+
+def test_a_namespace_is_named_by_its_principal_unless_several_have_that_name() -> None:
+    alice, other, bob = '["token","alice"]', '["https://login.example.com/","alice"]', '["token","bob"]'
+    assert name_namespaces((alice, bob, "local")) == {alice: "alice", bob: "bob", "local": "local"}
+    assert name_namespaces((alice, other, bob)) == {alice: alice, other: other, bob: "bob"}
 
 
 def test_two_callers_are_one_if_they_share_memory_and_connection() -> None:

@@ -120,7 +120,15 @@ def test_a_path_only_result_has_only_its_path_in_the_notice(result: dict[str, An
     assert digest.captured.is_error is result.get("isError", False)
 
 
-@pytest.mark.parametrize("result", [{"content": 5}, {"content": [], "isError": "no"}, {"isError": 1}])
+@pytest.mark.parametrize("null", ["isError", "structuredContent", "_meta"])
+def test_a_null_member_of_a_result_counts_as_left_out(null: str) -> None:
+    digest = process_result(members(content=text("hello"), **{null: None}), order(), estimate_tokens)
+    assert digest.captured == process_result(members(content=text("hello")), order(), estimate_tokens).captured
+
+
+@pytest.mark.parametrize(
+    "result", [{"content": 5}, {"content": [], "isError": "no"}, {"isError": 1}, {"isError": None}, {"content": None}]
+)
 def test_results_that_clients_cannot_read_are_errors(result: dict[str, Any]) -> None:
     with pytest.raises(WireError, match="not a tool result"):
         process_result(members(**result), order(), estimate_tokens)
