@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -251,6 +252,20 @@ def test_a_removed_directory_is_created_again(tmp_path: Path) -> None:
         read(spool, b"x" * 200 + b"\n")
         shutil.rmtree(spool.directory)
         assert bytes(spooled(read(spool, b"x" * 200 + b"\n")[0]).view) == b"x" * 200
+
+
+def test_threads_that_begin_together_share_one_directory(tmp_path: Path) -> None:
+    begin = threading.Barrier(8)
+
+    def create(spool: Spool) -> Path:
+        begin.wait(BOUND)
+        return spool.directory
+
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(20):
+            with Spool(POLICY, tmp_path) as spool:
+                assert len(set(threads.map(create, [spool] * 8))) == 1
+    assert list(tmp_path.glob("mcp-mirror-spool-*")) == []
 
 
 def test_only_some_of_many_large_messages_stay_in_memory(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Final, Self
 
 from mcp_mirror.payload.floods import RepeatedLog
@@ -103,6 +103,8 @@ class Spool:
         self.policy = policy
         self._parent = directory
         self._directory: Path | None = None
+        self._directory_lock = Lock()
+        """Worker threads write files, too."""
         self._claim: int | None = None
         self._log = RepeatedLog(_logger)
         self.in_memory: int = 0
@@ -125,11 +127,12 @@ class Spool:
     @property
     def directory(self) -> Path:
         """The directory, accessible only to this user: created at first use, and again if a cleaner removed it."""
-        if self._directory is None or not self._directory.exists():
-            if self._parent is not None:
-                open_folder(self._parent, _OWN_NAMES)
-            self._directory = self._create_directory()
-        return self._directory
+        with self._directory_lock:
+            if self._directory is None or not self._directory.exists():
+                if self._parent is not None:
+                    open_folder(self._parent, _OWN_NAMES)
+                self._directory = self._create_directory()
+            return self._directory
 
     def _create_directory(self) -> Path:
         """Create a directory and claim it. Between the two, another process may take it for an abandoned one."""
