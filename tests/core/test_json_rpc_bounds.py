@@ -17,6 +17,7 @@ from mcp_mirror.payload.json_rpc import (
     bound_error,
     chunks_of,
     object_of,
+    open_items,
     open_message,
     read_error,
 )
@@ -132,3 +133,14 @@ def test_a_huge_error_message_keeps_its_beginning_and_end() -> None:
     assert bounded.startswith("begins")
     assert bounded.endswith("ends")
     assert len(bounded) == (1 << 20) + 5
+
+
+@pytest.mark.parametrize(("text", "count"), [(b"[1,2]", 2), (b"[]", 0), (b"null", 0), (b"{}", 0)])
+def test_the_items_of_a_list(text: bytes, count: int) -> None:
+    assert len(open_items(text)) == count
+
+
+@pytest.mark.parametrize("text", [b'{"a":1}', b'"x"', b"5", b"nulls", b"["])
+def test_a_list_that_is_not_an_array_is_rejected(text: bytes) -> None:
+    with pytest.raises(WireError, match="not an array"):
+        open_items(text)

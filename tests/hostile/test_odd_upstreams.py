@@ -253,3 +253,17 @@ async def test_an_odd_item_leaves_the_lists_of_others_readable(
         else:
             templates = [one.uri_template for one in (await client.list_resource_templates()).resource_templates]
             assert templates[:2] == ["odd://{b}", "odd://ok"]
+
+
+@pytest.mark.parametrize("padding", ["", "x" * (2 * MIB)], ids=["small", "large"])
+async def test_a_list_that_is_not_an_array_is_named(configured: Configured, run: Run, odd: Odd, padding: str) -> None:
+    for value, reason in (
+        ('"x"', "sent an unreadable answer to tools/list. The list is not an array."),
+        ('{"a":1}', "sent an unreadable answer to tools/list. The list is not an array."),
+        ("null", ""),
+        ("{}", ""),
+    ):
+        line = result(f'{{"padding":"{padding}","tools":{value}}}')
+        checked = await run("check", "--config", str(configured({"odd": odd(OLD, **{"tools/list": [line]})})))
+        assert reason in checked.err
+        assert checked.code == (1 if reason else 0), checked.err

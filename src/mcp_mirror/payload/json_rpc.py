@@ -170,6 +170,19 @@ def open_array(text: Buffer) -> list[Buffer] | None:
         return None
 
 
+def open_items(text: Buffer) -> list[Buffer]:
+    """The items of a listing as received bytes; none of `null` and `{}`, as which some languages write an empty list.
+
+    Raises:
+        WireError: The text is another one.
+    """
+    if (items := open_array(text)) is not None:
+        return items
+    if bytes(text[:5]).strip() in (b"null", b"{}"):
+        return []
+    raise WireError("The list is not an array.")
+
+
 def is_json(text: Buffer) -> bool:
     """Whether UTF-8 text is JSON, without an object for each of its values."""
     try:

@@ -26,7 +26,7 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.payload.floods import take_sliced
-from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_array
+from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_items
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
@@ -209,7 +209,10 @@ class UpstreamSession:
         """
         limit = self.policy.bounds.max_listing_bytes
         if isinstance(response, Mapping):
-            views = open_array(response.get(member, b"[]")) or []
+            try:
+                views = open_items(response.get(member, b"[]"))
+            except WireError as error:
+                raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
             await take_sliced(listed.add(map(bytes, views), limit))  # a view would keep the whole page in memory
             return response
         with response:

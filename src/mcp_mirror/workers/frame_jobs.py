@@ -26,7 +26,7 @@ from mcp_mirror.payload.json_rpc import (
     Lifted,
     lift_params,
     object_of,
-    open_array,
+    open_items,
     open_message,
 )
 from mcp_mirror.payload.json_spans import Miss, locate, trim
@@ -134,7 +134,7 @@ def open_list(path: str, member: str, most: int) -> OpenedList | RejectedFrame:
     """Split a page of a list that is in a file.
 
     Raises:
-        WireError: The frame is not a JSON-RPC response, or has too many values.
+        WireError: The frame is not a JSON-RPC response with a list, or has too many values.
     """
     frame = map_file(path)
     if has_more_values(frame, _LIST_VALUES):
@@ -143,7 +143,7 @@ def open_list(path: str, member: str, most: int) -> OpenedList | RejectedFrame:
     if isinstance(members, RejectedFrame):
         return members
     start, size, bounds, cut = _find_address(frame), 0, array("Q"), None
-    for item in open_array(members.get(member, b"[]")) or []:
+    for item in open_items(members.get(member, b"[]")):
         size += len(item)
         if size > most:
             cut = f"`limits.max_listing_bytes` ({most:,})"
