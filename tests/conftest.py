@@ -4,6 +4,7 @@ The variable HYPOTHESIS_PROFILE chooses how many: `quick` (the default) 25 for e
 that differ each time. And what tests of several folders need.
 """
 
+import asyncio
 import gc
 import json
 import logging
@@ -16,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import pytest
 from gateway_processes import COMMAND as GATEWAY
@@ -78,6 +80,35 @@ def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _named_processes() -> Iterator[None]:
+    """Name the process that is left when an event loop closes, in the test that left it.
+
+    Python itself names only its number, whenever the garbage collector finds it, which is in any later test.
+    """
+    processes = WeakKeyDictionary[asyncio.SubprocessTransport, tuple[asyncio.BaseEventLoop, str]]()
+    start, close = asyncio.BaseEventLoop.subprocess_exec, asyncio.BaseEventLoop.close
+
+    async def start_remembered(loop: asyncio.BaseEventLoop, *args: Any, **keys: Any) -> Any:
+        transport, protocol = await start(loop, *args, **keys)
+        processes[transport] = loop, shlex.join(map(os.fsdecode, args[1:]))
+        return transport, protocol
+
+    def close_empty(loop: asyncio.BaseEventLoop) -> None:
+        left = [
+            command
+            for transport, (of, command) in processes.items()
+            if of is loop and transport.get_returncode() is None and not transport.is_closing()
+        ]
+        close(loop)
+        assert not left, f"The event loop was closed while it had processes: {left}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.BaseEventLoop, "subprocess_exec", start_remembered)
+        patch.setattr(asyncio.BaseEventLoop, "close", close_empty)
+        yield
 
 
 @pytest.fixture(autouse=True)
