@@ -197,23 +197,23 @@ clean: ## remove everything that make created
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@echo "Installing the dependencies into $(VENV) (about a minute) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 $(BENCH)/.installed: tests/bench/requirements.lock
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/bench/requirements.lock
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement tests/bench/requirements.lock
 	touch $@
 
 $(EVAL)/.installed: evals/model/requirements.lock
 	test -x $(EVAL)/bin/python || $(PYTHON) -m venv $(EVAL)
-	$(EVAL)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement evals/model/requirements.lock
+	$(EVAL)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement evals/model/requirements.lock
 	touch $@
 
 $(DAILY)/.installed: tests/everyday/requirements.lock
 	test -x $(DAILY)/bin/python || $(PYTHON) -m venv $(DAILY)
-	$(DAILY)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/everyday/requirements.lock
+	$(DAILY)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement tests/everyday/requirements.lock
 	touch $@
 
 $(LOCA)/.installed: evals/loca/requirements.lock
@@ -227,43 +227,43 @@ $(LOCA)/LOCA-bench/task-configs:
 
 $(DOCS)/.installed: docs/requirements.lock
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement docs/requirements.lock
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement docs/requirements.lock
 	touch $@
 
 $(HELM)/.installed: tests/deploy/requirements.lock
 	test -x $(HELM)/bin/python || $(PYTHON) -m venv $(HELM)
-	$(HELM)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/deploy/requirements.lock
+	$(HELM)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement tests/deploy/requirements.lock
 	touch $@
 
 $(AGENTS)/.installed: pyproject.toml examples/frameworks.lock
 	test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
-	$(AGENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement examples/frameworks.lock
+	$(AGENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement examples/frameworks.lock
 	$(AGENTS)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 $(BEEAI)/.installed: examples/beeai.lock
 	test -x $(BEEAI)/bin/python || $(PYTHON) -m venv $(BEEAI)
-	$(BEEAI)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement examples/beeai.lock
+	$(BEEAI)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement examples/beeai.lock
 	touch $@
 
 $(FRAMES)/.installed: pyproject.toml tests/dataframes/requirements.lock
 	test -x $(FRAMES)/bin/python || $(PYTHON) -m venv $(FRAMES)
-	$(FRAMES)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/dataframes/requirements.lock
+	$(FRAMES)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement tests/dataframes/requirements.lock
 	$(FRAMES)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 $(AUDIT)/.installed: tests/audit/requirements.lock
 	test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
-	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/audit/requirements.lock
+	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement tests/audit/requirements.lock
 	touch $@
 
 $(CHATS)/.installed: tests/chats/requirements.lock
 	test -x $(CHATS)/bin/python || $(PYTHON) -m venv $(CHATS)
-	$(CHATS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/chats/requirements.lock
+	$(CHATS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement tests/chats/requirements.lock
 
 $(TRUE)/.installed: calibration/requirements.lock calibration/ctok.lock calibration/package-lock.json
 	test -x $(TRUE)/bin/python || $(PYTHON) -m venv $(TRUE)
-	$(TRUE)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement calibration/requirements.lock
+	$(TRUE)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement calibration/requirements.lock
 	$(TRUE)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --ignore-requires-python \
 		--upgrade --target calibration/packages --requirement calibration/ctok.lock
 	cd calibration && npm ci --no-audit --no-fund --loglevel=error
