@@ -36,6 +36,10 @@ from mcp_mirror.types import Buffer
 
 _MAX_WHOLE: Final = 1 << 15
 """Bytes, or characters of a `str`, of the largest text that is examined whole."""
+_MAX_REPEATED: Final = 1 << 14
+"""Bytes, or characters of a `str`, of the largest text that models usually read whole."""
+_RECENT: Final = 8
+"""Such texts whose measurements are kept."""
 _WINDOW: Final = 48
 _EDGE_SEARCH: Final = 24
 """Characters after each edge of a window that are searched for a space, before which the window is cut."""
@@ -110,14 +114,14 @@ def estimate_text(text: str | Buffer, provider: TokenProvider) -> int:
 
     Bytes are UTF-8; invalid bytes cost as much as the replacement character.
     """
-    known = _read_tokenizers(_select_tokenizers(provider))
-    return max(_add_margins(_measure(text, known), known.each))
+    tokenizers = _select_tokenizers(provider)
+    return max(_add_margins(_measure(text, tokenizers), _read_tokenizers(tokenizers).each))
 
 
 def _expect_text(text: Buffer, provider: TokenProvider) -> int:
     tokenizers = _select_tokenizers(provider)
-    known = _read_tokenizers(tokenizers if provider == "default" else tokenizers[:1])
-    each = sorted(expected.tokens for expected in _measure(text, known))
+    measured = _measure(text, tokenizers if provider == "default" else tokenizers[:1])
+    each = sorted(expected.tokens for expected in measured)
     return round(each[(len(each) - 1) // 2])
 
 
@@ -129,17 +133,20 @@ def _select_tokenizers(provider: TokenProvider) -> tuple[int, ...]:
     return tuple(map(each.index, named))
 
 
-def _measure(text: str | Buffer, tokenizers: _Tokenizers) -> list[Expected]:
+def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> Sequence[Expected]:
     """Measure a small text whole, a larger one by windows."""
     if not len(text):
-        return [Expected(0, 0, 0)] * len(tokenizers.each)
+        return [Expected(0, 0, 0)] * len(tokenizers)
+    if len(text) <= _MAX_REPEATED:
+        return _measure_repeated(_decode(text), tokenizers)
     if len(text) <= _MAX_WHOLE:
         return _measure_whole(_decode(text), tokenizers)
+    known = _read_tokenizers(tokenizers)
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
         windows, sizes = zip(
             *(_read_window(text, start) for start in _choose_places(len(text), count, _READ_SIZE)), strict=True
         )
-        each = _expect(windows, sizes, tokenizers, len(text) / sum(sizes))
+        each = _expect(windows, sizes, known, len(text) / sum(sizes))
         if all(one.sampling <= _MAX_ERROR_SHARE * one.tokens for one in each):
             break  # few windows are enough, because they vary little
     return each
@@ -240,11 +247,16 @@ class _Costs:
         return errors
 
 
-def _measure_whole(text: str, tokenizers: _Tokenizers) -> list[Expected]:
+def _measure_whole(text: str, tokenizers: tuple[int, ...]) -> tuple[Expected, ...]:
     """Expected tokens, by tokenizer, of a text that is examined whole: pieces and joints."""
-    costs, each = _Costs((text,)), tokenizers.each
-    tokens = _count_tokens(costs.totals(each), count_joints(text), tokenizers)
-    return list(map(Expected, tokens, costs.variances(each), costs.sampling_errors(each)))
+    known = _read_tokenizers(tokenizers)
+    costs, each = _Costs((text,)), known.each
+    tokens = _count_tokens(costs.totals(each), count_joints(text), known)
+    return tuple(map(Expected, tokens, costs.variances(each), costs.sampling_errors(each)))
+
+
+_measure_repeated: Final = lru_cache(_RECENT)(_measure_whole)
+"""A call measures a result twice: to decide what is shown, and to count what the model reads."""
 
 
 def _count_tokens(units: Sequence[float], joints: Sequence[int], tokenizers: _Tokenizers) -> list[float]:
