@@ -13,7 +13,7 @@ import anyio
 from docs_page import Recorder, write_tables
 from many_clients import changes, clients, vanishing
 from measures import concurrent, cpu, grid, latency, memory, neighbour, rates, stalls
-from raw_measures import small
+from raw_measures import ordinary, small
 from rich.console import Console
 from scripts import scripts
 from sql import sql
@@ -33,6 +33,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "rates": rates,
     "sealing": sealing,
     "small": small,
+    "ordinary": ordinary,
     "clients": clients,
     "vanishing": vanishing,
     "changes": changes,

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -25,6 +26,9 @@ _LONGEST_RUN: Final = 2.0
 """Seconds after which a run of calls ends, even if some of the calls are left."""
 _PORT: Final = re.compile(rb"(?:serves http://127\.0\.0\.1:|\A)(\d+)(?:/mcp)?\n")
 _START: Final = 60.0
+_ORDINARY: Final = (300, 1_000, 3_000, 10_000, 50_000)
+"""Characters of results as everyday servers return them."""
+_FIRST_LINES: Final = count()
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 Transport = Literal["stdio", "HTTP", "SDK server"]
@@ -97,14 +101,21 @@ class Run(NamedTuple):
         return 1e3 * statistics.median(self.seconds)
 
 
-def run_calls(client: RawClient, tool: str, process: int = 0) -> Run:
-    """Repeat a small call; `process` is that of the server if its CPU time is measured."""
-    params = {"name": tool, "arguments": {"text": "x"}}
+def run_calls(client: RawClient, tool: str, process: int = 0, characters: int = 0) -> Run:
+    """Repeat a call.
+
+    Args:
+        client: The client.
+        tool: The tool, `echo` or its twin; with `characters`, `log` or its twin.
+        process: The server, if its CPU time is measured.
+        characters: Those of each result, which differ; 0: the small call of `echo`.
+    """
     seconds: list[float] = []
     cpu = tree_cpu(process) if process else 0.0
     began = last = time.perf_counter()
     while len(seconds) < _CALLS and last - began < _LONGEST_RUN:
-        client.request("tools/call", params)
+        arguments = {"characters": characters, "first": next(_FIRST_LINES)} if characters else {"text": "x"}
+        client.request("tools/call", {"name": tool, "arguments": arguments})
         now = time.perf_counter()
         seconds.append(now - last)
         last = now
@@ -130,6 +141,26 @@ async def small(console: Console, runs: int, large: bool) -> None:  # noqa: ARG0
         ))  # fmt: skip
     header = ("client to upstream", "direct p50", "ours p50", "ours p99", "added/direct", "CPU of gateway and upstream")
     show(console, "Small calls; client and upstream without an SDK, except where named", header, rows)
+
+
+async def ordinary(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001  # a table of one signature
+    """Results of ordinary size, of which each is new; the gateway shows the smaller ones and stores the larger ones."""
+    rows = []
+    with ExitStack() as stack:
+        direct, settings = _direct(_SMALL[0], stack)
+        ours, gateway = _through_gateway(_SMALL[0], settings, stack)
+        for characters in _ORDINARY:
+            run_calls(ours, "log_mirrored", characters=characters)
+            pairs = [
+                (run_calls(direct, "log", 0, characters), run_calls(ours, "log_mirrored", gateway, characters))
+                for _ in range(runs)
+            ]
+            before, after = (statistics.median(run.p50 for run in column) for column in zip(*pairs, strict=True))
+            cpu = statistics.median(mine.cpu for _, mine in pairs)
+            size = f"{characters / 1e3:g} kB"
+            rows.append((size, f"{before:.3f} ms", f"{after:.2f} ms", f"{1e6 * cpu:,.0f} µs"))
+    header = ("text", "direct p50", "ours p50", "CPU of gateway and upstream")
+    show(console, "Results of ordinary size, stdio to stdio, disk store", header, rows)
 
 
 def _direct(route: Route, stack: ExitStack) -> tuple[RawClient, dict[str, Any]]:

@@ -1,19 +1,26 @@
 """An upstream without an SDK: `raw_server.py [--http] [--tools N]`. Standard library only; an answer takes some 20 µs.
 
 It speaks the protocol versions 2025-11-25 and 2026-07-28, over stdio or over HTTP, where it prints its port. Tools:
-`echo(text)`, `change()`, which changes the description of one tool and sends a notification (stdio only), and N others.
+`echo(text)`, `log(characters, first)`, which returns lines of a log, `change()`, which changes the description of one
+tool and sends a notification (stdio only), and N others.
 """
 
 import argparse
 import asyncio
 import json
 import sys
+from itertools import count
 from typing import Any
 
 ECHO: dict[str, Any] = {
     "name": "echo",
     "description": "Answer with the text.",
     "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+}
+LOG: dict[str, Any] = {
+    "name": "log",
+    "description": "Return lines of a log.",
+    "inputSchema": {"type": "object", "properties": {"characters": {"type": "integer"}, "first": {"type": "integer"}}},
 }
 STAMP = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 """Members that 2026-07-28 requires in results that clients may cache."""
@@ -32,7 +39,7 @@ class Server:
 
     def _list(self) -> None:
         changing = {"name": "change", "description": f"Change {self._changes}.", "inputSchema": {"type": "object"}}
-        self._tools = json.dumps({"tools": [ECHO, changing, *self._others], **STAMP})
+        self._tools = json.dumps({"tools": [ECHO, LOG, changing, *self._others], **STAMP})
 
     def answer(self, line: bytes) -> tuple[bytes, bytes]:
         """Return the response, empty for a notification, and a notification to send after the response."""
@@ -46,7 +53,9 @@ class Server:
                 self._list()
                 result, after = '{"content":[]}', CHANGED
             case "tools/call":
-                text = json.dumps(params["arguments"]["text"])
+                text = json.dumps(
+                    write_log(**params["arguments"]) if params["name"] == "log" else params["arguments"]["text"]
+                )
                 result = f'{{"resultType":"complete","content":[{{"type":"text","text":{text}}}]}}'
             case "tools/list":
                 result = self._tools
@@ -94,6 +103,16 @@ class Connection(asyncio.Protocol):
 def _reply(status: bytes, body: bytes) -> bytes:
     head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     return head % (status, len(body)) + body
+
+
+def write_log(characters: int, first: int) -> str:
+    """Return so many characters of a log; `first` makes it different from other logs."""
+    lines = (f"12:{at // 60 % 60:02}:{at % 60:02} worker-{at % 7} took {at * 7919 % 997} ms" for at in count(first))
+    written, size = list[str](), 0
+    while size < characters:
+        written.append(next(lines))
+        size += len(written[-1]) + 1
+    return "\n".join(written)[:characters]
 
 
 def _tool(number: int) -> dict[str, Any]:
