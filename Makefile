@@ -13,6 +13,8 @@ EVAL   := .venv-eval
 # pandas, polars and pyarrow: 430 MB that no other test needs.
 FRAMES := .venv-dataframes
 DAILY  := .venv-everyday
+# The oldest versions of the dependencies that pyproject.toml permits.
+LOWEST := .venv-lowest
 # LOCA-bench needs a Python below 3.13; its PDF server one from 3.12 on. LOCA_SOURCE=/path/to/checkout: use that one.
 LOCA   := .venv-loca
 LOCA_PYTHON ?= $(PYTHON)
@@ -34,7 +36,7 @@ TWO_PER_CORE = $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca loca-logs soak signals reference replicas node mcpb image lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca loca-logs soak signals test-lowest reference replicas node mcpb image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -47,6 +49,9 @@ test: $(VENV)/.installed $(NODE)/.installed ## run the tests without those marke
 
 test-slow: $(VENV)/.installed $(NODE)/.installed ## run the tests marked `slow`: more combinations of what `make test` shows, and more load
 	$(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m slow tests
+
+test-lowest: $(LOWEST)/.installed ## run the tests of the core and of whole calls with the oldest dependencies that pyproject.toml permits
+	$(LOWEST)/bin/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not slow" tests/core tests/walk tests/commands tests/shells tests/demo
 
 check: lint words ## format, lint, types, layers, coverage of the pure core, words of the documentation
 	$(BIN)/coverage erase
@@ -167,6 +172,9 @@ lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --resolution lowest-direct --all-extras \
+		--output-file tests/lowest/requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file examples/frameworks.lock pyproject.toml examples/frameworks.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file examples/beeai.lock examples/beeai.in
@@ -192,7 +200,7 @@ lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 		--python-version 3.11 --output-file tests/deploy/requirements.lock tests/deploy/requirements.in
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) $(HELM) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) .image dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(HELM) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOWEST) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) .image dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@echo "Installing the dependencies into $(VENV) (about a minute) ..."
@@ -214,6 +222,13 @@ $(EVAL)/.installed: evals/model/requirements.lock
 $(DAILY)/.installed: tests/everyday/requirements.lock
 	test -x $(DAILY)/bin/python || $(PYTHON) -m venv $(DAILY)
 	$(DAILY)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement tests/everyday/requirements.lock
+	touch $@
+
+$(LOWEST)/.installed: pyproject.toml requirements.lock tests/lowest/requirements.lock
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements.lock
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement tests/lowest/requirements.lock
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 $(LOCA)/.installed: evals/loca/requirements.lock
