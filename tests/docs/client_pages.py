@@ -20,7 +20,7 @@ _REAL: Final = {"claude-code", "codex", "gemini", "opencode"}
 """Clients that `make clients` runs."""
 _TESTED: Final = {
     True: "`make clients` runs the real program on\nLinux with wrapped servers and a scripted model provider.",
-    False: "A table of tests contains\nthe paths and the format; the program itself was not run with mcp-mirror.",
+    False: "Tests check\nthe paths and the format of the files; the client itself was not run.",
 }
 _SYSTEMS: Final = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
 _FILES: Final[dict[str, Any]] = {
@@ -119,10 +119,11 @@ as they are.
 
 `make mcpb` in a checkout builds `dist/mcp-mirror-VERSION.mcpb` and validates it with the official tool. Open the file
 with Claude Desktop, and choose the configuration file that names your servers. The bundle has the server type `uv`:
-Claude Desktop installs Python and the dependencies. It was started by its manifest here, but not in Claude Desktop.""",
+Claude Desktop installs Python and the dependencies. A test starts the bundle from its
+manifest; Claude Desktop itself was not run.""",
     "claude-code": """\
-Servers of the user scope and of the local scope (`projects` in the same file) are wrapped. For the project scope, name
-the file: `mcp-mirror install .mcp.json`. Permissions such as `mcp__files__*`, hooks and skills stay valid.
+`install` wraps servers of the user scope and of the local scope (`projects` in the same file). For the project scope,
+name the file: `mcp-mirror install .mcp.json`. Permissions such as `mcp__files__*`, hooks and skills stay valid.
 
 Claude Code writes `~/.claude.json` while it runs, so close it first. If the file changes during the installation,
 `install` writes nothing and reports it.
@@ -136,18 +137,19 @@ To wrap one server when you add it ([Wrap one server](../guides/wrap.md)):
 claude mcp add files -- mcp-mirror wrap -- npx -y @modelcontextprotocol/server-filesystem ~/Documents
 ```""",
     "vscode": """\
-The user's `mcp.json`, those of profiles and `mcp.servers` in `settings.json` are wrapped. For a workspace, name the
-file: `mcp-mirror install .vscode/mcp.json`. Servers with `${input:...}` stay as they are.""",
+`install` wraps the servers in the user's `mcp.json`, in the `mcp.json` of profiles and under `mcp.servers` in
+`settings.json`. For a workspace, name the file: `mcp-mirror install .vscode/mcp.json`. Servers
+with `${input:...}` stay as they are.""",
     "codex": """\
 Codex passes only a few variables of its environment to servers. `install` adds the variables of headers to `env_vars`.
 With `required = true` in a server's table, the first request waits for the server.""",
     "zed": """\
-Servers of extensions stay as they are. The older form `command: {path, args, env}` is wrapped too.""",
+Servers of extensions stay as they are. `install` also wraps the older form `command: {path, args, env}`.""",
     "goose": """\
-Built-in and platform extensions stay as they are, and so do remote ones whose headers contain variables: Goose replaces
-these only in headers.""",
+Built-in and platform extensions stay as they are, and so do remote extensions whose headers contain variables, because
+Goose replaces variables only in headers.""",
     "opencode": """\
-Both forms of the file are known: `mcp.NAME` (version 1) and `mcp.servers.NAME` (version 2).""",
+`install` reads both forms of the file: `mcp.NAME` (version 1) and `mcp.servers.NAME` (version 2).""",
 }
 
 
@@ -158,13 +160,13 @@ def client_page(client: Client) -> str:
     parts = [
         f"# {client.title}",
         f"```console\nmcp-mirror install {client.name}\n```",
-        "The command wraps each server in its place and prints, for example:",
+        "The command writes `mcp-mirror wrap` before each server's command and prints, for example:",
         f"```text\n{output}```",
-        f"Restart {client.title} afterwards. `--dry-run` prints the change and writes nothing:",
+        "`--dry-run` prints the change and writes nothing:",
         f"```diff\n{diff}```",
         (
-            f"`mcp-mirror uninstall {client.name}` restores the file. [Install](index.md#one-command) describes\n"
-            "what stays and what is left."
+            f"`mcp-mirror uninstall {client.name}` restores the file. [Install](index.md#one-command) lists\n"
+            "the settings that stay and the servers that `install` leaves."
         ),
         *notes,
         "## Files",

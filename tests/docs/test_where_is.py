@@ -8,7 +8,7 @@ from doc_pages import ROOT
 SOURCE = ROOT / "src" / "mcp_mirror"
 PAGES = [ROOT / "docs" / "internals" / name for name in ("where-is.md", "call.md", "extending.md", "architecture.md")]
 ROWS = [line for line in PAGES[0].read_text(encoding="utf-8").splitlines() if line.startswith("| ")][1:]
-WANTED = ("notice", "store", "client", "memory tool", "reconnects", "refused")
+WANTED = ("notice", "store", "client", "memory tool", "reconnect", "refused")
 
 
 def named_files() -> list[str]:

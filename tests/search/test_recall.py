@@ -21,7 +21,7 @@ MORE: Final[list[list[str]]] = yaml.safe_load((HERE / "more_queries.yaml").read_
 DRAWN: Final[list[list[str]]] = yaml.safe_load((HERE / "drawn_queries.yaml").read_text())
 DRAWN_HELD_OUT: Final[list[list[str]]] = yaml.safe_load((HERE / "held_out_queries.yaml").read_text())
 TUNED, HELD_OUT = [*SEARCHES[::2], *MORE, *DRAWN], SEARCHES[1::2]
-PAGE: Final = Path(__file__).parents[2] / "docs" / "guides" / "tool-search.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "evaluation" / "tool-search.md"
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,7 @@ def call(
 
 
 class _Status(msgspec.Struct):
-    """What the command waits for."""
+    """The state of the call, for the line that a terminal shows."""
 
     tool: str
     state: str = "starting"

@@ -39,7 +39,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "install": ("mcp_mirror.cli.install.commands:install", "Put mcp-mirror between a client and its MCP servers."),
     "uninstall": ("mcp_mirror.cli.install.commands:uninstall", "Restore the servers that `install` wrapped or moved."),
     "status": ("mcp_mirror.cli.install.status:status", "List the clients on this machine and their wrapped servers."),
-    "doctor": ("mcp_mirror.cli.install.doctor:doctor", "Start each wrapped server and report what is wrong."),
+    "doctor": ("mcp_mirror.cli.install.doctor:doctor", "Start each wrapped server and report problems."),
     "login": ("mcp_mirror.cli.login:login", "Sign in to an upstream that requires OAuth, with a browser."),
     "token": ("mcp_mirror.cli.token:token", "Create a bearer token for a principal and print it with its hash."),
     "lock": ("mcp_mirror.cli.lock:lock", "Compare all tools with the lock file, and update the file."),

@@ -135,7 +135,7 @@ def _receive_hangups(*, is_needed: bool) -> Iterator[AsyncIterator[signal.Signal
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What the options and the configuration ask for."""
+    """The settings of `serve` from the options and the configuration."""
 
     config: Config
     path: Path | None = None

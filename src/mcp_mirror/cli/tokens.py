@@ -30,7 +30,7 @@ def count_files(
 ) -> None:
     """Print how many tokens texts cost a model.
 
-    The number is an upper bound, or exact with --exact. Several texts also get a total.
+    The number is an estimate that is rarely too low, or exact with --exact. Several texts also get a total.
 
     Example: mcp-mirror tokens --provider anthropic README.md
     """

@@ -63,8 +63,8 @@ def usage(
 ) -> None:
     """Print calls and tokens by principal, tool, upstream or day.
 
-    The numbers, also of errors, refusals and bytes, are from the event log. A running gateway adds its calls every two
-    seconds. Whole hours are counted.
+    The table also has errors, refusals and bytes. The numbers are those of the event log, in whole hours. A running
+    gateway adds its calls every two seconds.
 
     Example: mcp-mirror usage --by principal --since 7d
     """

@@ -189,9 +189,9 @@ def lineage(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
     config: ConfigOption = None,
     store: StoreOption = None,
 ) -> None:
-    """Print what a value was made of, and what used it.
+    """Print the calls and values behind a value, and its uses.
 
-    These are calls and other values. The event log has the calls; a running gateway adds its calls every two seconds.
+    The calls are those of the event log. A running gateway adds its calls every two seconds.
 
     Example: mcp-mirror values lineage list_orders-5f0a3c52-0c1e-4a52-8f2b-1d9f6f2f7b10 --dot | dot -Tsvg
     """

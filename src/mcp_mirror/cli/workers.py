@@ -41,7 +41,7 @@ _SHARED_STORES: Final = ("disk", "redis")
 
 
 class WorkerStart(msgspec.Struct, frozen=True):
-    """What a worker gets from its parent."""
+    """The data that a worker gets from its parent."""
 
     worker: Worker
     parent: int

@@ -3,9 +3,8 @@
 The keys are declared in `settings`; this package does not know a key's meaning, and nothing above it reads the file.
 
 The declarations are not pydantic models, because pydantic validates values and a configuration is text: `yes` and
-`007` stay text where a key is a text, any value may come from `${VAR}`, and sizes have units. With pydantic, too, each
-kind of value needs its own validator and its own JSON Schema. Pydantic would replace only the walk through mappings and
-lists (`reader`), and would need code that maps its errors to lines and keys, and the file to the shape of the settings.
+`007` stay text where a key is a text, any value may come from `${VAR}`, and sizes have units. Each kind of
+value would need its own validator and JSON Schema with pydantic too, and its errors would have to be mapped to lines.
 """
 
 from mcp_mirror.config.editors import config_json_schema

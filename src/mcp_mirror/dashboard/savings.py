@@ -50,7 +50,7 @@ _read_counts: Final = attrgetter(*(one.name for one in msgspec.structs.fields(Su
 
 
 class Assumptions(msgspec.Struct, frozen=True):
-    """What the store does not know: the model's price and the length of conversations."""
+    """Facts that the store does not know: the model's price and the length of conversations."""
 
     price: PricePolicy
     later_steps: int = LATER_STEPS

@@ -1,4 +1,4 @@
 """Evaluations with a model: cases, a tool-calling loop, checks, and tables of the results.
 
-The product does not import this package. The package runs the gateway as a process, and imports few modules of it.
+The product does not import this package. It runs the gateway as a process and imports only its public modules.
 """

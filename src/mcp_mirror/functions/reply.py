@@ -14,12 +14,12 @@ SCHEMA: Final = "mcp-mirror/schema"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply; `str` returns its text."""
+    """The reply of a tool call. `str(reply)` returns its text."""
 
     text: str
     """The text for the model: a small result itself, else a notice with its memory path, or an error message."""
     is_error: bool = False
-    """The call failed; the text says what to do."""
+    """Whether the call failed; the text then names the cause and the next step."""
     content: tuple[Mapping[str, Any], ...] = ()
     """The content blocks of the protocol, including images and recordings."""
     path: str | None = None
@@ -35,12 +35,12 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ScriptReply(Reply):
-    """The reply of a script."""
+    """The reply of a script or an SQL query."""
 
     value: Any = None
-    """The returned value as parsed JSON, also if the model sees only a notice of it. None: the script failed."""
+    """The returned value as parsed JSON, also if the model sees only a notice of it. None: the call failed."""
     printed: str = ""
-    """The printed text, up to the limit."""
+    """The text that the script printed, up to `code.output` characters."""
 
 
 def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None, envelope: bytes = b"{}") -> Reply:

@@ -48,7 +48,7 @@ class ToolOptions(TypedDict, total=False):
     timeout: float
     """Timeout of a call in seconds; 60 by default."""
     listed: bool
-    """Whether models see the tool also where they search for the others; see `mirror.listing`."""
+    """True: models see the tool even if they search for the others; see `mirror.listing`."""
 
 
 @dataclass(frozen=True, slots=True)

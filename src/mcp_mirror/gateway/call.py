@@ -34,7 +34,7 @@ _NO_TOOLS: Final = Catalog({}, frozenset())
 
 @dataclass(frozen=True, slots=True)
 class ScriptOrigin:
-    """What a script's arguments may contain: everything that the script has received."""
+    """The labels and the visibility of everything that a script has received, which its arguments may contain."""
 
     labels: Labels
     """The joined flow labels of all values that the script has received."""

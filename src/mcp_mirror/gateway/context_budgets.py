@@ -56,7 +56,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 class _Report(msgspec.Struct, forbid_unknown_fields=True):
-    """What a harness reports about a conversation."""
+    """The report of a harness about a conversation."""
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID)] | None = None
     tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None

@@ -74,9 +74,9 @@ _logger = logging.getLogger(__name__)
 
 
 class Mirror:
-    """Tools for a model: functions of the program and tools of MCP servers. Large results stay in memory.
+    """Tools for a model: functions of the program and tools of MCP servers, which keep large results in one memory.
 
-    Use it within `async with mirror:`. Functions can be added before and within the context.
+    Use a mirror within `async with mirror:`. `tool` adds functions before and within the context.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Mirror:
 
         Raises:
             ToolError: No value is stored under the path.
-            MirrorError: The mirror is not open, or the path is None, as that of a result that is not stored.
+            MirrorError: The mirror is not open, or the path is None because the result is not stored.
         """
         if not isinstance(path, str):
             raise MirrorError("This result is not stored, so `reply.path` is None. Use `reply.text`.")
@@ -261,7 +261,7 @@ class Mirror:
     async def clear(self, *, namespace: str = LOCAL) -> int:
         """Delete all stored values of a namespace, such as those of a user who leaves.
 
-        Their paths are then unknown. The event log keeps its calls, without values.
+        The paths of the values are then unknown. The event log keeps the calls, without values.
 
         Args:
             namespace: The namespace of the memory.
@@ -329,7 +329,7 @@ class Mirror:
     async def restore(self, messages: list[Any], provider: ChatFormat, *, namespace: str = LOCAL) -> list[Any]:
         """Restore a conversation to its state before `prune`, byte for byte.
 
-        A stub stays if its text has expired.
+        If a pruned text has expired, its stub stays.
 
         Args:
             messages: The messages that `prune` returned, in the same order; further messages may follow them.

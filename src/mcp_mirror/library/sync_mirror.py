@@ -33,16 +33,16 @@ T = TypeVar("T")
 
 
 class SyncMirror:
-    """A `Mirror` whose methods block until they are done; it works within `with mirror:`.
+    """A `Mirror` for code without `async`: its methods block until they are done. Use it within `with mirror:`.
 
-    Several threads may call it at once. A tool that is not `async` may call it too; an `async` tool may not, because it
-    runs in the event loop that would have to do the work.
+    Several threads may call a mirror at once, and so may a tool that is not `async`. An `async` tool may not, because
+    it runs in the event loop of the mirror.
     """
 
     def __init__(
         self, store: GivenStore = None, upstreams: GivenUpstreams = None, stages: Sequence[Stage] = ()
     ) -> None:
-        """Read the configuration; nothing is started. The arguments are those of `Mirror`.
+        """Read the configuration without starting the upstreams. The arguments are those of `Mirror`.
 
         Raises:
             ConfigError: The configuration cannot be used.
@@ -70,7 +70,7 @@ class SyncMirror:
         """Start the event loop and open the mirror.
 
         Raises:
-            MirrorError: It is open already, or cannot be opened.
+            MirrorError: The mirror is open already, or cannot be opened.
         """
         with ExitStack() as opening:
             portal = opening.enter_context(_LoopThread())
@@ -147,13 +147,13 @@ class SyncMirror:
         namespace: str = LOCAL,
         estimate: Estimate | TokenProvider | None = None,
     ) -> Pruned:
-        """Bring a conversation under a budget of tokens: see `Mirror.prune`."""
+        """Prune a conversation to a budget of tokens: see `Mirror.prune`."""
         return self._run(
             partial(self._mirror.prune, messages, budget, provider, namespace=namespace, estimate=estimate)
         )
 
     def restore(self, messages: list[Any], provider: ChatFormat, *, namespace: str = LOCAL) -> list[Any]:
-        """Return a conversation as it was before it was pruned: see `Mirror.restore`."""
+        """Restore a conversation to its state before `prune`: see `Mirror.restore`."""
         return self._run(partial(self._mirror.restore, messages, provider, namespace=namespace))
 
     def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # as in `Mirror.tools`
@@ -166,7 +166,7 @@ class SyncMirror:
 
     @property
     def instructions(self) -> str:
-        """What a model should know about memory paths and upstreams: see `Mirror.instructions`."""
+        """The part of a system prompt that explains memory paths and the upstreams: see `Mirror.instructions`."""
 
         async def instructions() -> str:
             return self._mirror.instructions

@@ -78,7 +78,7 @@ class CallEvent(msgspec.Struct, array_like=True, frozen=True):
 
 
 class FinishedCall(msgspec.Struct):
-    """What the pipeline knows about a call at its end."""
+    """The facts about a call that the pipeline knows at its end."""
 
     namespace: str
     id: str
@@ -105,7 +105,7 @@ class FinishedCall(msgspec.Struct):
 
 
 class _Batch(msgspec.Struct):
-    """What one namespace adds to the log."""
+    """The additions of one namespace to the log."""
 
     entries: deque[bytes] = msgspec.field(default_factory=deque)
     counts: dict[SumKey, list[int]] = msgspec.field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Memory paths: their grammar, and how models copy and paste them. Whether a value exists is a question for the store.
+"""Memory paths: their grammar, and the forms in which models copy and paste them.
 
-`grammar` defines paths, parses them, and recognises those that were copied incorrectly. `pasted` finds the path in what
-models give instead of it: a whole notice, or a result as a framework prints it.
+This package does not know whether a value exists. `grammar` defines paths, parses them, and recognises incorrect copies
+of them. `pasted` finds the path in other texts of models: a whole notice, or a result as a framework prints it.
 """
 
 from mcp_mirror.paths.grammar import (

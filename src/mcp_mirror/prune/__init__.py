@@ -1,4 +1,4 @@
-"""Prunes a conversation to a token budget, losslessly with a memory. Pure: no I/O, clock or randomness."""
+"""Prunes a conversation to a token budget, without loss if a memory is given. Pure: no I/O, clock or randomness."""
 
 from mcp_mirror.prune.formats import ChatFormat
 from mcp_mirror.prune.ledger import Estimate

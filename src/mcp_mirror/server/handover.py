@@ -27,7 +27,7 @@ class Worker(msgspec.Struct, frozen=True):
 
     @property
     def suffix(self) -> bytes:
-        """What the ids of this worker's sessions end with."""
+        """The end of the ids of this worker's sessions."""
         return b"-w%d" % self.number
 
 

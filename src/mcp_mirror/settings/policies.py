@@ -123,7 +123,7 @@ class MirrorPolicy:
     position and values by type and size."""
     provider: TokenProvider = "default"
     """The model provider whose tokens the budgets count: openai, anthropic, anthropic-4.6 (Claude 3 to Opus 4.6),
-    google, llama or mistral. default: never too few for any of them."""
+    google, llama or mistral. default: the largest of these estimates."""
     read_budget: Whole = 2_500
     """Tokens of a stored value that a memory tool returns at once; `memory_tools.read_characters` applies too."""
     startup_wait: Pause = 10.0
@@ -165,9 +165,9 @@ class CodePolicy:
     """Scripts that `memory_run` runs in a sandbox. Needs the extra `code`: pip install '.[code]' in the checkout."""
 
     tools: ScriptAccess = "read_only"
-    """The tools that scripts call without a question. read_only: tools that their servers annotate as read-only, and
-    functions of a program. listed: those that `allow` names. all, none. For other tools the client asks the user, who
-    sees the arguments; a client without elicitation gets an error. With none, every call is an error."""
+    """The tools that scripts call without asking the user. read_only: tools that their servers annotate as read-only,
+    and functions of a program. listed: those that `allow` names. all, none. For other tools the client asks the user,
+    who sees the arguments; a client without elicitation gets an error. With none, every call is an error."""
     allow: Annotated[Globs, Example(("search_*",))] = ()
     """Globs of the tools for `tools: listed`, by their own names. Case matters."""
     seconds: Seconds = 10.0

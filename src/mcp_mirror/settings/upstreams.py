@@ -146,9 +146,9 @@ class UpstreamPolicy:
     """Scopes that a principal's token needs to see and use this upstream; to other principals it does not exist.
     Needs `auth`."""
     scope: Annotated[Scope | None, Example("session")] = None
-    """Who shares a connection to this upstream: all clients (shared), the clients of one principal, or one client
-    session. Default: shared for protocol version 2026-07-28, else session, because requests and log messages of older
-    servers do not name the call that caused them."""
+    """The clients that share a connection to this upstream: all clients (shared), the clients of one principal, or one
+    client session. Default: shared for protocol version 2026-07-28, else session, because requests and log messages of
+    older servers do not name the call that caused them."""
     repeat_read_only: bool = False
     """Repeat a call once if its connection was lost and the server marks the tool read-only. Other calls are never
     repeated."""

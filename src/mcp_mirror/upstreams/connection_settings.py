@@ -31,7 +31,7 @@ OpenList = Callable[[SpooledFrame, str, int], Awaitable[OpenedList | RejectedFra
 
 
 class ConnectionCounts(msgspec.Struct):
-    """What has happened to the connections of one upstream since its start."""
+    """Counts of events of the connections of one upstream since its start."""
 
     opened: int = 0
     failed: int = 0

@@ -1,4 +1,4 @@
-"""What an upstream lists: its tools, its instructions, pages of its other lists; and a cache of it on disk.
+"""The listing of an upstream: its tools, its instructions, pages of its other lists; and a cache of it on disk.
 
 With the cache, the first `tools/list` after a start is complete at once. The name of a file is a digest of how the
 upstream is started or reached. Secrets are redacted first; of environment variables and headers the digest has only

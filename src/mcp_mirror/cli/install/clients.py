@@ -27,7 +27,7 @@ _EDITORS: Final = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What the paths of clients depend on."""
+    """The facts of a machine that decide the paths of clients."""
 
     platform: str
     """As `sys.platform`."""

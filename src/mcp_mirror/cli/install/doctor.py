@@ -58,7 +58,7 @@ def doctor(
     client: ClientArgument = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a server has to list its tools.", min=1)] = 60,
 ) -> None:
-    """Start each wrapped server and report what is wrong.
+    """Start each wrapped server and report problems.
 
     The command starts a server as its client does, through mcp-mirror. It also starts the memory tools, and checks the
     configuration of a gateway that the client starts, as `mcp-mirror check` does. The exit code is 0 without problems

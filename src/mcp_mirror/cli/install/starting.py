@@ -1,4 +1,4 @@
-"""What a client makes of an entry when it starts the server: its variables, folder, and a gateway's configuration."""
+"""Start a server as its client does: the variables and folder of an entry, and a gateway's configuration."""
 
 import os
 import re

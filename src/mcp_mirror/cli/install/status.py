@@ -16,8 +16,8 @@ from mcp_mirror.errors import MirrorError
 def status(client: ClientArgument = None) -> None:
     """List the clients on this machine and their wrapped servers.
 
-    The list has the files of the user and of the current folder; name any other file. It also has the servers that
-    are not wrapped, and changes since the installation. `mcp-mirror install` wraps new servers.
+    The list has the files of the user and of the current folder; name any other file. It also names the servers
+    that are not wrapped, and changes since the installation. `mcp-mirror install` wraps new servers.
 
     Example: mcp-mirror status
     """

@@ -37,7 +37,7 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """What the command line names this file by."""
+        """The name of this file on the command line."""
         is_only = self.place.scope == "user" and self.client is not ANY_CLIENT
         return self.client.name if is_only else str(self.file)
 

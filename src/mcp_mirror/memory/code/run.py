@@ -92,7 +92,7 @@ _NO_VALUE: Final = (
 
 @dataclass(slots=True)
 class _Progress:
-    """What one script has received, made and printed until now."""
+    """The values that one script has received and made until now, and its printed text."""
 
     labels: Labels
     preview: bool

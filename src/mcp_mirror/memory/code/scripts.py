@@ -65,7 +65,7 @@ class ScriptTools(Protocol):
 
 
 class Scripts(msgspec.Struct, frozen=True):
-    """What runs the scripts of one call."""
+    """The objects that run the scripts of one call."""
 
     sandbox: Sandbox
     policy: CodePolicy

@@ -107,7 +107,7 @@ class _RequestModel(msgspec.Struct, frozen=True):
 
 
 class _EventStream:
-    """What a task of the SDK's transport reads: the response to a request, or the event stream of the session."""
+    """The stream that a task of the SDK's transport reads: the response to a request, or the session's event stream."""
 
     def __init__(self, identity: RequestId | None) -> None:
         """Take the id of the request; None for the event stream of the session."""
