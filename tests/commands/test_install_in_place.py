@@ -513,7 +513,7 @@ def test_status_of_a_file_that_no_client_is_known_to_have(write: Write) -> None:
     ran = run("install", str(file))
     assert "Restart the client of this file." in ran.stderr
     assert "servers.json" not in run("status").stdout
-    assert f"{file}\n  wrapped: files" in run("status", str(file)).stdout
+    assert run("status", str(file)).stdout.startswith(f"the client of this file: {file}\n  wrapped: files\n")
     missing = run("status", "nothing.json")
     assert missing.exit_code == 2
     assert "neither a client" in missing.stderr

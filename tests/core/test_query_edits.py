@@ -230,6 +230,9 @@ def test_merge_patches_follow_rfc_7386(blob: bytes, patch: bytes, found: bytes) 
         (rb'["\\u0433 \u0433"]', "\u0433", "x", rb'["\\u0433 x"]'),
         (rb'["\\u0433 \u0433"]', r"\\u0433", "x", rb'["x \u0433"]'),
         ('["\u0433"]'.encode(), r"\u0433", "x", b'["x"]'),
+        (b'"a\\r\\nb\\r\\nc"', "a\nb", "1\n2\r\n3", b'"1\\r\\n2\\r\\n3\\r\\nc"'),
+        (b'"a\\r\\nb\\nc"', "b\nc", "1\n2", b'"a\\r\\n1\\n2"'),
+        (b'{"a": 1,\r\n"b": 2}', '1,\n"b"', '3,\n"c"', b'{"a": 3,\r\n"c": 2}'),
     ],
 )
 def test_a_text_is_replaced_exactly(blob: bytes, old: str, new: str, found: bytes) -> None:
@@ -240,6 +243,11 @@ def test_a_repeated_text_is_replaced_only_with_all() -> None:
     with pytest.raises(ToolError, match="more than once"):
         replaced(b'"aXbX"', "X", "Y")
     assert replaced(b'"aXbX"', "X", "Y", everywhere=True) == b'"aYbY"'
+    with pytest.raises(ToolError, match="more than once"):
+        replaced(b'"X\\r\\nX\\r\\n"', "X\n", "Y\n")
+    assert replaced(b'"X\\r\\nX\\r\\n"', "X\n", "Y\n", everywhere=True) == b'"Y\\r\\nY\\r\\n"'
+    with pytest.raises(ToolError, match=r'"a\\r\\nb" is not in the value'):
+        replaced(b'"a\\nb"', "a\r\nb", "")
     with pytest.raises(ToolError, match='"Z" is not in the value'):
         replaced(b'"aXbX"', "Z", "Y", everywhere=True)
     with pytest.raises(ToolError, match="over the limit"):

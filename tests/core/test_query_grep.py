@@ -46,6 +46,13 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
         ("", "x", {}, "No match."),
         ("", "^$", {}, "No match."),
         ("x\r\ny\r\n", "x", {}, "0: x"),
+        ("x\r\n\r\ny\r\n", "^$", {}, "1: "),
+        ("ax\r\nx b\r\nx", "x$", {}, "0: ax\n2: x"),
+        ("x$\r\nx\r\n", r"\$$", {}, "0: x$"),
+        ("x$\r\nx:\r\n", "[$]$", {}, "0: x$"),
+        ("x$\r\nx:\r\n", "[[:digit:]$]|\\Q$:", {}, "0: x$"),
+        ("x$\r\nx\r\n", r"x\Q$\E$", {}, "0: x$"),
+        ({"a": "one\r\none two\r\n"}, "^.*one$", {}, "p/a line 0: one"),
         (TEXT, "two", {"context": 1}, "0- alpha one\n1: beta two\n2- gamma one"),
         (TEXT, "epsilon", {"context": 9}, "0- alpha one\n1- beta two\n2- gamma one\n3- delta\n4: epsilon"),
         (TEXT, "alpha", {"context": 1}, "0: alpha one\n1- beta two"),
@@ -119,6 +126,8 @@ def test_an_invalid_pattern_is_refused() -> None:
     for pattern in ("(", "(?=x)", "[z-a]"):
         with pytest.raises(ToolError, match=r"`pattern` is not a valid RE2 expression: .+ Escape"):
             grep("x", pattern)
+    with pytest.raises(ToolError, match=r"missing \): \(one\$\. Escape"):
+        grep("x", "(one$")
 
 
 def test_hits_stay_within_the_budget_but_at_least_one_is_shown() -> None:
@@ -319,6 +328,8 @@ def test_numbers_without_strings_are_searched_in_linear_time(begin: bytes) -> No
         ("(.{100}", 800, 810),
         ("[a-z]{1,100}" * 30, 130_000, 150_000),
         ("a?" * 2000, 60_000, 70_000),
+        ("^a$", 3, 6),
+        ("$" * 2000, 250_000, 300_000),
         ("((a{1000}){1000}){1000}", 1 << 20, 1 << 20),
         ("[a" * 10_000, 1 << 20, 1 << 20),
     ],

@@ -310,8 +310,11 @@ def test_texts_of_other_types_are_found_at_any_depth_and_pointers_not() -> None:
     spelled = find_corrections(arguments, found, lambda _: frozenset({"integer"}))
     in_order = sorted((*found, *spelled), key=lambda item: item.span.start)
     assert [type(item) for item in in_order] == [Correction, Pointer, Correction, Correction]
-    assert find_refused_text(arguments, found, lambda _: frozenset({"integer"})) == ("1", frozenset({"integer"}))
+    assert find_refused_text(arguments, found, lambda _: frozenset({"integer"})) == ("1", frozenset({"integer"}), False)
     assert find_refused_text(arguments, found, lambda _: frozenset({"string"})) is None
+    names = {(): frozenset({"object"}), ("names",): frozenset({"array"}), ("names", 0): frozenset({"string"})}
+    refused = find_refused_text(b'{"names": "a"}', (), names.__getitem__)
+    assert refused == ("a", frozenset({"array"}), True)
     sent = json.loads(b"".join(substitute_pointers(arguments, tuple(in_order), {}, lambda _: frozenset())))
     assert sent == {"rows": [{"n": 1}, {"n": path}, {"n": 2}], "deep": 3}
 

@@ -69,6 +69,17 @@ async def test_a_waiting_task_receives_only_messages_that_were_not_taken(pipe: P
     pipe.source.close()
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="has no file without an end")
+async def test_a_file_without_an_end_does_not_stop_other_tasks(tmp_path: Path) -> None:
+    with Spool(WirePolicy(), tmp_path) as spool:
+        source = LineSource(os.open("/dev/zero", os.O_RDONLY), spool.collector())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(source.receive)
+            await anyio.lowlevel.checkpoint()  # the source begins to read
+            tasks.cancel_scope.cancel()
+        source.close()
+
+
 async def test_a_closed_source_keeps_no_memory_for_messages(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     with Spool(WirePolicy(), tmp_path) as spool:

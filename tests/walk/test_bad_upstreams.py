@@ -39,7 +39,9 @@ def handshaking(**members: Any) -> dict[str, Any]:
 
 FAILING: list[tuple[Any, str, str]] = [
     ({"command": "no-such-command-anywhere"}, "the command 'no-such-command-anywhere' does not exist", "Install it"),
-    ({"command": "/etc/hostname"}, "cannot start: Exec format error", "Check `command`"),
+    ("no program", "cannot start: Exec format error", "Check `command`"),
+    ({"command": __file__}, "test_bad_upstreams.py' is not executable", "write its interpreter into `command`"),
+    ({"command": str(Path(__file__).parent)}, "walk' is a folder", "the program in it"),
     ("exits", "ended the connection", "RuntimeError: no licence found"),
     ("garbage", "within 1 s", "raise `startup_timeout`"),
     ("half", "within 1 s", "startup_timeout"),
@@ -56,13 +58,18 @@ FAILING: list[tuple[Any, str, str]] = [
     (handshaking(protocolVersion="1999-01-01"), "protocol version '1999-01-01'", "Update the server or the gateway"),
     (PRINTS_AND_WAITS, 'printed something that is not MCP: "ready on port 1"', "Check that `command`"),
 ]
+EXITS = f"bad{[what for what, _, _ in FAILING].index('exits')}"
 
 
 async def test_an_upstream_that_cannot_start_is_reported_and_others_serve(
-    configured: Configured, open_lines: OpenLines, run: Run, raw: Any
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:
+    no_program = tmp_path / "no program"
+    no_program.write_bytes(b"x\n")
+    no_program.chmod(0o755)
+    written = {"no program": {"command": str(no_program)}}
     upstreams = {
-        f"bad{index}": (raw(what) if isinstance(what, str) else what)
+        f"bad{index}": (written.get(what) or raw(what) if isinstance(what, str) else what)
         | ({"startup_timeout": 1} if what in HANGING else {})
         for index, (what, _, _) in enumerate(FAILING)
     }
@@ -83,7 +90,7 @@ async def test_an_upstream_that_cannot_start_is_reported_and_others_serve(
         status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
         listed = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
         assert {one["name"]: one["state"] for one in listed}["good"] == "ready"
-        assert "no licence found" in next(one for one in listed if one["name"] == "bad2")["detail"]
+        assert "no licence found" in next(one for one in listed if one["name"] == EXITS)["detail"]
 
 
 CRASH = (

@@ -165,6 +165,14 @@ async def test_doctor_reports_why_wrapped_servers_do_not_start(
     assert ended.err.count("does not exist. Run `mcp-mirror uninstall`") == 3
 
 
+async def test_doctor_names_a_file_without_a_known_client_by_its_path(raw: Any, tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {"good": raw()}}))
+    assert (await run("install", str(file))).code == 0
+    ended = await run("doctor", str(file))
+    assert ended.out.startswith(f"{file}: good: ready, 10 tools")
+
+
 async def test_doctor_prints_each_problem_once_and_a_summary(raw: Any, write: Callable[..., Path], run: Run) -> None:
     write(good=raw(), none={"command": "/nowhere/server"}, bad=raw("exits"))
     assert (await run("install", "claude-desktop", "--memory")).code == 0

@@ -1040,6 +1040,26 @@ async def test_a_text_for_a_number_is_refused_with_a_path_only_if_it_is_one() ->
             assert refused.text.endswith(" Correct them and call again.")
 
 
+async def test_a_text_for_a_list_of_texts_is_refused_with_a_path_only_if_it_is_one() -> None:
+    mirror = with_orders(ROWS)
+
+    @mirror.tool
+    def list_names() -> dict[str, list[str]]:
+        return {"names": [f"name {number}" for number in range(3000)]}
+
+    @mirror.tool
+    def lint(files: list[str]) -> int:
+        return len(files)
+
+    async with mirror:
+        path = str((await mirror.call("list_names_mirrored", {})).path)
+        for other in ("/home/you/main.js", "main.js"):
+            refused = await mirror.call("lint_mirrored", {"files": other})
+            assert refused.text.endswith('is not of type "array". Correct them and call again.')
+        refused = await mirror.call("lint_mirrored", {"files": "/names"})
+        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/names".')
+
+
 async def test_a_part_in_the_words_of_a_notice_is_refused_with_its_whole_path() -> None:
     async with with_orders(ROWS) as mirror:
         base = str((await mirror.call("found_mirrored", {})).path)

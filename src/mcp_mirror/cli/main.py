@@ -47,7 +47,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "stats": ("mcp_mirror.cli.stats:stats", "Print stored values and tokens sent and kept out, by namespace."),
     "dashboard": ("mcp_mirror.cli.dashboard:dashboard", "Open a page with calls, stored values, lineage and savings."),
     "usage": ("mcp_mirror.cli.usage:usage", "Print calls and tokens by principal, tool, upstream or day."),
-    "values": ("mcp_mirror.cli.values:values_app", "List, show, export, trace and clear stored values."),
+    "values": ("mcp_mirror.cli.values:values_app", "List, show, export and clear stored values; print their lineage."),
     "tokens": ("mcp_mirror.cli.tokens:count_files", "Print how many tokens texts cost a model."),
     "eval": ("mcp_mirror.evals.command:evaluate", "Run a model on cases, check its calls, and print a table."),
     "config": ("mcp_mirror.cli.config:config_app", "Print a schema, a reference or an example of the configuration."),

@@ -38,7 +38,9 @@ from mcp_mirror.system.files import atomic_write
 from mcp_mirror.types import Buffer, Descriptor
 from mcp_mirror.workers.frames import FrameScanner
 
-values_app: typer.Typer = typer.Typer(no_args_is_help=True, help="List, show, export, trace and clear stored values.")
+values_app: typer.Typer = typer.Typer(
+    no_args_is_help=True, help="List, show, export and clear stored values; print their lineage."
+)
 
 _DIRECTIONS: Final[Mapping[str, Direction]] = {"made by": "up", "used by": "down"}
 _STANDARD_OUTPUT: Final = "-"

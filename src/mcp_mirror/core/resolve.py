@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -101,6 +101,16 @@ class Resolved(msgspec.Struct, frozen=True):
     """Notices may show parts of the value to a model."""
     file: FileSpan | None = None
     """The position in a file if the value is large and its store has files."""
+
+
+class RefusedText(NamedTuple):
+    """A text where the tool accepts none."""
+
+    text: str
+    wanted: frozenset[str]
+    """The JSON types that the tool accepts there."""
+    is_item: bool
+    """The tool accepts an array of texts, so the text may be an item without its array."""
 
 
 class MisfitError(ToolError):
@@ -200,7 +210,7 @@ def find_corrections(
         types_at: Returns the JSON types that the tool accepts at a location; an empty set if unknown.
     """
     corrections = list(_find_refused_nulls(arguments, types_at))
-    for span, wanted in _find_refused_texts(arguments, found, types_at):
+    for span, _, wanted in _find_refused_texts(arguments, found, types_at):
         value = _convert(Resolved("", memoryview(arguments)[span.start : span.stop], "text"), wanted)
         corrections += [Correction(span, value)] if value else []
     return tuple(corrections)
@@ -208,27 +218,28 @@ def find_corrections(
 
 def find_refused_text(
     arguments: Buffer, found: tuple[Pointer | EscapedPath, ...], types_at: Callable[[Location], frozenset[str]]
-) -> tuple[str, frozenset[str]] | None:
-    """Return the first text that is where the tool accepts none, with the accepted types; None without one.
+) -> RefusedText | None:
+    """Return the first text that is where the tool accepts none; None without one.
 
     The arguments are those of `find_corrections`.
     """
-    refused = dict(_find_refused_texts(arguments, found, types_at))
-    if not refused:
+    refused = min(_find_refused_texts(arguments, found, types_at), default=None, key=lambda one: one[0])
+    if refused is None:
         return None
-    span = min(refused)
-    return msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str), refused[span]
+    span, at, wanted = refused
+    text = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
+    return RefusedText(text, wanted, "array" in wanted and "string" in types_at((*at, 0)))
 
 
 def _find_refused_texts(
     arguments: Buffer, found: tuple[Pointer | EscapedPath, ...], types_at: Callable[[Location], frozenset[str]]
-) -> Iterator[tuple[Span, frozenset[str]]]:
-    """The texts where the tool accepts no text, with the accepted types."""
+) -> Iterator[tuple[Span, Location, frozenset[str]]]:
+    """The texts where the tool accepts no text, with their locations and the accepted types."""
     taken = {item.span.start for item in found}
     for span, at in strings_at(arguments, _find_offsets(_QUOTE, arguments)):
         wanted = types_at(at) if span.start not in taken else frozenset()
         if wanted and "string" not in wanted:
-            yield span, wanted
+            yield span, at, wanted
 
 
 def _find_refused_nulls(arguments: Buffer, types_at: Callable[[Location], frozenset[str]]) -> Iterator[Correction]:

@@ -291,8 +291,7 @@ class Dispatcher:
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
         if refused is None:
             return None
-        text, wanted = refused
-        meant = await advice(wanted).find_meant(text)
+        meant = await advice(refused.wanted).find_meant(refused.text, may_be_any=not refused.is_item)
         return _name_path(str(error).removesuffix(_CORRECT).rstrip(), meant) if meant else None
 
     async def _request(

@@ -61,10 +61,12 @@ class PathAdvice(msgspec.Struct, frozen=True):
         beside = None if part else await self._find(above, self._find_part)
         return beside or await self._find(above, self._find_whole) or part
 
-    async def find_meant(self, text: str) -> MemoryPath | None:
+    async def find_meant(self, text: str, *, may_be_any: bool) -> MemoryPath | None:
         """Find a value that fits and that a text may mean: a part of the newest value that the text names.
 
-        Where only objects or arrays fit, any text may mean the newest value, or one near it.
+        Args:
+            text: The text that the tool does not accept.
+            may_be_any: Where only objects or arrays fit, any text may mean the newest value, or one near it.
 
         Raises:
             StoreError: The store failed.
@@ -74,12 +76,13 @@ class PathAdvice(msgspec.Struct, frozen=True):
             newest = bases[0]
         if newest is None or (value := parse_path(newest)) is None:
             return None
+        may_be_any = may_be_any and self.wanted <= _CONTAINERS
         part = _PART.fullmatch(strip_wrapping(text))
         parts = (parse_path(f"{above}{part[1]}") for above in (newest, value.base)) if part else ()
-        for path in (*parts, *((value,) if self.wanted <= _CONTAINERS else ())):
+        for path in (*parts, *((value,) if may_be_any else ())):
             if path and (meant := await self._find(path, self._find_whole)):
                 return meant
-        return await self.find_near(value) if self.wanted <= _CONTAINERS else None
+        return await self.find_near(value) if may_be_any else None
 
     async def _find(self, path: MemoryPath, select: Callable[[FoundValue], MemoryPath | None]) -> MemoryPath | None:
         try:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final, Self
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
@@ -130,6 +131,7 @@ class LineSource:
         self._interrupt = partial(_finish, arrival)
         try:
             if self._is_regular_file or not self._watch(loop):
+                await anyio.lowlevel.checkpoint()  # such a file may have no end
                 self._read_now()
             else:
                 await arrival

@@ -275,7 +275,8 @@ def _merge_members(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple
 class Replace(msgspec.Struct, frozen=True):
     """An exact replacement of a text by another, in a string or in the JSON text of any other value.
 
-    Of an embedded resource with a text, the text is edited, and the new value is this text.
+    If the old text has line breaks and does not occur, it is also searched with Windows line ends, which the new text
+    then gets too. Of an embedded resource with a text, the text is edited, and the new value is this text.
     """
 
     old: str
@@ -291,11 +292,14 @@ class Replace(msgspec.Struct, frozen=True):
         """
         span = locate_text(blob)
         most = _MAX_REPLACED if self.replaces_all else 2
-        found = find_text(blob, span, self.old.encode(), most, is_over)
+        new, found = self.new, find_text(blob, span, self.old.encode(), most, is_over)
+        if not found and "\n" in self.old and "\r" not in self.old:  # models do not see carriage returns
+            found = find_text(blob, span, _use_windows_ends(self.old).encode(), most, is_over)
+            new = _use_windows_ends(self.new)
         self._check_count(len(found))
         is_string = is_text(blob, span)
-        new = msgspec.json.encode(self.new)[1:-1] if is_string else self.new.encode()
-        pieces = _pack(_put_between(_cut_out(span, found), new))
+        replacement = msgspec.json.encode(new)[1:-1] if is_string else new.encode()
+        pieces = _pack(_put_between(_cut_out(span, found), replacement))
         if not is_string:
             _check_json(blob, pieces)
         return pieces
@@ -310,6 +314,10 @@ class Replace(msgspec.Struct, frozen=True):
             )
         if not self.replaces_all and times > 1:
             raise ToolError(f"{text} occurs more than once. Use a longer `old_text`, or set `all`.")
+
+
+def _use_windows_ends(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")
 
 
 def _cut_out(span: Span, found: Iterable[Span]) -> Iterator[Span]:

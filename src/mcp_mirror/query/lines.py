@@ -46,6 +46,9 @@ _MEASURED_PATTERN: Final = 1 << 12
 _PAIRS: Final = 64
 """Pairs of optional parts that take as long to compile as one step: that time grows with the square of their number."""
 _MAX_STEPS: Final = 1 << 20
+_LINE_END: Final = re.compile(r"(\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*+\]?)|\$", re.DOTALL)
+"""The sign for the end of a line; in group 1 a quoted text, an escape or a set, where a dollar is a character."""
+_ANY_LINE_END: Final = r"(?:\r?$)"
 _WHOLE_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*-")
 """Parts of patterns that may refer to the whole text, and so differ between one line and several lines."""
 
@@ -64,10 +67,11 @@ class Matcher:
         options = re2.Options()
         options.log_errors = False
         try:
-            self._line = re2.compile(pattern.encode(), options)
-            self._lines = re2.compile(b"(?m)" + pattern.encode(), options)
+            compiled = _accept_windows_ends(pattern).encode()
+            self._line = re2.compile(compiled, options)
+            self._lines = re2.compile(b"(?m)" + compiled, options)
         except re2.error as error:
-            reason = _decode_reason(error)[:_MAX_REASON]
+            reason = _decode_reason(error).replace(_ANY_LINE_END, "$")[:_MAX_REASON]
             is_large = "too large" in reason or "repetition size" in reason
             advice = "Shorten it, or lower its counts" if is_large else "Escape literal characters"
             raise ToolError(f"`pattern` is not a valid RE2 expression: {reason}. {advice}.") from None
@@ -143,7 +147,7 @@ def measure_pattern(pattern: str) -> int:
     outer: list[tuple[int, int]] = []
     steps = optional = 0  # of the group so far
     last = (0, 0)  # steps and optional parts of the part to which a quantifier belongs
-    for atom in _ATOM.finditer(pattern):
+    for atom in _ATOM.finditer(_accept_windows_ends(pattern)):
         if atom["open"]:
             outer.append((steps, optional))
             steps = optional = 0
@@ -168,6 +172,11 @@ def _read_quantifier(atom: re.Match[str]) -> tuple[int, int]:
         return 0, 1
     least = int(atom["least"])
     return least, max(int(atom["most"] or least) if atom["range"] else least, 1)
+
+
+def _accept_windows_ends(pattern: str) -> str:
+    """Return the pattern with each `$` also before the carriage return that ends a line of Windows."""
+    return _LINE_END.sub(lambda found: found[1] or _ANY_LINE_END, pattern)
 
 
 def _find_literal(pattern: str) -> bytes | None:

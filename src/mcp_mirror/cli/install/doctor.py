@@ -51,7 +51,7 @@ class _Check(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        return f"{self.target.client.name}: {self.entry.label}"
+        return f"{self.target.word}: {self.entry.label}"
 
 
 def doctor(

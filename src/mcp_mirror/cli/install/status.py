@@ -32,7 +32,8 @@ def status(client: ClientArgument = None) -> None:
             lines = describe_target(target)
         except MirrorError as error:
             lines = [f"problem: {error}"]
-        print("\n  ".join((f"{target.client.title} ({target.client.name}): {target.file}", *lines)))
+        word = "" if target.word == str(target.file) else f" ({target.word})"
+        print("\n  ".join((f"{target.client.title}{word}: {target.file}", *lines)))
 
 
 def describe_target(target: Target) -> list[str]:

@@ -363,7 +363,15 @@ class _Child:
 
 
 def _explain_missing(command: str) -> str:
-    """Explain why a command does not exist. Its arguments are not named: they may be secrets."""
+    """Explain why a command cannot be found. Its arguments are not named: they may be secrets."""
+    is_path = bool(os.path.dirname(command))  # noqa: PTH120
+    if is_path and os.path.isdir(command):  # noqa: PTH112
+        return f"the command {command!r} is a folder. Give the path of the program in it."
+    if is_path and os.path.isfile(command):  # noqa: PTH113
+        return (
+            f"the file {command!r} is not executable. Make it executable, or write its interpreter into `command` and "
+            "the file into `args`."
+        )
     program, *arguments = command.split() or [command]
     if program.startswith(("http://", "https://")):
         return "`command` is a URL. Write it into `url`, or after --url if the server is wrapped."
