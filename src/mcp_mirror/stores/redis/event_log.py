@@ -1,9 +1,9 @@
 """The event log of the Redis store: a stream of entries, and hashes of sums by day, for each namespace.
 
-    <prefix>1:calls:<namespace>         stream: the newest entries
-    <prefix>1:sums:<namespace>:<day>    hash: the sums, by hour, upstream, tool and the place of the sum in `Sums`
-    <prefix>1:days:<namespace>          hash: the number of calls by day
-    <prefix>1:callers                   sorted set: the namespaces by the time of their last call
+    <prefix>2:calls:<namespace>         stream: the newest entries
+    <prefix>2:sums:<namespace>:<day>    hash: the sums, by hour, upstream, tool and the place of the sum in `Sums`
+    <prefix>2:days:<namespace>          hash: the number of calls by day
+    <prefix>2:callers                   sorted set: the namespaces by the time of their last call
 
 Names are percent-encoded. Every key has an expiry. An append is one exchange but not a transaction: if the connection
 breaks in between, the gateway repeats it, and calls may be counted twice.
@@ -26,8 +26,7 @@ from mcp_mirror.stores.event_log import (
     count_daily_calls,
     fair_share,
 )
-from mcp_mirror.stores.redis.commands import Command
-from mcp_mirror.stores.redis.connection import RedisConnection
+from mcp_mirror.stores.redis.connection import Command, RedisConnection
 from mcp_mirror.stores.redis.records import KeyNames, encode_name
 
 _FIELD: Final = b"e"
