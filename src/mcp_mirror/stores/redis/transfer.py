@@ -1,9 +1,8 @@
 """The bytes of values on their way: encrypted and cut for a server, decrypted and joined for a reader."""
 
-import os
-import secrets
+import mmap
+import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,7 @@ import anyio.to_thread
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.base import cut
 from mcp_mirror.stores.encryption import CHUNK, SEALED_CHUNK, Envelope
-from mcp_mirror.system.files import map_file, write_all
+from mcp_mirror.system.files import write_all
 from mcp_mirror.types import Buffer, Segments, Span
 
 if TYPE_CHECKING:
@@ -77,19 +76,12 @@ async def assemble(
 
 
 async def _spool(parts: AsyncIterator[Buffer], folder: Callable[[], Path]) -> Buffer:
-    """Write parts into a file that is removed with its last reader, and map it."""
-    path = folder() / secrets.token_hex(16)
+    """Write parts into a file without a name, and map it."""
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
+        with tempfile.TemporaryFile(dir=folder()) as file:
             async for part in parts:
-                await anyio.to_thread.run_sync(write_all, file, part)
-        finally:
-            os.close(file)
-        return map_file(path)
+                await anyio.to_thread.run_sync(write_all, file.fileno(), part)
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StoreError(f"A large value could not be read into a file: {reason}. Make room there.") from None
-    finally:
-        with suppress(OSError):  # some systems keep a mapped file; it is removed with its folder
-            path.unlink()
