@@ -10,7 +10,7 @@ breaks in between, the gateway repeats it, and calls may be counted twice.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 import anyio.to_thread
@@ -104,7 +104,7 @@ class RedisEventLog:
         while len(found) < limit:
             wanted = min(limit - len(found), _AT_ONCE)
             [replies] = await self._redis.run([("XREVRANGE", key, end, start, "COUNT", wanted)])
-            found += [(_build_cursor(identity), dict(_pair(fields))[_FIELD]) for identity, fields in replies]
+            found += [(_build_cursor(identity), fields[_FIELD]) for identity, fields in replies]
             if len(replies) < wanted:
                 break
             end = f"({_parse_cursor(found[-1][0])}"
@@ -126,7 +126,7 @@ class RedisEventLog:
         cursor = b"0"
         while True:
             [(cursor, part)] = await self._redis.run([("HSCAN", key, cursor, "COUNT", _AT_ONCE)])
-            fields.update(_pair(part))
+            fields.update(part)
             if int(cursor) == 0:
                 return
 
@@ -134,20 +134,12 @@ class RedisEventLog:
         """The number of calls by day."""
         [reply] = await self._redis.run([("HGETALL", self._keys.of("days", encode_name(namespace)))])
         first = int(max(since, self._clock() - KEPT_SECONDS)) // DAY
-        return {int(day): int(calls) for day, calls in _pair(reply) if int(day) >= first}
+        return {int(day): int(calls) for day, calls in reply.items() if int(day) >= first}
 
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with entries or sums."""
         [names] = await self._redis.run([("ZRANGE", self._keys.of("callers"), 0, -1)])
         return frozenset(unquote(name.decode()) for name in names)
-
-
-def _pair(reply: Any) -> Iterator[tuple[bytes, bytes]]:
-    """The fields and values of a hash or a stream entry, from either form of the reply."""
-    if isinstance(reply, Mapping):
-        yield from reply.items()
-        return
-    yield from zip(reply[::2], reply[1::2], strict=True)
 
 
 def _decode_sums(fields: Mapping[bytes, bytes]) -> dict[SumKey, Sums]:
