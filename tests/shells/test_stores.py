@@ -755,7 +755,7 @@ async def test_expired_values_are_invisible_before_they_are_removed(roomy: Store
 async def test_unexpired_values_are_listed_among_many_expired_ones(
     few: int, roomy: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("memory", "disk.listings", "redis.store"):
+    for module in ("memory", "disk.listings"):
         monkeypatch.setattr(f"mcp_mirror.stores.{module}._FEW", few)
     await fill_and_expire(roomy, clock)
     bases = [based(label, number) for number in range(3) for label in ("new", "zoo")]

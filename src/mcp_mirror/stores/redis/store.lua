@@ -10,6 +10,9 @@
 -- A server that is out of memory or read-only refuses the first write of a script, and then nothing has changed. So a
 -- put begins with a write that needs memory, and a removal with one that frees memory. Uses of a value ignore refusals.
 
+local REMOVALS = 64 -- values that one call removes at most for a new value
+local EXAMINED, STEP = 2000, 250 -- names that one call looks at for a list, and at once
+
 local call, pcall = redis.call, redis.pcall
 local arguments = cjson.decode(ARGV[2])
 local now, lifetime = arguments.now, arguments.lifetime
@@ -196,7 +199,7 @@ end
 local function make_room()
   local evicted, is_checked = 0, false
   for _, name in ipairs(find_expired(arguments.expired_per_put)) do bury(name) end
-  for _ = 1, arguments.removals_per_put do
+  for _ = 1, REMOVALS do
     local total, own = read_usage()
     local is_full = is_over(total, arguments.max_values, arguments.max_bytes)
     local is_crowded = is_over(own, arguments.share_values, arguments.share_bytes)
@@ -218,45 +221,26 @@ end
 
 -- Lists.
 
--- The names of all unexpired values of the owner, if values have expired and few have not; else nil. A search in the
--- order of an index would pass by all the expired ones.
-local function find_few()
-  local order = key('order', arguments.owner)
-  local unexpired = string.format('(%.17g', last_expired)
-  if call('ZCOUNT', order, '-inf', last_expired) == 0 then return nil end
-  if call('ZCOUNT', order, unexpired, '+inf') > arguments.few then return nil end
-  return call('ZRANGE', order, unexpired, '+inf', 'BYSCORE')
-end
-
--- At most `most` names of an index from a rank on, and the next rank; nil at the end. Some may have expired.
-local function take(index, rank, most, is_reverse)
-  local few = find_few()
-  if not few then
-    local bases = call(is_reverse and 'ZREVRANGE' or 'ZRANGE', index, rank, rank + most - 1)
-    return bases, #bases == most and rank + most or nil
-  end
-  local ranked, bases = {}, {}
-  for _, base in ipairs(few) do
-    local found = call(is_reverse and 'ZREVRANK' or 'ZRANK', index, base)
-    if found and found >= rank then table.insert(ranked, { found, base }) end
-  end
-  table.sort(ranked, function(one, other) return one[1] < other[1] end)
-  for place = 1, math.min(most, #ranked) do bases[place] = ranked[place][2] end
-  return bases, #ranked > most and ranked[most][1] + 1 or nil
-end
-
 -- The time of the last use of a value of the owner; nil if it has expired or does not exist.
 local function read_use(base)
   local used = call('ZSCORE', key('order', arguments.owner), base)
   return used and tonumber(used) > last_expired and used or nil
 end
 
-local function select_unexpired(bases)
-  local found = {}
-  for _, base in ipairs(bases) do
-    if read_use(base) then table.insert(found, base) end
+-- At most `most` unexpired names of an index, by `ZRANGE` or `ZREVRANGE` from a rank on, and the next rank; nil at the
+-- end. It looks at a bounded number of names, so it may find fewer although more follow.
+local function take(range, index, rank, most)
+  local found, step, bound = {}, most, rank + EXAMINED
+  while rank < bound do
+    local bases = call(range, index, rank, rank + step - 1)
+    for place, base in ipairs(bases) do
+      if read_use(base) then table.insert(found, base) end
+      if #found == most then return found, rank + place end
+    end
+    if #bases < step then return found, nil end
+    rank, step = rank + step, math.min(2 * step, STEP)
   end
-  return found
+  return found, rank
 end
 
 local operations = { check = require_writes }
@@ -347,31 +331,29 @@ function operations.list()
     if not found or not read_use(arguments.after) then return nil end
     rank = found + 1
   end
-  local bases, following = take(made, rank, arguments.most, true)
+  local bases, following = take('ZREVRANGE', made, rank, arguments.most)
   local page = { following or '' }
   for _, base in ipairs(bases) do
-    local used = read_use(base)
-    local record = used and call('HGET', key('value', arguments.owner .. ':' .. base), 'record')
-    if record then table.insert(page, { base, used, record }) end
+    local record = call('HGET', key('value', arguments.owner .. ':' .. base), 'record')
+    if record then table.insert(page, { base, read_use(base), record }) end
   end
   return page
 end
 
--- The unexpired bases on both sides of a text in alphabetical order, at most `most` on each side.
+-- The bases on both sides of a text in alphabetical order, at most `most` on each side.
 function operations.near()
   local names = key('names', arguments.owner)
   local place = call('ZLEXCOUNT', names, '-', '(' .. arguments.text)
-  local bases, above = {}, take(names, place, arguments.most, false)
-  for _, base in ipairs((take(names, call('ZCARD', names) - place, arguments.most, true))) do
+  local bases = take('ZRANGE', names, place, arguments.most)
+  for _, base in ipairs((take('ZREVRANGE', names, call('ZCARD', names) - place, arguments.most))) do
     table.insert(bases, 1, base)
   end
-  for _, base in ipairs(above) do table.insert(bases, base) end
-  return select_unexpired(bases)
+  return bases
 end
 
--- The unexpired ones of the newest bases.
+-- The newest bases.
 function operations.newest()
-  return select_unexpired((take(key('made', arguments.owner), 0, arguments.most, true)))
+  return (take('ZREVRANGE', key('made', arguments.owner), 0, arguments.most))
 end
 
 -- The number and bytes of the unexpired values of a namespace, and its counted tokens, sent and kept out. Of the values,

@@ -60,14 +60,10 @@ _STAGED: Final = 1800
 """Seconds after which the chunks of an unfinished put expire."""
 _UPLOAD_PIECE: Final = 1 << 20
 """Bytes of a value that are encrypted and uploaded together."""
-_REMOVALS_PER_PUT: Final = 64
-"""Values that one call of the script removes at most for a new value, so that it takes about a millisecond."""
 _EXPIRED_PER_BATCH: Final = 32
 """Expired values that one call of the background task removes: others wait for it."""
 _PAGE: Final = 256
 """Values that one call of the script lists."""
-_FEW: Final = 1000
-"""Unexpired values that the script sorts for a list, if others have expired."""
 
 _DAMAGED: Final = (
     "The store's accounts in Redis are damaged: the server may have removed keys by itself. Set its `maxmemory-policy` "
@@ -155,7 +151,6 @@ class RedisStore:
             "tombstone_seconds": round(TOMBSTONE_LIFETIME),
             "max_tombstones": MAX_TOMBSTONES,
             "namespace_tombstones": NAMESPACE_TOMBSTONES,
-            "few": _FEW,
         }
         return await self._redis.call(operation, settings | {"owner": owner} | given, *blobs, is_write=is_write)
 
@@ -237,7 +232,6 @@ class RedisStore:
                 share_values=policy.share_values,
                 share_bytes=policy.share_bytes,
                 expired_per_put=EXPIRED_PER_PUT,
-                removals_per_put=_REMOVALS_PER_PUT,
             )
             self._evicted += evicted
         if outcome == b"reserved":
