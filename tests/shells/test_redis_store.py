@@ -31,7 +31,7 @@ from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.redis.connection import RedisConnection
 from mcp_mirror.stores.redis.records import CHUNK
 from mcp_mirror.stores.redis.store import RedisStore
-from mcp_mirror.types import Descriptor, Span
+from mcp_mirror.types import Descriptor, Span, StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -280,6 +280,26 @@ async def test_a_put_whose_reply_was_lost_is_carried_out_once(
         assert await store.read("me", "t-3") == bytes(MIB)
 
 
+async def test_a_put_that_is_cancelled_after_its_value_is_visible_keeps_the_bytes(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = RedisConnection.call
+
+    async def call_and_cancel(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
+        reply = await call(connection, operation, *arguments, **options)
+        if operation == "put":
+            raise asyncio.CancelledError
+        return reply
+
+    async with opened(redis_server, tmp_path) as store:
+        monkeypatch.setattr(RedisConnection, "call", call_and_cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await put(store, "t-1", bytes(MIB))
+        monkeypatch.undo()
+        assert await store.read("me", "t-1") == bytes(MIB)
+        assert check_accounts(redis_server, tmp_path) == (MIB, 1)
+
+
 @pytest.mark.slow
 async def test_a_put_beside_thousands_of_expired_values_takes_one_call(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -304,6 +324,25 @@ async def test_a_put_beside_thousands_of_expired_values_takes_one_call(
         assert redis_server.run("ZCARD", f"{tmp_path}:2:order") == 2000
         assert (await store.stats("me")).values == 2
         assert {one.base for one in await store.list("me")} == {"t-used", "t-new"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("expired", [2050, 4150])
+async def test_sums_and_pages_beside_thousands_of_expired_values_are_exact(
+    expired: int, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)
+    async with opened(redis_server, tmp_path, ttl=1000.0) as store:
+        for start in range(0, 6200, 200):
+            await asyncio.gather(
+                *(put(store, f"t-{number}", b"x" * (number % 9)) for number in range(start, start + 200))
+            )
+        old = [f"t-{number}" for number in range(6199, 6199 - expired, -1)]
+        redis_server.run("ZADD", f"{tmp_path}:2:order:me", *(part for base in old for part in (1, base)))
+        kept = [number for number in range(6200) if number < 6200 - expired]
+        assert await store.stats("me") == StoreStats(len(kept), sum(number % 9 for number in kept))
+        assert {one.base for one in await store.list("me")} == {f"t-{number}" for number in kept}
+        assert len(await store.list("me", limit=5)) == 5
 
 
 async def test_lost_accounting_keys_are_an_error_with_advice(redis_server: RedisProcess, tmp_path: Path) -> None:

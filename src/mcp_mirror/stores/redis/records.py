@@ -29,7 +29,8 @@ from mcp_mirror.types import Span
 
 CHUNK: Final = 4 << 20
 """Bytes of a value per blob key, so that each command takes a fraction of a second."""
-_FORMAT: Final = "2"
+FORMAT: Final = "2"
+"""A part of all keys, so that versions with another format do not see them."""
 
 KeyKind = Literal[
     "value", "blob", "order", "made", "names", "values", "bytes", "total", "graves", "labels", "traffic",
@@ -40,8 +41,10 @@ KeyKind = Literal[
 class StoredValue(NamedTuple):
     """A value in Redis, by the place and size of its bytes."""
 
-    name: str
-    """The encoded name, see `build_name`."""
+    owner: str
+    """The encoded namespace."""
+    base: str
+    """The encoded base."""
     mark: str
     """Chosen at random by each put; the name of the object if the value is one."""
     size: int
@@ -87,12 +90,8 @@ def find_chunk_ranges(value: StoredValue, span: Span, *, is_sealed: bool) -> lis
 class KeyNames(NamedTuple):
     """The names of the keys."""
 
-    prefix: str
-
-    @property
-    def beginning(self) -> str:
-        """The beginning of all keys, with the number of their format."""
-        return f"{self.prefix}{_FORMAT}"
+    beginning: str
+    """The beginning of all keys: `store.prefix` and the number of the format."""
 
     def of(self, kind: KeyKind, *names: str) -> str:
         """A key. The names that complete it must be encoded."""
@@ -100,11 +99,7 @@ class KeyNames(NamedTuple):
 
     def blob(self, value: StoredValue, number: int) -> str:
         """The key of one chunk of a value."""
-        return self.of("blob", value.name, value.mark, str(number))
-
-    def blobs(self, value: StoredValue) -> list[str]:
-        """The keys of all chunks of a value."""
-        return [self.blob(value, number) for number in range(-(-value.size // value.chunk))]
+        return self.of("blob", value.owner, value.base, value.mark, str(number))
 
 
 def encode_name(name: str) -> str:
@@ -115,8 +110,3 @@ def encode_name(name: str) -> str:
 def decode_name(name: bytes) -> str:
     """The name that is encoded in a part of a key."""
     return unquote(name.decode())
-
-
-def build_name(namespace: str, base: str) -> str:
-    """The encoded name of a value."""
-    return f"{encode_name(namespace)}:{encode_name(base)}"

@@ -15,6 +15,7 @@ local EXAMINED, STEP = 2000, 250 -- names that one call looks at for a list, and
 
 local call, pcall = redis.call, redis.pcall
 local arguments = cjson.decode(ARGV[2])
+if arguments.base then arguments.name = arguments.owner .. ':' .. arguments.base end
 local now, lifetime = arguments.now, arguments.lifetime
 local last_expired = now - lifetime -- values that were last used until then have expired
 local blob_milliseconds = math.max(math.floor(lifetime * 1000), 1)
@@ -243,14 +244,26 @@ local function take(range, index, rank, most)
   return found, rank
 end
 
-local operations = { check = require_writes }
+local operations = {}
+
+-- Fail if the server refuses writes, else return 1.
+function operations.check()
+  require_writes()
+  return 1
+end
+
+-- Remove the chunks of an unfinished put, unless its value is visible because only a reply was lost.
+function operations.discard()
+  local present = find(arguments.owner, arguments.base)
+  if present and present.mark == arguments.mark then return end
+  for _, blob in ipairs(blobs(arguments)) do call('UNLINK', blob) end
+end
 
 -- Make a value visible whose large bytes were written before. Returns the outcome, the number of evicted values, and
 -- the free bytes if the outcome is `reserved`. The outcome is `stored`, `late` if the bytes are gone, or one of
 -- `make_room`. A repeated call, after a lost reply, changes nothing.
 function operations.put()
   local value = arguments
-  value.name = value.owner .. ':' .. value.base
   local record, origin, blob = ARGV[3], ARGV[4], ARGV[5]
   local replaced = find(value.owner, value.base)
   if replaced and replaced.mark == value.mark then return { 'stored', 0 } end
@@ -281,7 +294,7 @@ end
 -- Returns the record of a value; or the record of its tombstone, the reason and the time; nil for an unknown name.
 -- The reason is `unlisted` or `incomplete` if the server has removed keys of the value by itself.
 function operations.describe()
-  local name = arguments.owner .. ':' .. arguments.base
+  local name = arguments.name
   local record, origin, reason, at =
     unpack(call('HMGET', key('value', name), 'record', 'origin', 'reason', 'at'))
   if reason then return { origin, reason, at } end
@@ -356,20 +369,24 @@ function operations.newest()
   return (take('ZREVRANGE', key('made', arguments.owner), 0, arguments.most))
 end
 
--- The number and bytes of the unexpired values of a namespace, and its counted tokens, sent and kept out. Of the values,
--- the smaller part is added up: the expired or the unexpired ones.
+-- The sums of a namespace: its unexpired values, their bytes, its tokens sent and kept out, and a next rank or an empty
+-- text. The bytes are those of the unexpired values or all bytes without the expired ones, whichever are fewer to add
+-- up. Further calls, from the next rank on, return what to add to the bytes.
 function operations.stats()
-  local order = key('order', arguments.owner)
+  local order, from = key('order', arguments.owner), arguments.rank
   local values, expired = call('ZCARD', order), call('ZCOUNT', order, '-inf', last_expired)
-  local is_kept = values - expired < expired
-  local bytes = 0
-  for _, base in ipairs(is_kept and call('ZRANGE', order, expired, -1)
-    or call('ZRANGE', order, '-inf', last_expired, 'BYSCORE')) do
-    bytes = bytes + read_number('HGET', key('value', arguments.owner .. ':' .. base), 'size')
+  local bytes, sign, first, last = read_number('ZSCORE', key('bytes'), arguments.owner), -1, from, expired
+  if values - expired < expired then
+    bytes, sign, first, last = 0, 1, expired + from, values
   end
-  if not is_kept then bytes = read_number('ZSCORE', key('bytes'), arguments.owner) - bytes end
+  if from > 0 then bytes = 0 end
+  local stop = math.min(last, first + EXAMINED)
+  local bases = first < stop and call('ZRANGE', order, first, stop - 1) or {}
+  for _, base in ipairs(bases) do
+    bytes = bytes + sign * read_number('HGET', key('value', arguments.owner .. ':' .. base), 'size')
+  end
   local sent, kept = unpack(call('HMGET', key('traffic'), 'sent:' .. arguments.owner, 'kept:' .. arguments.owner))
-  return { values - expired, bytes, sent or 0, kept or 0 }
+  return { values - expired, bytes, sent or 0, kept or 0, stop < last and from + EXAMINED or '' }
 end
 
 return operations[ARGV[1]]()

@@ -38,9 +38,9 @@ from mcp_mirror.stores.redis.event_log import RedisEventLog
 from mcp_mirror.stores.redis.objects import ObjectRegistry
 from mcp_mirror.stores.redis.records import (
     CHUNK,
+    FORMAT,
     KeyNames,
     StoredValue,
-    build_name,
     decode_name,
     encode_name,
     find_chunk_ranges,
@@ -108,7 +108,7 @@ class RedisStore:
         if policy.url is None:
             raise StoreError("`store.kind: redis` needs `store.url`, such as redis://127.0.0.1:6379/0.")
         self._policy, self._clock, self._folder = policy, clock, folder
-        self._keys = KeyNames(policy.prefix)
+        self._keys = KeyNames(f"{policy.prefix}{FORMAT}")
         self._redis = RedisConnection(policy.url, _SCRIPT.read_text(encoding="utf-8"), self._keys.beginning)
         self._encryptor = Encryptor(policy.encryption)
         self._codec = RecordCodec(pack_descriptor, unpack_descriptor, self._encryptor)
@@ -132,14 +132,11 @@ class RedisStore:
         await self._sweeper.stop()
         await self._redis.aclose()
 
-    async def _call(
-        self, operation: str, owner: str = "", *blobs: Buffer, is_write: bool = False, **arguments: Any
-    ) -> Any:
+    async def _call(self, operation: str, *blobs: Buffer, is_write: bool = False, **arguments: Any) -> Any:
         """Call an operation of the script, with the settings that all of them have.
 
         Args:
             operation: The name of the operation.
-            owner: The encoded namespace.
             blobs: Arguments that are not text.
             is_write: The operation has written if its reply is not empty.
             arguments: Further arguments, names encoded; None for an argument that is left out.
@@ -152,11 +149,11 @@ class RedisStore:
             "max_tombstones": MAX_TOMBSTONES,
             "namespace_tombstones": NAMESPACE_TOMBSTONES,
         }
-        return await self._redis.call(operation, settings | {"owner": owner} | given, *blobs, is_write=is_write)
+        return await self._redis.call(operation, settings | given, *blobs, is_write=is_write)
 
     async def check(self) -> None:
         """Make a write without effect, and list objects of the bucket."""
-        await self._call("check")
+        await self._call("check", is_write=True)
         if self._registry:
             await self._registry.check()
 
@@ -167,12 +164,13 @@ class RedisStore:
         envelope = self._encryptor.new_envelope(namespace, base)
         origin = self._codec.encode(keep_origin(descriptor), self._encryptor.new_envelope(namespace, base))
         records = self._codec.encode(descriptor, envelope), origin
+        value = StoredValue(encode_name(namespace), encode_name(base), secrets.token_hex(8), size)
         if size <= OBJECT_BYTES:
-            value = StoredValue(build_name(namespace, base), secrets.token_hex(8), size)
             stored = [piece async for piece in stream_pieces(blob, OBJECT_BYTES, size, envelope)]
             await self._enter(value, namespace, descriptor, *records, b"".join(stored))
             return
-        value = await self._begin_upload(build_name(namespace, base), size)
+        if self._registry:
+            value = value._replace(mark=await self._registry.begin_upload(), chunk=0)
         try:
             await self._upload(value, blob, envelope)
             await self._enter(value, namespace, descriptor, *records)
@@ -180,11 +178,6 @@ class RedisStore:
             with suppress(StoreError), anyio.CancelScope(shield=True):  # the bytes expire otherwise
                 await self._give_up(value)
             raise
-
-    async def _begin_upload(self, name: str, size: int) -> StoredValue:
-        if self._registry:
-            return StoredValue(name, await self._registry.begin_upload(), size, 0)
-        return StoredValue(name, secrets.token_hex(8), size)
 
     async def _upload(self, value: StoredValue, blob: Segments, envelope: Envelope | None) -> None:
         """Write the bytes of a large value, which is not visible yet."""
@@ -201,7 +194,7 @@ class RedisStore:
         if self._registry:
             await self._registry.give_up(value.mark)
         elif self._redis.is_up:
-            await self._redis.run([("UNLINK", *self._keys.blobs(value))])
+            await self._call("discard", **value._asdict())
 
     async def _enter(self, value: StoredValue, namespace: str, descriptor: Descriptor, *blobs: Buffer) -> None:
         """Make room and the value visible, in several calls if many values must go.
@@ -212,19 +205,14 @@ class RedisStore:
             descriptor: Its descriptor.
             blobs: Its record, the record of its tombstone, and its bytes unless they are uploaded.
         """
-        owner, _, base = value.name.partition(":")
         policy = self._policy.for_namespace(namespace)
         outcome = b"again"
         while outcome == b"again":
             outcome, evicted, *free = await self._call(
                 "put",
-                owner,
                 *blobs,
                 is_write=True,
-                base=base,
-                mark=value.mark,
-                size=value.size,
-                chunk=value.chunk,
+                **value._asdict(),
                 created=descriptor.created,
                 label=encode_name(label_of(descriptor.base)) or None,
                 max_values=policy.max_values,
@@ -250,7 +238,7 @@ class RedisStore:
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""
-        reply = await self._call("describe", encode_name(namespace), base=encode_name(base))
+        reply = await self._call("describe", owner=encode_name(namespace), base=encode_name(base))
         if reply is None:
             return None
         record, *end = reply
@@ -295,11 +283,12 @@ class RedisStore:
 
     async def _open(self, namespace: str, base: str) -> tuple[StoredValue, bytes] | None:
         """Use a value. Returns its place and the head of its record, or the whole record if the value is empty."""
-        reply = await self._call("open", encode_name(namespace), base=encode_name(base), head=HEAD)
+        owner, name = encode_name(namespace), encode_name(base)
+        reply = await self._call("open", owner=owner, base=name, head=HEAD)
         if reply is None:
             return None
         mark, size, chunk, record = reply
-        return StoredValue(build_name(namespace, base), mark.decode(), size, chunk), record
+        return StoredValue(owner, name, mark.decode(), size, chunk), record
 
     async def _stream_stored(self, value: StoredValue, wanted: Span, *, is_sealed: bool) -> AsyncIterator[Buffer]:
         """The stored form of a range.
@@ -329,7 +318,7 @@ class RedisStore:
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Remove a value without a tombstone."""
-        return bool(await self._call("delete", encode_name(namespace), is_write=True, base=encode_name(base)))
+        return bool(await self._call("delete", is_write=True, owner=encode_name(namespace), base=encode_name(base)))
 
     async def list(
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
@@ -340,7 +329,7 @@ class RedisStore:
         tool = encode_name(label) or None
         while limit is None or len(listed) < limit:
             most = _PAGE if limit is None else min(limit - len(listed), _PAGE)
-            page = await self._call("list", encode_name(namespace), label=tool, most=most, **place)
+            page = await self._call("list", owner=encode_name(namespace), label=tool, most=most, **place)
             if page is None:
                 raise LookupError(after)
             following, *rows = page
@@ -361,17 +350,21 @@ class RedisStore:
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
-        bases = await self._call("near", encode_name(namespace), text=encode_name(text), most=limit)
+        bases = await self._call("near", owner=encode_name(namespace), text=encode_name(text), most=limit)
         return tuple(map(decode_name, bases))
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
-        return tuple(map(decode_name, await self._call("newest", encode_name(namespace), most=limit)))
+        return tuple(map(decode_name, await self._call("newest", owner=encode_name(namespace), most=limit)))
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
-        values, size, sent, kept_out = map(int, await self._call("stats", encode_name(namespace)))
-        return StoreStats(values, size, Traffic(sent, kept_out))
+        size = 0
+        rank: int | bytes = 0
+        while rank != b"":
+            values, part, *tokens, rank = await self._call("stats", owner=encode_name(namespace), rank=rank)
+            size += part
+        return StoreStats(values, size, Traffic(*map(int, tokens)))
 
     async def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
