@@ -27,11 +27,12 @@ from tests.load import slowness
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.stores.base import Store, Tombstone
+from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.connection import RedisConnection
 from mcp_mirror.stores.redis.records import CHUNK
 from mcp_mirror.stores.redis.store import RedisStore
-from mcp_mirror.types import Descriptor, Span, StoreStats
+from mcp_mirror.types import Descriptor, Provenance, Span, StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -343,6 +344,47 @@ async def test_sums_and_pages_beside_thousands_of_expired_values_are_exact(
         assert await store.stats("me") == StoreStats(len(kept), sum(number % 9 for number in kept))
         assert {one.base for one in await store.list("me")} == {f"t-{number}" for number in kept}
         assert len(await store.list("me", limit=5)) == 5
+
+
+LIMITS: dict[str, list[Any]] = {
+    "max_bytes": [1000, 3000, 1 << 30],
+    "max_values": [7, 15, 1 << 20],
+    "namespace_bytes": [None, 700],
+    "namespace_values": [None, 4],
+}
+
+
+@pytest.mark.parametrize("seed", sample(range(60), lambda seed: seed < 6))
+async def test_evictions_and_expiry_are_those_of_the_store_in_memory(
+    seed: int, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script applies the rules of `quotas` in another language: the same calls have the same outcome."""
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)
+    random, now = Random(seed), 1e6  # noqa: S311  # no secret
+    limits: dict[str, Any] = {name: random.choice(choices) for name, choices in LIMITS.items()}
+    policy = StorePolicy(kind="redis", url=redis_server.url, prefix=f"{tmp_path}:", ttl=100.0, **limits)
+
+    async def use(store: Store, action: float, namespace: str, base: str, size: int) -> object:
+        if action < 0.6:
+            known = Descriptor(base, "text", size, 1, (), now, now + 100, Provenance("up", "tool", "0" * 64))
+            try:
+                await store.put(namespace, known, (bytes(size),))
+            except StoreError as error:
+                return str(error)
+        elif action < 0.7:
+            return await store.delete(namespace, base)
+        found = await store.describe(namespace, base)
+        listed = [[one.base for one in await store.list(name)] for name in "abcd"]
+        return isinstance(found, Tombstone) and found.reason, listed, [await store.stats(name) for name in "abcd"]
+
+    async with (
+        MemoryStore(policy, lambda: now, lambda: tmp_path) as memory,
+        RedisStore(policy, lambda: now, lambda: tmp_path) as store,
+    ):
+        for _ in range(120):
+            now += random.choice([0.01, 1, 1, 5, 30]) + random.random()
+            given = random.random(), random.choice("abcd"), f"t-{random.randrange(40)}", int(900 * random.random() ** 3)
+            assert await use(store, *given) == await use(memory, *given)
 
 
 async def test_lost_accounting_keys_are_an_error_with_advice(redis_server: RedisProcess, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 The store evicts values of a namespace that is over its own quota. When the whole store is full, it evicts from the
 namespace with the most values or bytes. A namespace within its fair share (the quota divided by the number of
-namespaces with values) never loses a value to another.
+namespaces with values) never loses a value to another. `Eviction` decides for the stores in memory and on disk; in
+Redis `store.lua` applies the same rules.
 """
 
 import asyncio

@@ -113,28 +113,40 @@ local function remove(value)
   if value.chunk == 0 then call('ZADD', key('objects'), 0, value.mark) end
 end
 
--- Replace a value by its tombstone, and remove the oldest tombstones over their limits. Returns `expired` or `evicted`.
+-- The owner and base of a value, from its name.
+local function split(name)
+  return string.match(name, '^(.-):(.*)$')
+end
+
+-- Remove the oldest tombstones over the limits of a namespace and of the store.
+local function trim_tombstones(owner)
+  local old = call('ZRANGE', key('graves'), 0, -arguments.max_tombstones - 1)
+  for _, base in ipairs(call('ZRANGE', key('graves', owner), 0, -arguments.namespace_tombstones - 1)) do
+    table.insert(old, owner .. ':' .. base)
+  end
+  for _, name in ipairs(old) do
+    local old_owner, base = split(name)
+    call('UNLINK', key('value', name))
+    call('ZREM', key('graves'), name)
+    call('ZREM', key('graves', old_owner), base)
+  end
+end
+
+-- Replace a value by its tombstone. Returns the reason: `expired` or `evicted`.
 local function bury(name)
-  local owner, base = string.match(name, '^(.-):(.*)$')
+  local owner, base = split(name)
   local value = find(owner, base)
   local expiry = tonumber(call('ZSCORE', key('order'), name) or now) + lifetime
-  local reason = expiry <= now and 'expired' or 'evicted'
+  local reason, at = expiry <= now and 'expired' or 'evicted', math.min(expiry, now)
   remove(value or { owner = owner, base = base, name = name, size = 0, chunk = 1 })
   if not value then return reason end -- the server has removed its key
-  call('HSET', key('value', name), 'reason', reason, 'at', math.min(expiry, now))
+  call('HSET', key('value', name), 'reason', reason, 'at', at)
   call('EXPIRE', key('value', name), arguments.tombstone_seconds)
-  for place, grave in ipairs(graves(value)) do
-    local most = place == 1 and arguments.max_tombstones or arguments.namespace_tombstones
-    call('ZADD', grave[1], math.min(expiry, now), grave[2])
+  for _, grave in ipairs(graves(value)) do
+    call('ZADD', grave[1], at, grave[2])
     call('EXPIRE', grave[1], arguments.tombstone_seconds)
-    for _, member in ipairs(call('ZRANGE', grave[1], 0, -most - 1)) do
-      local old = place == 1 and member or owner .. ':' .. member
-      local old_owner, old_base = string.match(old, '^(.-):(.*)$')
-      call('UNLINK', key('value', old))
-      call('ZREM', key('graves'), old)
-      call('ZREM', key('graves', old_owner), old_base)
-    end
   end
+  trim_tombstones(owner)
   return reason
 end
 
@@ -175,14 +187,17 @@ local function find_free()
   return free
 end
 
--- The namespace with the most values or bytes, including the new value; among equals the owner of the new value.
+-- The namespace with the most values or bytes, including the new value; among equals the owner of the new value, then
+-- the first in alphabetical order; nil if all namespaces are empty.
 local function find_largest(own, exceeds_bytes)
   local kind = exceeds_bytes and 'bytes' or 'values'
   local amount = own[kind] + (exceeds_bytes and arguments.size or 1)
   local largest = call('ZRANGE', key(kind), 0, 1, 'REV', 'WITHSCORES')
-  local other = largest[1] == arguments.owner and 3 or 1
-  if own.values > 0 and amount >= tonumber(largest[other + 1] or 0) then return arguments.owner end
-  return largest[other]
+  local most = largest[largest[1] == arguments.owner and 4 or 2]
+  if own.values > 0 and amount >= tonumber(most or 0) then return arguments.owner end
+  for _, owner in ipairs(most and call('ZRANGE', key(kind), most, most, 'BYSCORE', 'LIMIT', 0, 2) or {}) do
+    if owner ~= arguments.owner then return owner end
+  end
 end
 
 -- The least recently used value of a namespace, except the one that a new value replaces.
@@ -244,6 +259,32 @@ local function take(range, index, rank, most)
   return found, rank
 end
 
+-- Puts.
+
+-- Whether the bytes of a large value are in Redis or in the bucket, and no gateway has given them up.
+local function is_uploaded(value)
+  if value.chunk == 0 then return read_number('ZSCORE', key('objects'), value.mark) > 0 end
+  return is_complete(value)
+end
+
+-- Add a value to the index, and its bytes unless `blob` is nil. Its tombstone goes.
+local function enter(value, record, origin, blob)
+  local hash = key('value', value.name)
+  call('UNLINK', hash)
+  for _, grave in ipairs(graves(value)) do call('ZREM', grave[1], grave[2]) end
+  call('HSET', hash, 'mark', value.mark, 'size', value.size, 'chunk', value.chunk, 'record', record, 'origin', origin)
+  if value.label then
+    call('HSET', hash, 'label', value.label)
+    call('SADD', key('labels'), value.label)
+  end
+  if blob and value.size > 0 then call('SET', blobs(value)[1], blob) end
+  if value.chunk == 0 then call('ZADD', key('objects'), -1, value.mark) end
+  local scores = { now, now, 0, value.created, value.created }
+  for place, entry in ipairs(indexes(value)) do call('ZADD', entry[1], scores[place], entry[2]) end
+  count(value, 1)
+  use(value, call)
+end
+
 local operations = {}
 
 -- Fail if the server refuses writes, else return 1.
@@ -263,44 +304,28 @@ end
 -- the free bytes if the outcome is `reserved`. The outcome is `stored`, `late` if the bytes are gone, or one of
 -- `make_room`. A repeated call, after a lost reply, changes nothing.
 function operations.put()
-  local value = arguments
-  local record, origin, blob = ARGV[3], ARGV[4], ARGV[5]
-  local replaced = find(value.owner, value.base)
-  if replaced and replaced.mark == value.mark then return { 'stored', 0 } end
-  if value.chunk == 0 and read_number('ZSCORE', key('objects'), value.mark) <= 0 then return { 'late', 0 } end
-  if not blob and not is_complete(value) then return { 'late', 0 } end
+  local value, record, origin, blob = arguments, ARGV[3], ARGV[4], ARGV[5]
+  local present = find(value.owner, value.base)
+  if present and present.mark == value.mark then return { 'stored', 0 } end
+  if not blob and not is_uploaded(value) then return { 'late', 0 } end
   require_writes()
   local outcome, evicted, free = make_room()
   if outcome ~= 'fits' then return { outcome, evicted, free } end
-  replaced = find(value.owner, value.base)
+  local replaced = find(value.owner, value.base)
   if replaced then remove(replaced) end
-  for _, grave in ipairs(graves(value)) do call('ZREM', grave[1], grave[2]) end
-  call('UNLINK', key('value', value.name))
-  call('HSET', key('value', value.name), 'mark', value.mark, 'size', value.size, 'chunk', value.chunk,
-    'record', record, 'origin', origin)
-  if value.label then
-    call('HSET', key('value', value.name), 'label', value.label)
-    call('SADD', key('labels'), value.label)
-  end
-  if blob and value.size > 0 then call('SET', blobs(value)[1], blob) end
-  if value.chunk == 0 then call('ZADD', key('objects'), -1, value.mark) end
-  local scores = { now, now, 0, value.created, value.created }
-  for place, entry in ipairs(indexes(value)) do call('ZADD', entry[1], scores[place], entry[2]) end
-  count(value, 1)
-  use(value, call)
+  enter(value, record, origin, blob)
   return { 'stored', evicted }
 end
 
 -- Returns the record of a value; or the record of its tombstone, the reason and the time; nil for an unknown name.
 -- The reason is `unlisted` or `incomplete` if the server has removed keys of the value by itself.
 function operations.describe()
-  local name = arguments.name
-  local record, origin, reason, at =
-    unpack(call('HMGET', key('value', name), 'record', 'origin', 'reason', 'at'))
+  local hash = key('value', arguments.name)
+  local record, origin, reason, at = unpack(call('HMGET', hash, 'record', 'origin', 'reason', 'at'))
   if reason then return { origin, reason, at } end
   local value = find(arguments.owner, arguments.base)
   if not value then return nil end
-  local used = call('ZSCORE', key('order'), name)
+  local used = call('ZSCORE', key('order'), arguments.name)
   if used and tonumber(used) <= last_expired then
     return { origin, 'expired', string.format('%.17g', tonumber(used) + lifetime) }
   end
@@ -309,8 +334,8 @@ function operations.describe()
   return { record }
 end
 
--- Use a value. Returns its mark, size, bytes per chunk, and the head of its record, or the whole
--- record if it is empty; nil if it has expired or does not exist.
+-- Use a value. Returns its mark, size, bytes per chunk, and the head of its record, or the whole record if the value is
+-- empty; nil if it has expired or does not exist.
 function operations.open()
   local value = find(arguments.owner, arguments.base)
   if not value or not read_use(value.base) or not is_complete(value) then return nil end
