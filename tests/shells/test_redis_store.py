@@ -861,6 +861,27 @@ async def test_a_user_and_a_password_are_given_in_the_address(own_redis: RedisPr
         assert "ACL" in (await refused(put(store, "t-1")))[0]
 
 
+async def test_a_command_that_the_user_may_not_run_in_the_script_is_named_as_the_cause(
+    own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    allowed = ("~mirror:*", "-@all", "+@read", "+@connection", "+evalsha", "+script|load")
+    own_redis.run("ACL", "SETUSER", "me", "on", ">hunter2", *allowed)
+    url = f"redis://me:hunter2@127.0.0.1:{own_redis.port}"
+    async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
+        assert "Extend its ACL" in (await refused(put(store, "t-1")))[0]
+
+
+async def test_a_server_that_has_lost_its_primary_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("CONFIG", "SET", "replica-serve-stale-data", "no")
+        own_redis.run("REPLICAOF", "127.0.0.1", free_port())
+        for use in (store.read("me", "t-1"), put(store, "t-2"), store.labels("me")):
+            assert "has lost its primary" in (await refused(use))[0]
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     if shutil.which("openssl") is None:

@@ -67,6 +67,7 @@ _BY_TYPE: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (exceptions.NoPermissionError, _ACL),
     (exceptions.ReadOnlyError, _READ_ONLY),
     (exceptions.OutOfMemoryError, _FULL),
+    (exceptions.MasterDownError, _NO_PRIMARY),
     (exceptions.TimeoutError, _SLOW),
     (TimeoutError, _SLOW),
     (exceptions.ConnectionError, _DOWN),
@@ -75,16 +76,17 @@ _BY_TYPE: Final[tuple[tuple[type[BaseException], str], ...]] = (
 _BY_CODE: Final = (
     ("MISCONF", _DISK),
     ("unknown command", _UNKNOWN_COMMAND),
-    ("Unknown Redis command", _UNKNOWN_COMMAND),  # in a script, as the next one
-    ("user executing the script", _ACL),
     ("WRONGTYPE", _FOREIGN_KEYS),
     ("not an integer", _FOREIGN_KEYS),
     ("READONLY", _READ_ONLY),
     ("WRONGPASS", _LOGIN),
     ("NOREPLICAS", _NO_REPLICAS),
-    ("MASTERDOWN", _NO_PRIMARY),
+    ("command called from", _UNKNOWN_COMMAND),
+    ("user executing the script", _ACL),  # Redis 7.0
+    ("ACL failure in script", _ACL),
+    ("stale replica", _NO_PRIMARY),
 )
-"""What the errors of the server contain: most begin with a code."""
+"""What the errors of the server contain: most begin with a code, and the last ones are those within a script."""
 _OUTAGES: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
 
 
