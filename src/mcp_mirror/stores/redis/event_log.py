@@ -64,7 +64,7 @@ class RedisEventLog:
         ]
         for start in range(0, len(commands), _AT_ONCE):
             replies = await self._redis.run(commands[start : start + _AT_ONCE])
-            self._callers = replies[-1] if start + _AT_ONCE >= len(commands) else self._callers
+        self._callers = replies[-1]
 
     def _add_entries(self, owner: str, entries: Iterable[bytes], now: float, room: int) -> Iterator[Command]:
         key = self._keys.of("calls", owner)

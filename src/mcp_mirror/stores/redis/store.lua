@@ -394,24 +394,25 @@ function operations.newest()
   return (take('ZREVRANGE', key('made', arguments.owner), 0, arguments.most))
 end
 
--- The sums of a namespace: its unexpired values, their bytes, its tokens sent and kept out, and a next rank or an empty
--- text. The bytes are those of the unexpired values or all bytes without the expired ones, whichever are fewer to add
--- up. Further calls, from the next rank on, return what to add to the bytes.
+-- The sums of a namespace: its unexpired values, their bytes, its tokens sent and kept out; and if one call cannot add up
+-- all sizes, the remaining part: a further call with this part returns what to add to the bytes. The bytes are those of
+-- the unexpired values, or all bytes without the expired ones, whichever are fewer to add up.
 function operations.stats()
-  local order, from = key('order', arguments.owner), arguments.rank
+  local order = key('order', arguments.owner)
   local values, expired = call('ZCARD', order), call('ZCOUNT', order, '-inf', last_expired)
-  local bytes, sign, first, last = read_number('ZSCORE', key('bytes'), arguments.owner), -1, from, expired
-  if values - expired < expired then
-    bytes, sign, first, last = 0, 1, expired + from, values
+  local bytes, part = 0, arguments.part
+  if not part and values - expired < expired then
+    part = { expired, values, 1 }
+  elseif not part then
+    bytes, part = read_number('ZSCORE', key('bytes'), arguments.owner), { 0, expired, -1 }
   end
-  if from > 0 then bytes = 0 end
+  local first, last, sign = unpack(part)
   local stop = math.min(last, first + EXAMINED)
-  local bases = first < stop and call('ZRANGE', order, first, stop - 1) or {}
-  for _, base in ipairs(bases) do
+  for _, base in ipairs(first < stop and call('ZRANGE', order, first, stop - 1) or {}) do
     bytes = bytes + sign * read_number('HGET', key('value', arguments.owner .. ':' .. base), 'size')
   end
   local sent, kept = unpack(call('HMGET', key('traffic'), 'sent:' .. arguments.owner, 'kept:' .. arguments.owner))
-  return { values - expired, bytes, sent or 0, kept or 0, stop < last and from + EXAMINED or '' }
+  return { values - expired, bytes, sent or 0, kept or 0, stop < last and { stop, last, sign } or nil }
 end
 
 return operations[ARGV[1]]()

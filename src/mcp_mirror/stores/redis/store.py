@@ -246,7 +246,7 @@ class RedisStore:
         if not end:  # only a value that can be described is used
             if await self._open(namespace, base):
                 return msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
-            return make_tombstone(known, "evicted", self._clock())  # by another gateway, since then
+            return make_tombstone(known, "evicted", self._clock())  # another gateway removed it since then
         reason, at = end[0], float(end[1])
         if reason == b"unlisted" and known.expires <= at:
             return Tombstone(known, "expired", known.expires)
@@ -359,12 +359,14 @@ class RedisStore:
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
-        size = 0
-        rank: int | bytes = 0
-        while rank != b"":
-            values, part, *tokens, rank = await self._call("stats", owner=encode_name(namespace), rank=rank)
-            size += part
-        return StoreStats(values, size, Traffic(*map(int, tokens)))
+        size, part = 0, None
+        while True:
+            reply = await self._call("stats", owner=encode_name(namespace), part=part)
+            values, more, sent, kept_out, *parts = reply
+            size += more
+            if not parts:
+                return StoreStats(values, size, Traffic(int(sent), int(kept_out)))
+            [part] = parts
 
     async def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
