@@ -20,6 +20,7 @@ TEXTS: Final = (
     "SECURITY.md",
     "docs/**/*.md",
     "src/mcp_mirror/**/*.py",
+    "src/mcp_mirror/**/*.lua",
     "evals/**/*.py",
     "examples/*.py",
     "configs/demo.yaml",

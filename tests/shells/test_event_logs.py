@@ -209,11 +209,11 @@ async def test_redis_removes_entries_after_90_days(redis_server: RedisProcess, t
         RedisStore(policy, time.time, lambda: tmp_path) as store,
         Redis.from_url(redis_server.url) as client,
     ):
-        await client.xadd(f"{tmp_path}:1:calls:me", {"e": b"old"}, id=int((time.time() - 91 * DAY) * 1000))
+        await client.xadd(f"{tmp_path}:2:calls:me", {"e": b"old"}, id=int((time.time() - 91 * DAY) * 1000))
         assert await entries_of(store.events) == [b"old"]
         await add(store.events, b"new")
         assert await entries_of(store.events) == [b"new"]
-        for key in await client.keys(f"{tmp_path}:1:*"):
+        for key in await client.keys(f"{tmp_path}:2:*"):
             assert 0 < await client.ttl(key) <= 91 * DAY
 
 

@@ -27,12 +27,12 @@ from tests.load import slowness
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.redis.connection import Read
-from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction
-from mcp_mirror.stores.redis.records import CHUNK, StoredValue
+from mcp_mirror.stores.base import Store, Tombstone
+from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.stores.redis.connection import RedisConnection
+from mcp_mirror.stores.redis.records import CHUNK
 from mcp_mirror.stores.redis.store import RedisStore
-from mcp_mirror.types import Descriptor, Span
+from mcp_mirror.types import Descriptor, Provenance, Span, StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -57,21 +57,26 @@ def our_keys(server: RedisProcess, tmp_path: Path) -> dict[str, int]:
 
 
 def check_accounts(server: RedisProcess, tmp_path: Path) -> tuple[int, int]:
-    """The ledger, the orders and the blobs say the same; gives how many bytes and values are kept."""
-    ledger = server.run("HGETALL", f"{tmp_path}:1:ledger")
-    records = {key[2:].decode(): value.split() for key, value in ledger.items() if key.startswith(b"v:")}
-    order = {name.decode() for name in server.run("ZRANGE", f"{tmp_path}:1:order", 0, -1)}
-    assert order == set(records)
-    by_namespace: dict[str, int] = {}
+    """The values, the orders, the sums and the blobs say the same; gives how many bytes and values are kept."""
+    prefix = f"{tmp_path}:2:"
+    names = [name.decode() for name in server.run("ZRANGE", f"{prefix}order", 0, -1)]
+    records = {name: server.run("HMGET", f"{prefix}value:{name}", "mark", "size", "chunk") for name in names}
+    kept = [key.removeprefix(f"{prefix}value:") for key in server.keys(f"{prefix}value:")]
+    assert {name for name in kept if server.run("HEXISTS", f"{prefix}value:{name}", "mark")} == set(names)
+    sums: dict[str, tuple[int, int]] = {}
     for name, (mark, size, chunk) in records.items():
-        keys = [f"{tmp_path}:1:blob:{name}:{mark.decode()}:{n}" for n in range(-(-int(size) // int(chunk)))]
+        keys = [f"{prefix}blob:{name}:{mark.decode()}:{n}" for n in range(-(-int(size) // int(chunk)))]
         assert sum(server.run("STRLEN", key) for key in keys) == int(size)
-        by_namespace[name.partition(":")[0]] = by_namespace.get(name.partition(":")[0], 0) + int(size)
-    total = sum(int(size) for _, size, _ in records.values())
-    assert (int(ledger.get(b"bytes", 0)), int(ledger.get(b"values", 0))) == (total, len(records))
-    for namespace, size in by_namespace.items():
-        assert int(ledger[f"bytes:{namespace}".encode()]) == size
-        assert server.run("ZCARD", f"{tmp_path}:1:order:{namespace}") == int(ledger[f"values:{namespace}".encode()])
+        owner = name.partition(":")[0]
+        values, total = sums.get(owner, (0, 0))
+        sums[owner] = values + 1, total + int(size)
+    for owner, (values, total) in sums.items():
+        assert server.run("ZCARD", f"{prefix}order:{owner}") == values
+        assert int(server.run("ZSCORE", f"{prefix}values", owner)) == values
+        assert int(server.run("ZSCORE", f"{prefix}bytes", owner)) == total
+    assert server.run("ZCARD", f"{prefix}values") == len(sums)
+    total = sum(total for _, total in sums.values())
+    assert int(server.run("GET", f"{prefix}total") or 0) == total
     return total, len(records)
 
 
@@ -134,7 +139,9 @@ async def test_every_key_expires_and_use_extends_all_keys_of_a_value(
             redis_server.run("PEXPIRE", key, 50_000)
         await store.read("me", "t-3", Span(0, 1))
         left = our_keys(redis_server, tmp_path)
-        assert all(left[key] > 990_000 for key in left if ":blob:" in key or key.endswith(("card:me:t-3", "ledger")))
+        assert all(
+            left[key] > 990_000 for key in left if ":blob:" in key or key.endswith(("value:me:t-3", "order", "total"))
+        )
         assert min(left.values()) > 0
 
 
@@ -226,11 +233,8 @@ async def test_quotas_are_exact_with_concurrent_writers(redis_server: RedisProce
 
     async def watch(writing: asyncio.Future[Any]) -> None:
         while not writing.done():
-            size, values = await asyncio.to_thread(
-                redis_server.run, "HMGET", f"{tmp_path}:1:ledger", "bytes", "values"
-            )  # fmt: skip
-            assert int(size or 0) <= 2000
-            assert int(values or 0) <= 20
+            assert int(await asyncio.to_thread(redis_server.run, "GET", f"{tmp_path}:2:total") or 0) <= 2000
+            assert await asyncio.to_thread(redis_server.run, "ZCARD", f"{tmp_path}:2:order") <= 20
 
     keys = {"max_bytes": 2000, "max_values": 20, "namespace_bytes": 1200}
     async with asyncio.timeout(60):
@@ -248,58 +252,145 @@ async def test_quotas_are_exact_with_concurrent_writers(redis_server: RedisProce
 
 
 async def test_a_change_by_another_gateway_while_room_is_made_does_no_damage(
-    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisProcess, tmp_path: Path
 ) -> None:
     async with opened(redis_server, tmp_path, max_values=1) as store, opened(redis_server, tmp_path) as other:
-        changes = [lambda: other.delete("me", "t-1")]
-        make_room = RedisEviction.make_room
+        for number in range(20):
+            await put(store, f"t-{number}")
+            await asyncio.gather(put(store, f"t-{number + 1}"), other.delete("me", f"t-{number}"))
+            assert check_accounts(redis_server, tmp_path) == (3, 1)
+            assert await store.read("me", f"t-{number + 1}") == b'"x"'
 
-        async def interrupted(eviction: RedisEviction, read: Read, entry: StoredValue) -> EvictionPlan:
-            async def read_and_change(*command: Any) -> Any:
-                reply = await read(*command)
-                if changes:
-                    assert await changes.pop()()
-                return reply
 
-            return await make_room(eviction, read_and_change, entry)
+async def test_a_put_whose_reply_was_lost_is_carried_out_once(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = RedisConnection.call
 
+    async def call_twice(connection: RedisConnection, *arguments: Any, **options: Any) -> Any:
+        await call(connection, *arguments, **options)
+        return await call(connection, *arguments, **options)
+
+    async with opened(redis_server, tmp_path, max_values=1) as store:
         await put(store, "t-1")
-        monkeypatch.setattr(RedisEviction, "make_room", interrupted)
+        monkeypatch.setattr(RedisConnection, "call", call_twice)
         await put(store, "t-2")
-        assert not changes
-        assert check_accounts(redis_server, tmp_path) == (3, 1)
+        await put(store, "t-3", bytes(MIB))
+        monkeypatch.undo()
+        assert check_accounts(redis_server, tmp_path) == (MIB, 1)
+        assert await store.read("me", "t-3") == bytes(MIB)
+
+
+async def test_a_put_that_is_cancelled_after_its_value_is_visible_keeps_the_bytes(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = RedisConnection.call
+
+    async def call_and_cancel(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
+        reply = await call(connection, operation, *arguments, **options)
+        if operation == "put":
+            raise asyncio.CancelledError
+        return reply
+
+    async with opened(redis_server, tmp_path) as store:
+        monkeypatch.setattr(RedisConnection, "call", call_and_cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await put(store, "t-1", bytes(MIB))
+        monkeypatch.undo()
+        assert await store.read("me", "t-1") == bytes(MIB)
+        assert check_accounts(redis_server, tmp_path) == (MIB, 1)
 
 
 @pytest.mark.slow
-async def test_a_put_beside_thousands_of_expired_values_takes_one_plan(
+async def test_a_put_beside_thousands_of_expired_values_takes_one_call(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plans: list[EvictionPlan] = []
+    calls: list[str] = []
+    call = RedisConnection.call
+
+    async def record_call(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
+        calls.append(operation)
+        return await call(connection, operation, *arguments, **options)
+
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)
     async with opened(redis_server, tmp_path, ttl=1000.0) as store:
         await asyncio.gather(*(put(store, f"t-{index}") for index in range(2000)))
         await put(store, "t-used")
-        make_room = RedisEviction.make_room
-
-        async def plan_during_a_read(eviction: RedisEviction, read: Read, entry: StoredValue) -> EvictionPlan:
-            plan = await make_room(eviction, read, entry)
-            assert await store.read("me", "t-used") is not None
-            plans.append(plan)
-            return plan
-
         for name in ("order", "order:me"):
             bases = [f"{'me:' if name == 'order' else ''}t-{index}" for index in range(2000)]
-            redis_server.run("ZADD", f"{tmp_path}:1:{name}", *(part for base in bases for part in (1, base)))
-        monkeypatch.setattr(RedisEviction, "make_room", plan_during_a_read)
+            redis_server.run("ZADD", f"{tmp_path}:2:{name}", *(part for base in bases for part in (1, base)))
+        monkeypatch.setattr(RedisConnection, "call", record_call)
         await put(store, "t-new")
-        assert [(plan.fits, len(plan.commands) < 30) for plan in plans] == [(True, True)]
+        assert calls == ["put"]
+        assert redis_server.run("ZCARD", f"{tmp_path}:2:order") == 2000
         assert (await store.stats("me")).values == 2
         assert {one.base for one in await store.list("me")} == {"t-used", "t-new"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("expired", [2050, 4150])
+async def test_sums_and_pages_beside_thousands_of_expired_values_are_exact(
+    expired: int, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)
+    async with opened(redis_server, tmp_path, ttl=1000.0) as store:
+        for start in range(0, 6200, 200):
+            await asyncio.gather(
+                *(put(store, f"t-{number}", b"x" * (number % 9)) for number in range(start, start + 200))
+            )
+        old = [f"t-{number}" for number in range(6199, 6199 - expired, -1)]
+        redis_server.run("ZADD", f"{tmp_path}:2:order:me", *(part for base in old for part in (1, base)))
+        kept = [number for number in range(6200) if number < 6200 - expired]
+        assert await store.stats("me") == StoreStats(len(kept), sum(number % 9 for number in kept))
+        assert {one.base for one in await store.list("me")} == {f"t-{number}" for number in kept}
+        assert len(await store.list("me", limit=5)) == 5
+
+
+LIMITS: dict[str, list[Any]] = {
+    "max_bytes": [1000, 3000, 1 << 30],
+    "max_values": [7, 15, 1 << 20],
+    "namespace_bytes": [None, 700],
+    "namespace_values": [None, 4],
+}
+
+
+@pytest.mark.parametrize("seed", sample(range(60), lambda seed: seed < 6))
+async def test_evictions_and_expiry_are_those_of_the_store_in_memory(
+    seed: int, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script applies the rules of `quotas` in another language: the same calls have the same outcome."""
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)
+    random, now = Random(seed), 1e6  # noqa: S311  # no secret
+    limits: dict[str, Any] = {name: random.choice(choices) for name, choices in LIMITS.items()}
+    policy = StorePolicy(kind="redis", url=redis_server.url, prefix=f"{tmp_path}:", ttl=100.0, **limits)
+
+    async def use(store: Store, action: float, namespace: str, base: str, size: int) -> object:
+        if action < 0.6:
+            known = Descriptor(base, "text", size, 1, (), now, now + 100, Provenance("up", "tool", "0" * 64))
+            try:
+                await store.put(namespace, known, (bytes(size),))
+            except StoreError as error:
+                return str(error)
+        elif action < 0.7:
+            return await store.delete(namespace, base)
+        found = await store.describe(namespace, base)
+        listed = [[one.base for one in await store.list(name)] for name in "abcd"]
+        return isinstance(found, Tombstone) and found.reason, listed, [await store.stats(name) for name in "abcd"]
+
+    async with (
+        MemoryStore(policy, lambda: now, lambda: tmp_path) as memory,
+        RedisStore(policy, lambda: now, lambda: tmp_path) as store,
+    ):
+        for _ in range(120):
+            now += random.choice([0.01, 1, 1, 5, 30]) + random.random()
+            given = random.random(), random.choice("abcd"), f"t-{random.randrange(40)}", int(900 * random.random() ** 3)
+            assert await use(store, *given) == await use(memory, *given)
 
 
 async def test_lost_accounting_keys_are_an_error_with_advice(redis_server: RedisProcess, tmp_path: Path) -> None:
     async with opened(redis_server, tmp_path, max_values=1) as store:
         await put(store, "t-1")
-        redis_server.run("DEL", f"{tmp_path}:1:order", f"{tmp_path}:1:order:me")
+        redis_server.run("DEL", f"{tmp_path}:2:order", f"{tmp_path}:2:order:me")
         with pytest.raises(StoreError, match="`maxmemory-policy` to noeviction"):
             await put(store, "t-2")
 
@@ -324,7 +415,7 @@ async def test_a_value_whose_accounts_the_server_removed_is_evicted_and_not_expi
 ) -> None:
     async with opened(redis_server, tmp_path) as store:
         await put(store, "t-1")
-        redis_server.run("DEL", f"{tmp_path}:1:ledger")
+        redis_server.run("DEL", f"{tmp_path}:2:order")
         found = await store.describe("me", "t-1")
         assert isinstance(found, Tombstone)
         assert found.reason == "evicted"
@@ -361,13 +452,13 @@ async def test_a_cancelled_put_leaves_no_chunks(redis_server: RedisProcess, tmp_
 async def test_tombstones_are_bounded(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.stores.redis.eviction.MAX_TOMBSTONES", 5)
+    monkeypatch.setattr("mcp_mirror.stores.redis.store.MAX_TOMBSTONES", 5)
     async with opened(redis_server, tmp_path, max_values=1) as store:
         for index in range(20):
             await put(store, f"t-{index}")
         found = [isinstance(await store.describe("me", f"t-{index}"), Tombstone) for index in range(19)]
         assert found == [False] * 14 + [True] * 5
-        assert sum(":card:" in key for key in our_keys(redis_server, tmp_path)) == 6
+        assert sum(":value:" in key for key in our_keys(redis_server, tmp_path)) == 6
 
 
 WRITER = """
@@ -754,7 +845,7 @@ async def test_a_killed_server_with_appendfsync_always_loses_nothing(own_redis: 
 
 async def test_a_user_and_a_password_are_given_in_the_address(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
-    allowed = ("~mirror:*", "-@all", "+@read", "+@write", "+@transaction", "+@connection")
+    allowed = ("~mirror:*", "-@all", "+@read", "+@write", "+@connection", "+evalsha", "+script|load")
     own_redis.run("ACL", "SETUSER", "me", "on", ">hunter2", *allowed)
     own_redis.run("ACL", "SETUSER", "default", "off")
     for user, words in (("me:hunter2", None), ("me:hunter3", "user or password"), ("", "user or password")):
@@ -768,6 +859,27 @@ async def test_a_user_and_a_password_are_given_in_the_address(own_redis: RedisPr
                 assert words in (await refused(put(store, "t-2")))[0]
     async with opened(own_redis, tmp_path, url=f"redis://me:hunter2@127.0.0.1:{own_redis.port}") as store:
         assert "ACL" in (await refused(put(store, "t-1")))[0]
+
+
+async def test_a_command_that_the_user_may_not_run_in_the_script_is_named_as_the_cause(
+    own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    allowed = ("~mirror:*", "-@all", "+@read", "+@connection", "+evalsha", "+script|load")
+    own_redis.run("ACL", "SETUSER", "me", "on", ">hunter2", *allowed)
+    url = f"redis://me:hunter2@127.0.0.1:{own_redis.port}"
+    async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
+        assert "Extend its ACL" in (await refused(put(store, "t-1")))[0]
+
+
+async def test_a_server_that_has_lost_its_primary_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("CONFIG", "SET", "replica-serve-stale-data", "no")
+        own_redis.run("REPLICAOF", "127.0.0.1", free_port())
+        for use in (store.read("me", "t-1"), put(store, "t-2"), store.labels("me")):
+            assert "has lost its primary" in (await refused(use))[0]
 
 
 @pytest.fixture

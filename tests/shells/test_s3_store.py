@@ -237,13 +237,13 @@ async def test_a_gateway_killed_during_a_put_loses_nothing_and_leaves_no_object(
             clock.ahead = ahead
             for known in values:
                 assert isinstance(await store.describe("me", known.base), Descriptor)
-        redis_server.run("ZADD", f"{tmp_path}:1:uploads", "XX", 1, *uploads(redis_server, tmp_path))
+        redis_server.run("ZADD", f"{tmp_path}:2:objects", "XX", 1, *uploads(redis_server, tmp_path))
         await wait_for_objects(bucket, len(values))
 
 
 def uploads(redis: RedisProcess, tmp_path: Path) -> list[bytes]:
     """The uploads that are recorded, or one that does not exist, with a score between them."""
-    names = redis.run("ZRANGE", f"{tmp_path}:1:uploads", 0, -1) or [b"none"]
+    names = redis.run("ZRANGE", f"{tmp_path}:2:objects", "(0", "+inf", "BYSCORE") or [b"none"]
     return [*itertools.chain.from_iterable((name, b"1") for name in names)][:-1]
 
 
@@ -256,7 +256,7 @@ async def test_objects_that_redis_does_not_know_are_removed_later(
         for name in (f"{folder}/lost", "pre/fix/another store/object", "another program's"):
             bucket.request("PUT", f"/{BUCKET}/{name.replace(' ', '%20')}")
         assert len(bucket.names()) == 4
-    redis_server.run("DEL", f"{tmp_path}:1:searched")
+    redis_server.run("DEL", f"{tmp_path}:2:searched")
     clock.ahead = 7200
     async with opened(redis_server, bucket, tmp_path, clock, ttl=1e6) as store:
         await wait_for_objects(bucket, 3)
@@ -379,7 +379,7 @@ async def test_a_cancelled_put_leaves_no_object(redis_server: RedisProcess, buck
         with pytest.raises(asyncio.CancelledError):
             await putting
         assert await store.describe("me", "t-1") is None
-        assert redis_server.run("ZCARD", f"{tmp_path}:1:uploads") == 0
+        assert redis_server.run("ZCOUNT", f"{tmp_path}:2:objects", "(0", "+inf") == 0
         await wait_for_objects(bucket, 0)
 
 

@@ -266,15 +266,13 @@ async def test_nothing_of_a_value_is_in_redis(own_redis: RedisProcess, tmp_path:
 
 
 async def test_keys_of_redis_that_were_exchanged_give_nothing(redis_server: RedisProcess, tmp_path: Path) -> None:
-    prefix = f"{tmp_path}:1:"
+    prefix = f"{tmp_path}:2:"
     async with redis(redis_server, tmp_path, sealed()) as store:
         for key in (MINE, YOURS):
             await put(store, *key, LARGE)
-        ledger = f"{prefix}ledger"
-        (mine, yours) = (redis_server.run("HGET", ledger, f"v:{name}:t-1") for name in ("me", "you"))
-        blobs = [
-            f"{prefix}blob:{name}:t-1:{record.split()[0].decode()}:0" for name, record in (("me", mine), ("you", yours))
-        ]
+        mine, yours = f"{prefix}value:me:t-1", f"{prefix}value:you:t-1"
+        marks = [(name, redis_server.run("HGET", f"{prefix}value:{name}:t-1", "mark")) for name in ("me", "you")]
+        blobs = [f"{prefix}blob:{name}:t-1:{mark.decode()}:0" for name, mark in marks]
         chunk = redis_server.run("GET", blobs[0])
         redis_server.run("COPY", blobs[1], blobs[0], "REPLACE")
         with pytest.raises(StoreError, match=CHANGED):
@@ -287,15 +285,14 @@ async def test_keys_of_redis_that_were_exchanged_give_nothing(redis_server: Redi
         assert await store.read(*MINE) is None
         redis_server.run("SET", blobs[0], chunk)
         assert await read(store, *MINE) == LARGE
-        redis_server.run("HSET", ledger, "v:me:t-1", b"%b 0 %b" % (mine.split()[0], mine.split()[2]))
+        redis_server.run("HSET", mine, "size", 0)
         with pytest.raises(StoreError, match=CHANGED):
             await store.read(*MINE)
-        redis_server.run("HSET", ledger, "v:me:t-1", mine)
-        redis_server.run("COPY", f"{prefix}card:you:t-1", f"{prefix}card:me:t-1", "REPLACE")
+        redis_server.run("HSET", mine, "size", len(LARGE), "record", redis_server.run("HGET", yours, "record"))
         for use in (store.read, store.describe):
             with pytest.raises(StoreError, match=CHANGED):
                 await use(*MINE)
-        redis_server.run("DEL", f"{prefix}card:me:t-1")
+        redis_server.run("DEL", mine)
         assert await store.read(*MINE) is None
         assert await read(store, *YOURS) == LARGE
 

@@ -483,7 +483,7 @@ async def test_expired_values_of_anybody_go_before_any_other(open_store: OpenSto
 async def test_one_namespaces_tombstones_do_not_push_out_anothers(
     open_store: OpenStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("memory", "disk.eviction", "redis.eviction"):
+    for module in ("memory", "disk.eviction", "redis.store"):
         monkeypatch.setattr(f"mcp_mirror.stores.{module}.NAMESPACE_TOMBSTONES", 5)
     async with open_store(namespace_values=1) as store:
         for namespace, count in (("quiet", 3), ("loud", 30)):
@@ -755,7 +755,7 @@ async def test_expired_values_are_invisible_before_they_are_removed(roomy: Store
 async def test_unexpired_values_are_listed_among_many_expired_ones(
     few: int, roomy: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("memory", "disk.listings", "redis.listings"):
+    for module in ("memory", "disk.listings"):
         monkeypatch.setattr(f"mcp_mirror.stores.{module}._FEW", few)
     await fill_and_expire(roomy, clock)
     bases = [based(label, number) for number in range(3) for label in ("new", "zoo")]

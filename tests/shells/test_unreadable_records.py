@@ -60,7 +60,7 @@ async def test_an_unreadable_record_in_redis_costs_only_its_value(redis_server: 
         for number in range(3):
             await put_in_redis(store, f"t-{number}")
         for record in DAMAGED[1:]:
-            redis_server.run("SET", f"{tmp_path}:1:card:me:t-0", record)
+            redis_server.run("HSET", f"{tmp_path}:2:value:me:t-0", "record", record)
             with pytest.raises(StoreError, match=r"cannot be read.*Call the tool that created it again"):
                 await store.describe("me", "t-0")
             assert [one.base for one in await store.list("me")] == ["t-2", "t-1"]

@@ -2,7 +2,8 @@
 
 The store evicts values of a namespace that is over its own quota. When the whole store is full, it evicts from the
 namespace with the most values or bytes. A namespace within its fair share (the quota divided by the number of
-namespaces with values) never loses a value to another.
+namespaces with values) never loses a value to another. `Eviction` decides for the stores in memory and on disk; in
+Redis `store.lua` applies the same rules.
 """
 
 import asyncio
@@ -85,11 +86,7 @@ class Eviction:
         fair = self._policy.max_bytes // (len(others) + 1)
         free = self._policy.max_bytes - sum(min(held, fair) for held in others)
         if self._size > free:
-            raise StoreError(
-                f"The result has {self._size:,} bytes, and only {free:,} of the store's {self._policy.max_bytes:,} "
-                "(`store.max_bytes`) are not reserved for other principals. Request less from the tool, or delete "
-                "stored values."
-            )
+            raise build_reserved_error(self._size, free, self._policy)
 
     @property
     def exceeds_share(self) -> bool:
@@ -162,9 +159,22 @@ def refuse_oversized(size: int, policy: StorePolicy) -> None:
             )
 
 
+def build_reserved_error(size: int, free: int, policy: StorePolicy) -> StoreError:
+    """The error for a value of `size` bytes that fits only at the cost of other namespaces' fair shares."""
+    return StoreError(
+        f"The result has {size:,} bytes, and only {free:,} of the store's {policy.max_bytes:,} (`store.max_bytes`) are "
+        "not reserved for other principals. Request less from the tool, or delete stored values."
+    )
+
+
+def keep_origin(descriptor: Descriptor) -> Descriptor:
+    """The part of a descriptor that remains after the removal of its value: the origin."""
+    return msgspec.structs.replace(descriptor, members=(), envelope=b"{}", array=None)
+
+
 def make_tombstone(descriptor: Descriptor, reason: Reason, at: float) -> Tombstone:
     """The tombstone of a removed value, which describes only its origin."""
-    return Tombstone(msgspec.structs.replace(descriptor, members=(), envelope=b"{}", array=None), reason, at)
+    return Tombstone(keep_origin(descriptor), reason, at)
 
 
 class ExpirySweeper:

@@ -1,4 +1,4 @@
-"""Connections to a Redis or Valkey server: commands and transactions with timeouts, and errors in plain words.
+"""Connections to a Redis or Valkey server: commands and scripts with timeouts, and errors in plain words.
 
 This module must not know values. Its messages never contain text of the server or of its client library, because that
 text may quote an address, a password or a command.
@@ -7,39 +7,32 @@ text may quote an address, a password or a command.
 import asyncio
 import logging
 import os
-import random
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio
+import msgspec
 from redis import exceptions
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.stores.redis.commands import Command, RedisCommands
+from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)
 
 _TIMEOUT: Final = 1.5
 """Seconds for one exchange with the server."""
 _CONNECTIONS: Final = 32
-_ATTEMPTS: Final = 200
-"""Attempts of a transaction that other gateways interrupt."""
-_PAUSE: Final = 0.005
-"""Maximum seconds before the next attempt: about the duration of a transaction."""
 _DISCONNECT_TIMEOUT: Final = 0.05
 
-Read = Callable[..., Awaitable[Any]]
-"""Runs one command within a transaction that is being planned."""
-Plan = Callable[[Read], Awaitable[Iterable[Command] | None]]
-"""Reads, and returns the commands of the transaction; None if there is nothing to do."""
+Command = tuple[str | bytes | int | float | memoryview, ...]
 
 _DOWN: Final = "The store's Redis server cannot be reached. Try again in a moment."
 _SLOW: Final = f"The store's Redis server did not answer within {_TIMEOUT:g} s. Try again in a moment."
@@ -74,6 +67,7 @@ _BY_TYPE: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (exceptions.NoPermissionError, _ACL),
     (exceptions.ReadOnlyError, _READ_ONLY),
     (exceptions.OutOfMemoryError, _FULL),
+    (exceptions.MasterDownError, _NO_PRIMARY),
     (exceptions.TimeoutError, _SLOW),
     (TimeoutError, _SLOW),
     (exceptions.ConnectionError, _DOWN),
@@ -83,38 +77,37 @@ _BY_CODE: Final = (
     ("MISCONF", _DISK),
     ("unknown command", _UNKNOWN_COMMAND),
     ("WRONGTYPE", _FOREIGN_KEYS),
+    ("not an integer", _FOREIGN_KEYS),
     ("READONLY", _READ_ONLY),
     ("WRONGPASS", _LOGIN),
     ("NOREPLICAS", _NO_REPLICAS),
-    ("MASTERDOWN", _NO_PRIMARY),
+    ("command called from", _UNKNOWN_COMMAND),
+    ("user executing the script", _ACL),  # Redis 7.0
+    ("ACL failure in script", _ACL),
+    ("stale replica", _NO_PRIMARY),
 )
-"""What the errors of the server contain: most begin with a code."""
+"""What the errors of the server contain: most begin with a code, and the last ones are those within a script."""
 _OUTAGES: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
-
-
-class WriteRefusedError(StoreError):
-    """The server answers but refuses writes: it is read-only, out of memory or cannot write to its disk."""
 
 
 class RedisConnection:
     """A pool of connections. When the server fails, all waiting exchanges fail with the first one."""
 
-    def __init__(self, url: str, commands: RedisCommands) -> None:
+    def __init__(self, url: str, script: str, beginning: str) -> None:
         """Create the pool. It connects with the first command.
 
         Args:
             url: The address of the server.
-            commands: Build the beginning of each transaction.
+            script: The operations in Lua.
+            beginning: The beginning of all keys, which the script gets.
 
         Raises:
             StoreError: The address is not valid.
         """
-        self._commands = commands
         self._pool = _create_pool(url)
         self._client = Redis(connection_pool=self._pool)
+        self._script, self._beginning = self._client.register_script(script), beginning
         self._slots = anyio.Semaphore(_CONNECTIONS)
-        self._transaction = anyio.Semaphore(1)
-        """Transactions of one process run one after another, because they would interrupt each other."""
         self.is_up: bool = True
         """Whether the server answered the last exchange, possibly with an error."""
         self._outages = 0
@@ -131,56 +124,43 @@ class RedisConnection:
         """Run commands in one exchange and return their replies. Commands of others may run between them.
 
         Raises:
-            WriteRefusedError: The server refuses writes; commands that only read would succeed.
             StoreError: The exchange failed.
         """
-        async with self._exchange(self._slots), self._client.pipeline(transaction=False) as pipe:
+        async with self._exchange(), self._client.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
             return list(await pipe.execute())
 
-    async def transact(self, plan: Plan, attempts: int = _ATTEMPTS) -> bool:
-        """Plan and run a transaction. If another one ran in between, plan again.
+    async def call(self, operation: str, arguments: Mapping[str, Any], *blobs: Buffer, is_write: bool = False) -> Any:
+        """Run an operation of the script, at once, and return its reply.
 
-        Returns:
-            Whether the plan was carried out; False if there was nothing to do.
+        Args:
+            operation: The name of the operation.
+            arguments: The arguments that JSON can represent.
+            blobs: Further arguments.
+            is_write: The operation has written if its reply is not empty.
 
         Raises:
-            StoreError: The transaction failed.
+            StoreError: The exchange failed. The operation may have been carried out.
         """
-        for _ in range(attempts):
-            with suppress(exceptions.WatchError):
-                async with self._exchange(self._transaction):
-                    return await self._attempt(plan)
-            await asyncio.sleep(random.uniform(0, _PAUSE))  # noqa: S311  # not a secret
-        raise StoreError("Too many gateways write to the store's Redis server at this moment. Try again.")
-
-    async def _attempt(self, plan: Plan) -> bool:
-        async with self._client.pipeline(transaction=True) as pipe:
-            await pipe.watch(self._commands.keys.of("turn"))
-            commands = await plan(pipe.execute_command)
-            if commands is None:
-                return False
-            pipe.multi()  # type: ignore[no-untyped-call]
-            for command in (*self._commands.begin_turn(), *commands):
-                pipe.execute_command(*command)
-            await pipe.execute()
+        async with self._exchange():
+            texts = operation, msgspec.json.encode(arguments)
+            reply = await self._script(keys=[self._beginning], args=[*texts, *blobs])
+        if is_write and reply:
             self._report_recovery(was_write=True)
-            return True
+        return reply
 
     @asynccontextmanager
-    async def _exchange(self, slots: anyio.Semaphore) -> AsyncIterator[None]:
+    async def _exchange(self) -> AsyncIterator[None]:
         """One exchange, which cannot be cancelled: a cancelled one would leave its connection unusable."""
         outages = self._outages
-        async with slots:
+        async with self._slots:
             if self._outages != outages:
                 raise self._last_error
             with anyio.CancelScope(shield=True):
                 try:
                     async with asyncio.timeout(_TIMEOUT):
                         yield
-                except exceptions.WatchError:
-                    raise
                 except (exceptions.RedisError, OSError) as error:
                     raise await self._record_error(error, outages) from None
         self.is_up = True
@@ -201,7 +181,7 @@ class RedisConnection:
                 connection of that time, and its error says nothing about the present connections.
         """
         message = _describe_error(error)
-        failure = (WriteRefusedError if message in _WRITE_REFUSALS else StoreError)(message)
+        failure = StoreError(message)
         is_outage = isinstance(error, _OUTAGES)
         if is_outage and self._outages != outages:
             return failure

@@ -1,16 +1,16 @@
 """The event log of the Redis store: a stream of entries, and hashes of sums by day, for each namespace.
 
-    <prefix>1:calls:<namespace>         stream: the newest entries
-    <prefix>1:sums:<namespace>:<day>    hash: the sums, by hour, upstream, tool and the place of the sum in `Sums`
-    <prefix>1:days:<namespace>          hash: the number of calls by day
-    <prefix>1:callers                   sorted set: the namespaces by the time of their last call
+    <prefix>2:calls:<namespace>         stream: the newest entries
+    <prefix>2:sums:<namespace>:<day>    hash: the sums, by hour, upstream, tool and the place of the sum in `Sums`
+    <prefix>2:days:<namespace>          hash: the number of calls by day
+    <prefix>2:callers                   sorted set: the namespaces by the time of their last call
 
 Names are percent-encoded. Every key has an expiry. An append is one exchange but not a transaction: if the connection
 breaks in between, the gateway repeats it, and calls may be counted twice.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 import anyio.to_thread
@@ -26,8 +26,7 @@ from mcp_mirror.stores.event_log import (
     count_daily_calls,
     fair_share,
 )
-from mcp_mirror.stores.redis.commands import Command
-from mcp_mirror.stores.redis.connection import RedisConnection
+from mcp_mirror.stores.redis.connection import Command, RedisConnection
 from mcp_mirror.stores.redis.records import KeyNames, encode_name
 
 _FIELD: Final = b"e"
@@ -65,7 +64,7 @@ class RedisEventLog:
         ]
         for start in range(0, len(commands), _AT_ONCE):
             replies = await self._redis.run(commands[start : start + _AT_ONCE])
-            self._callers = replies[-1] if start + _AT_ONCE >= len(commands) else self._callers
+        self._callers = replies[-1]
 
     def _add_entries(self, owner: str, entries: Iterable[bytes], now: float, room: int) -> Iterator[Command]:
         key = self._keys.of("calls", owner)
@@ -105,7 +104,7 @@ class RedisEventLog:
         while len(found) < limit:
             wanted = min(limit - len(found), _AT_ONCE)
             [replies] = await self._redis.run([("XREVRANGE", key, end, start, "COUNT", wanted)])
-            found += [(_build_cursor(identity), dict(_pair(fields))[_FIELD]) for identity, fields in replies]
+            found += [(_build_cursor(identity), fields[_FIELD]) for identity, fields in replies]
             if len(replies) < wanted:
                 break
             end = f"({_parse_cursor(found[-1][0])}"
@@ -127,7 +126,7 @@ class RedisEventLog:
         cursor = b"0"
         while True:
             [(cursor, part)] = await self._redis.run([("HSCAN", key, cursor, "COUNT", _AT_ONCE)])
-            fields.update(_pair(part))
+            fields.update(part)
             if int(cursor) == 0:
                 return
 
@@ -135,20 +134,12 @@ class RedisEventLog:
         """The number of calls by day."""
         [reply] = await self._redis.run([("HGETALL", self._keys.of("days", encode_name(namespace)))])
         first = int(max(since, self._clock() - KEPT_SECONDS)) // DAY
-        return {int(day): int(calls) for day, calls in _pair(reply) if int(day) >= first}
+        return {int(day): int(calls) for day, calls in reply.items() if int(day) >= first}
 
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with entries or sums."""
         [names] = await self._redis.run([("ZRANGE", self._keys.of("callers"), 0, -1)])
         return frozenset(unquote(name.decode()) for name in names)
-
-
-def _pair(reply: Any) -> Iterator[tuple[bytes, bytes]]:
-    """The fields and values of a hash or a stream entry, from either form of the reply."""
-    if isinstance(reply, Mapping):
-        yield from reply.items()
-        return
-    yield from zip(reply[::2], reply[1::2], strict=True)
 
 
 def _decode_sums(fields: Mapping[bytes, bytes]) -> dict[SumKey, Sums]:

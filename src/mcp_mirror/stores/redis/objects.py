@@ -1,22 +1,21 @@
 """Large values of the Redis store as objects in a bucket: which objects are needed, and which must go.
 
-    <prefix>1:bucket                the folder of this store's objects in the bucket, chosen at random
-    <prefix>1:objects               set: the objects of values
-    <prefix>1:uploads               sorted set: objects that are being written, by the time at which that is given up
-    <prefix>1:garbage               set: objects without a value, until they are removed
+    <prefix>2:bucket                the folder of this store's objects in the bucket, chosen at random
+    <prefix>2:objects               sorted set: the objects by their state
 
-An object is in `uploads` before its first byte is written. The transaction that makes its value visible moves it to
-`objects`, and only from `uploads`; the one that removes the value moves it to `garbage`. A killed gateway leaves its
-object in `uploads`, from which another gateway moves it to `garbage` later. So every object is in one of the three, as
-long as Redis keeps its data; a daily search of the bucket finds the others.
+The state of an object is -1 if a value needs it, 0 if it must be removed, and during an upload the time at which that
+is given up. An object is in the set before its first byte is written. The call that makes its value visible requires
+an upload, and changes the state to -1; the removal of the value changes it to 0. A killed gateway leaves an upload,
+which another gateway gives up later. So every object is in the set as long as Redis keeps its data; a daily search of
+the bucket finds the others.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from mcp_mirror.stores.redis.commands import Command, RedisCommands
-from mcp_mirror.stores.redis.connection import Read, RedisConnection
+from mcp_mirror.stores.redis.connection import Command, RedisConnection
+from mcp_mirror.stores.redis.records import KeyNames
 
 if TYPE_CHECKING:
     from mcp_mirror.stores.s3 import S3Blobs
@@ -35,10 +34,20 @@ class ObjectRegistry:
     """Keeps the objects of a bucket and the index in Redis consistent."""
 
     def __init__(
-        self, redis: RedisConnection, commands: RedisCommands, objects: "S3Blobs", clock: Callable[[], float]
+        self, redis: RedisConnection, keys: KeyNames, objects: "S3Blobs", clock: Callable[[], float], expiry: int
     ) -> None:
-        self._redis, self._commands, self._objects, self._clock = redis, commands, objects, clock
-        self._keys = commands.keys
+        """Use the connection of a store.
+
+        Args:
+            redis: The connection.
+            keys: The names of the keys.
+            objects: The bucket.
+            clock: Seconds since the epoch.
+            expiry: Seconds after which unused keys expire.
+        """
+        self._redis, self._objects, self._clock = redis, objects, clock
+        self._key, self._bucket, self._searched = keys.of("objects"), keys.of("bucket"), keys.of("searched")
+        self._restart_expiry: Sequence[Command] = [("EXPIRE", key, expiry) for key in (self._key, self._bucket)]
 
     async def check(self) -> None:
         """List objects; raise a `StoreError` if the bucket is not available."""
@@ -48,20 +57,12 @@ class ObjectRegistry:
     async def begin_upload(self) -> str:
         """Choose the name of a new object, and record its upload."""
         name = f"{await self._find_folder()}/{secrets.token_hex(16)}"
-        uploads = self._keys.of("uploads")
-        begin = ("ZADD", uploads, self._clock() + _UPLOAD_SECONDS, name)
-        await self._redis.run([begin, *self._commands.restart_expiry("uploads", "bucket")])
+        await self._redis.run([("ZADD", self._key, self._clock() + _UPLOAD_SECONDS, name), *self._restart_expiry])
         return name
 
-    async def give_up(self, name: str) -> None:
-        """Mark the object of a failed put for removal, unless its value is visible because only a reply was lost."""
-
-        async def plan(read: Read) -> Iterable[Command] | None:
-            if await read("ZSCORE", self._keys.of("uploads"), name) is None:
-                return None
-            return self._commands.discard_uploads([name])
-
-        await self._redis.transact(plan)
+    async def give_up(self, *names: str | bytes) -> None:
+        """Mark objects for removal, unless a value needs them."""
+        await self._redis.run([("ZADD", self._key, "XX", "LT", 0, name) for name in names])
 
     async def remove_garbage(self) -> int:
         """Remove a batch of objects without a value. Returns the number of removed objects.
@@ -69,48 +70,26 @@ class ObjectRegistry:
         Raises:
             StoreError: Redis or the object store failed; the objects are removed later.
         """
-        await self._give_up_old_uploads()
+        [late] = await self._redis.run([("ZRANGE", self._key, "(0", self._clock(), "BYSCORE", "LIMIT", 0, _AT_ONCE)])
+        if late:
+            await self.give_up(*late)
         await self._search()
-        garbage = self._keys.of("garbage")
-        [found] = await self._redis.run([("SRANDMEMBER", garbage, _AT_ONCE)])
-        if not found:
-            return 0
-        await self._objects.remove([name.decode() for name in found])
-        await self._redis.run([("SREM", garbage, *found)])
+        [found] = await self._redis.run([("ZRANGE", self._key, 0, 0, "BYSCORE", "LIMIT", 0, _AT_ONCE)])
+        if found:
+            await self._objects.remove([name.decode() for name in found])
+            await self._redis.run([("ZREM", self._key, *found)])
         return len(found)
 
     async def _find_folder(self) -> str:
-        key = self._keys.of("bucket")
-        _, folder = await self._redis.run([("SET", key, secrets.token_hex(8), "NX"), ("GET", key)])
+        _, folder = await self._redis.run([("SET", self._bucket, secrets.token_hex(8), "NX"), ("GET", self._bucket)])
         return str(folder.decode())
-
-    async def _give_up_old_uploads(self) -> None:
-        uploads = self._keys.of("uploads")
-
-        async def plan(read: Read) -> Iterable[Command] | None:
-            old = await read("ZRANGE", uploads, "-inf", self._clock(), "BYSCORE", "LIMIT", 0, _AT_ONCE)
-            return self._commands.discard_uploads([name.decode() for name in old]) if old else None
-
-        await self._redis.transact(plan)
 
     async def _search(self) -> None:
         """Once a day, mark objects for removal that Redis does not know: it lost data, or an upload finished late."""
-        searched = self._keys.of("searched")
-        [is_due] = await self._redis.run([("SET", searched, 1, "NX", "EX", _SEARCH_SECONDS)])
+        [is_due] = await self._redis.run([("SET", self._searched, 1, "NX", "EX", _SEARCH_SECONDS)])
         if not is_due:
             return
         old = self._clock() - _YOUNG
         async for page in self._objects.list(await self._find_folder()):
-            if names := [name for name, created in page if created < old]:
-                await self._discard_unknown(names)
-
-    async def _discard_unknown(self, names: Sequence[str]) -> None:
-        async def plan(read: Read) -> Iterable[Command] | None:
-            uploads = await read("ZMSCORE", self._keys.of("uploads"), *names)
-            values = await read("SMISMEMBER", self._keys.of("objects"), *names)
-            unknown = [
-                name for name, upload, value in zip(names, uploads, values, strict=True) if upload is None and not value
-            ]
-            return self._commands.discard_uploads(unknown) if unknown else None
-
-        await self._redis.transact(plan)
+            if unknown := [("ZADD", self._key, "NX", 0, name) for name, created in page if created < old]:
+                await self._redis.run([*unknown, *self._restart_expiry])

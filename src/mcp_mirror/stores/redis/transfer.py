@@ -1,0 +1,87 @@
+"""The bytes of values on their way: encrypted and cut for a server, decrypted and joined for a reader."""
+
+import mmap
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio.to_thread
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.stores.base import cut
+from mcp_mirror.stores.encryption import CHUNK, SEALED_CHUNK, Envelope
+from mcp_mirror.system.files import write_all
+from mcp_mirror.types import Buffer, Segments, Span
+
+if TYPE_CHECKING:
+    from mcp_mirror.stores.s3 import S3Blobs
+
+_OBJECT_PIECE: Final = 128 * SEALED_CHUNK
+"""Bytes of an object that one request reads."""
+_SPOOLED: Final = 16 << 20
+"""Bytes above which a value is read into a memory-mapped file."""
+
+
+async def stream_pieces(blob: Segments, piece: int, size: int, envelope: Envelope | None) -> AsyncIterator[Buffer]:
+    """The stored form of a value in pieces, encrypted in a thread.
+
+    Args:
+        blob: The bytes of the value.
+        piece: Bytes of the value in one piece: a multiple of those that are encrypted together.
+        size: Bytes of the value.
+        envelope: Encrypts the value; None if it stays in clear.
+    """
+    for number, part in enumerate(cut(blob, piece)):
+        if envelope is None:
+            yield part
+        else:
+            yield await anyio.to_thread.run_sync(_seal_piece, envelope, part, size, number * (piece // CHUNK))
+
+
+def _seal_piece(envelope: Envelope, piece: Buffer, size: int, first: int) -> bytes:
+    return b"".join(envelope.seal((piece,), size, first))
+
+
+async def stream_object(objects: "S3Blobs", name: str, span: Span) -> AsyncIterator[Buffer]:
+    """A range of an object, in parts of complete encrypted chunks."""
+    for start in range(span.start, span.stop, _OBJECT_PIECE):
+        yield await objects.read(name, Span(start, min(_OBJECT_PIECE, span.stop - start)))
+
+
+async def assemble(
+    parts: AsyncIterator[Buffer], size: int, wanted: Span, envelope: Envelope | None, folder: Callable[[], Path]
+) -> Buffer:
+    """Join the parts of a range; a large range is a map of a file without a name.
+
+    Args:
+        parts: The range; of an encrypted value, the encrypted chunks that contain the range.
+        size: Bytes of the value.
+        wanted: The range, within the value.
+        envelope: Decrypts the value; None if it is in clear.
+        folder: Returns the folder for the file.
+
+    Raises:
+        StoreError: The value was changed, or the file cannot be written.
+    """
+    if envelope:
+        reader = envelope.range_reader(size, wanted)
+        async for part in parts:
+            await anyio.to_thread.run_sync(reader.add, part)
+        return reader.take()
+    if wanted.length > _SPOOLED:
+        return await _spool(parts, folder)
+    read = [part async for part in parts]
+    return read[0] if len(read) == 1 else b"".join(read)
+
+
+async def _spool(parts: AsyncIterator[Buffer], folder: Callable[[], Path]) -> Buffer:
+    """Write parts into a file without a name, and map it."""
+    try:
+        with tempfile.TemporaryFile(dir=folder()) as file:
+            async for part in parts:
+                await anyio.to_thread.run_sync(write_all, file.fileno(), part)
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise StoreError(f"A large value could not be read into a file: {reason}. Make room there.") from None
