@@ -18,7 +18,7 @@ PYTHON_LOCKS = (
     "tests/everyday/requirements.lock",
 )  # fmt: skip
 NOT_AUDITED = ("tests/lowest/requirements.lock",)
-"""The oldest versions that pyproject.toml permits: they show what the code needs, and only `make test-lowest` has them."""
+"""The oldest permitted versions, which only `make test-lowest` installs."""
 NODE_LOCKS = (
     "calibration/package-lock.json",
     "packaging/mcpb/package-lock.json",

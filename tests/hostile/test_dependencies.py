@@ -31,7 +31,7 @@ def test_every_lock_file_is_audited() -> None:
     assert sorted(NODE_LOCKS) == found("package-lock.json")
 
 
-@pytest.mark.parametrize("lock", (*PYTHON_LOCKS, *NOT_AUDITED))
+@pytest.mark.parametrize("lock", [*PYTHON_LOCKS, *NOT_AUDITED])
 def test_python_lock_files_hold_only_versions_and_hashes(lock: str) -> None:
     text = (ROOT / lock).read_text().replace("\\\n", "")
     lines = [re.sub(" +", " ", line).strip() for line in text.splitlines()]
