@@ -18,6 +18,7 @@ import msgspec
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import RESERVE, check_encoding, is_json, open_array, open_object, run_deep
 from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, skip_space, trim, value_stop
+from mcp_mirror.payload.json_strings import text_parts
 from mcp_mirror.types import ArrayIndex, Buffer, Member, Span
 
 _PIECES: Final = (1 << 17, 1 << 19, 1 << 22)
@@ -226,15 +227,21 @@ def _count_items(text: bytearray, stop: int) -> int:
 
 
 def _scan_string(blob: Buffer, start: int) -> Span | None:
-    """The string that begins at `start`, if a quote near the end of the text ends it."""
+    """The string that begins at `start`, if a quote near the end of the text ends it.
+
+    Each part is copied first, so that only the copy waits for memory, and not the two checks.
+    """
     tail_start = max(len(blob) - _TAIL, start + 1)
     quote = _STRING_END.search(bytes(blob[tail_start:]))
     if quote is None:
         return None
     literal = memoryview(blob)[start : tail_start + quote.end()]
+    whole = Span(0, len(literal))
     try:
-        _RAW.decode(literal)
-        check_encoding(literal)
+        for first, last in text_parts(literal, whole):
+            piece = b"".join((b'"', literal[first:last], b'"'))
+            _RAW.decode(piece)
+            check_encoding(piece)
     except (msgspec.DecodeError, WireError):
         return None
     return Span(start, len(literal))
