@@ -285,6 +285,15 @@ def test_a_scan_of_any_text_agrees_with_its_parse(text: bytes) -> None:
     assert (scan and scan.length) == (None if known is None else len(known))
 
 
+@pytest.mark.parametrize("phase", range(0, 60, 6))
+def test_a_small_string_at_the_end_of_the_head_does_not_hide_its_array(phase: int) -> None:
+    text = b'{"a":"%b","rows":%b}' % (b"." * phase, long_array().encode())
+    scan = scan_text(text)
+    assert scan is not None
+    assert scan.array is not None
+    assert scan.array.length == len(rows())
+
+
 UNITS = (
     *(
         b"a",

@@ -36,6 +36,8 @@ _MAX_FIRST_ITEM: Final = 1 << 22
 """Bytes of the largest first item."""
 _HEAD: Final = 1 << 14
 """Bytes at the beginning of a text that show where its large array is."""
+_SMALL_STRING: Final = 1 << 17
+"""Bytes of a string that is not the large part of a text, but may be in a large array."""
 _MAX_SEPARATOR: Final = 64
 """Bytes of brackets and white space before and after a comma, and of a key, that separate two items."""
 _MAX_GUESSES: Final = 12
@@ -43,7 +45,8 @@ _MAX_GUESSES: Final = 12
 _MAX_WALKED: Final = 256
 """Items whose end was not guessed, after which an array counts as irregular."""
 
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_TOKEN: Final = re.compile(_STRING.pattern + rb'|["\[\]{}]', re.DOTALL)
 _STRING_END: Final = re.compile(rb'(?<!\\)"(?=[ \t\r\n]*+(?:[}\]]|,[ \t\r\n]*+"[^"\\]{1,40}+"[ \t\r\n]*+:))')
 """A quote at the end of a member's string."""
 _KEY_START: Final = re.compile(rb'[\[{ \t\r\n]*+(?:"[^"\\]{0,40}+")?')
@@ -91,14 +94,16 @@ class _Opening(NamedTuple):
 
 
 def _find_large_part(blob: Buffer) -> _Opening | None:
-    """The string that the head of a text does not end, or else the outermost such array."""
+    """The large string that the head of a text does not end, or else the outermost such array."""
     opened: list[int] = []
     for match in _TOKEN.finditer(blob, 0, min(len(blob), _HEAD)):
         token = match[0]
         if token in (b"[", b"{"):
             opened.append(match.start())
         elif token == b'"':
-            return _Opening(match.start(), len(opened))
+            if not _STRING.match(blob, match.start(), match.start() + _SMALL_STRING):
+                return _Opening(match.start(), len(opened))
+            break
         elif token in (b"]", b"}"):
             if not opened:
                 return None
