@@ -285,6 +285,57 @@ def test_a_scan_of_any_text_agrees_with_its_parse(text: bytes) -> None:
     assert (scan and scan.length) == (None if known is None else len(known))
 
 
+@pytest.mark.parametrize("phase", range(0, 60, 6))
+def test_a_small_string_at_the_end_of_the_head_does_not_hide_its_array(phase: int) -> None:
+    text = b'{"a":"%b","rows":%b}' % (b"." * phase, long_array().encode())
+    scan = scan_text(text)
+    assert scan is not None
+    assert scan.array is not None
+    assert scan.array.length == len(rows())
+
+
+UNITS = (
+    *(
+        b"a",
+        b"some text, ",
+        b"\\n",
+        b"\\\\",
+        b'\\"',
+        b"\\u00e9",
+        b"\\\\u0041",
+        b"\\ud83d\\ude00",
+        b"\\ud83d",
+        b"\\ude00",
+    ),
+    *("é".encode(), "€".encode(), "😀".encode()),
+)
+BROKEN_UNITS = (
+    *(b"\x80", b"\xff", b"\xe4", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\x80", b"\\q", b"\\u12", b"\n", b"\x00"),
+    *(b'"', b"\\"),
+)
+
+
+@given(st.lists(st.sampled_from(UNITS), min_size=1), st.integers(0, 12), st.sampled_from((b"", *BROKEN_UNITS)))
+def test_a_scan_of_any_string_agrees_with_its_parse(units: list[bytes], phase: int, broken: bytes) -> None:
+    unit = b"".join(units)
+    half = unit * (300_000 // len(unit) + 1)
+    literal = b'"%b%b%b%b."' % (b"." * phase, half, broken, half)
+    text = b'{"text":%b}' % literal
+    scan = scan_text(text)
+    try:
+        text.decode()
+        known = msgspec.json.decode(text, type=dict[str, msgspec.Raw])["text"]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        assert scan is None
+        return
+    assert scan is not None
+    assert text[scan.hidden.start : scan.hidden.stop] == bytes(known) == literal
+
+
+def test_a_scan_of_bytes_that_continue_no_character_ends() -> None:
+    assert scan_text(b'{"text":"' + b"\x80" * MB + b'"}') is None
+
+
 def test_scans_answer_for_values_within_a_scanned_text() -> None:
     text = f'{{"content":[{{"rows":{long_array()},"n":[1,2]}}]}}'.encode()
     scans = Scans()

@@ -8,7 +8,8 @@ This module must not know transports or where payloads are kept.
 import codecs
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -39,8 +40,8 @@ _METHOD_FIRST: Final = re.compile(
 _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*\}\s*\Z')
 
 
-_CHECK_STEP: Final = 1 << 20
-"""Bytes per step of the UTF-8 check."""
+_CHECK_STEP: Final = 1 << 18
+"""Bytes per step of the UTF-8 check: the text of a step stays in the processor's cache."""
 RESERVE: Final = 150
 """Levels of nesting in reserve, so that a frame parsed here can also be parsed from a deeper stack."""
 
@@ -111,7 +112,7 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
             return _DECODER.decode(frame)
         if (max_depth < MAX_DEPTH or len(frame) <= _EXACT_BYTES) and is_deeper(frame, max_depth):
             raise RecursionError  # noqa: TRY301  # handled as that of the parser
-        return decode_deep(_DECODER, frame, RESERVE)
+        return run_deep(partial(_DECODER.decode, frame), RESERVE)
     except RecursionError:
         at = find_excess_depth(frame, max_depth)
         raise WireError(
@@ -139,19 +140,18 @@ def check_encoding(frame: Buffer) -> None:
     """
     if isinstance(frame, bytes) and frame.isascii():
         return
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    for at in range(0, len(frame) + 1, _CHECK_STEP):
-        pending, chunk = len(decoder.getstate()[0]), frame[at : at + _CHECK_STEP]
+    view, at = memoryview(frame), 0
+    while at < len(view):
         try:
-            decoder.decode(chunk, final=at + _CHECK_STEP > len(frame))
+            at += codecs.utf_8_decode(view[at : at + _CHECK_STEP], "strict", at + _CHECK_STEP >= len(view))[1]
         except UnicodeDecodeError as error:
-            where = at - pending + error.start
+            where = at + error.start
             raise WireError(f"The message is not valid JSON: it is not UTF-8 at byte {where:,}.") from None
 
 
-def decode_deep(decoder: "msgspec.json.Decoder[T]", text: Buffer, reserve: int) -> T:
-    """Decode from a deeper stack, since the parser counts nesting on the interpreter's stack."""
-    return decode_deep(decoder, text, reserve - 1) if reserve else decoder.decode(text)
+def run_deep(work: Callable[[], T], reserve: int) -> T:
+    """Run work that decodes from a deeper stack, since the parser counts nesting on the interpreter's stack."""
+    return run_deep(work, reserve - 1) if reserve else work()
 
 
 def open_object(text: Buffer) -> dict[str, Buffer] | None:

@@ -1,6 +1,6 @@
 """Parts of a JSON string, decoded without decoding the whole string: its ends, samples, and pieces of bounded size.
 
-Every function takes text that is valid JSON, and the span of a string in it.
+Every function but `text_parts` takes text that is valid JSON, and the span of a string in it.
 """
 
 import json
@@ -19,8 +19,14 @@ _LOW_SURROGATE: Final = re.compile(rb"\\u[dD][c-fC-F]")
 _ESCAPE: Final = 6
 """Bytes of the longest escape, `\\uXXXX`."""
 
+_CONTINUATIONS: Final = 3
+"""Bytes of a character after its first one. Text that is checked only after it is cut may have more in a row."""
+
 _SAMPLED: Final = 1 << 10
 """Bytes of one part of a sample."""
+
+_PIECE: Final = 1 << 18
+"""Bytes that are decoded at once: a piece and its copies stay in the processor's cache."""
 
 _RUN: Final = 1 << 12
 """Bytes in which backslashes are counted at once."""
@@ -85,7 +91,7 @@ def _escape_needed(text: str) -> str:
 def measure_text(blob: Buffer, span: Span) -> TextSize:
     """The size of the JSON string at `span`."""
     size = breaks = 0
-    for start, stop in text_parts(blob, span, 1 << 20):
+    for start, stop in text_parts(blob, span):
         raw = bytes(blob[start:stop])
         if b"\\" in raw:  # also each line break is an escape
             raw = _decode_leniently(raw)
@@ -115,7 +121,7 @@ def text_sample(blob: Buffer, span: Span, size: int) -> tuple[bytes, float]:
     return b"".join(pieces), taken / (span.length - 2)
 
 
-def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes]:
+def text_pieces(blob: Buffer, span: Span, size: int = _PIECE) -> Iterator[bytes]:
     """The decoded JSON string at `span` in pieces of about `size` bytes (at least 12), to save memory.
 
     Raises:
@@ -126,8 +132,11 @@ def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes
         yield piece if b"\\" not in piece else _decode_string(piece)
 
 
-def text_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
-    """The start and stop offsets of parts of the JSON string at `span`, without its quotes; see `json_parts`."""
+def text_parts(blob: Buffer, span: Span, size: int = _PIECE) -> Iterator[tuple[int, int]]:
+    """The start and stop offsets of parts of the JSON string at `span`, without its quotes; see `json_parts`.
+
+    The string need not be valid: all of its parts are valid strings only if the whole is.
+    """
     return json_parts(blob, span.start + 1, span.stop - 1, size)
 
 
@@ -157,7 +166,9 @@ def _find_cut(blob: Buffer, start: int, end: int) -> int:
     is_pair = _HIGH_SURROGATE.match(blob, first, cut) and _LOW_SURROGATE.match(blob, cut)
     if is_pair and _is_escape(blob, start, first):
         return first
-    while blob[cut] & 0xC0 == 0x80:  # noqa: PLR2004  # a continuation byte of UTF-8
+    for _ in range(_CONTINUATIONS):
+        if blob[cut] & 0xC0 != 0x80:  # noqa: PLR2004  # a continuation byte of UTF-8
+            break
         cut -= 1
     return cut
 

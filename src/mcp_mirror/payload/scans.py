@@ -10,13 +10,15 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_rpc import RESERVE, check_encoding, decode_deep, is_json, open_array, open_object
+from mcp_mirror.payload.json_rpc import RESERVE, check_encoding, is_json, open_array, open_object, run_deep
 from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, skip_space, trim, value_stop
+from mcp_mirror.payload.json_strings import text_parts
 from mcp_mirror.types import ArrayIndex, Buffer, Member, Span
 
 _PIECES: Final = (1 << 17, 1 << 19, 1 << 22)
@@ -34,6 +36,8 @@ _MAX_FIRST_ITEM: Final = 1 << 22
 """Bytes of the largest first item."""
 _HEAD: Final = 1 << 14
 """Bytes at the beginning of a text that show where its large array is."""
+_SMALL_STRING: Final = 1 << 17
+"""Bytes of a string that is not the large part of a text, but may be in a large array."""
 _MAX_SEPARATOR: Final = 64
 """Bytes of brackets and white space before and after a comma, and of a key, that separate two items."""
 _MAX_GUESSES: Final = 12
@@ -41,7 +45,8 @@ _MAX_GUESSES: Final = 12
 _MAX_WALKED: Final = 256
 """Items whose end was not guessed, after which an array counts as irregular."""
 
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_TOKEN: Final = re.compile(_STRING.pattern + rb'|["\[\]{}]', re.DOTALL)
 _STRING_END: Final = re.compile(rb'(?<!\\)"(?=[ \t\r\n]*+(?:[}\]]|,[ \t\r\n]*+"[^"\\]{1,40}+"[ \t\r\n]*+:))')
 """A quote at the end of a member's string."""
 _KEY_START: Final = re.compile(rb'[\[{ \t\r\n]*+(?:"[^"\\]{0,40}+")?')
@@ -89,14 +94,16 @@ class _Opening(NamedTuple):
 
 
 def _find_large_part(blob: Buffer) -> _Opening | None:
-    """The string that the head of a text does not end, or else the outermost such array."""
+    """The large string that the head of a text does not end, or else the outermost such array."""
     opened: list[int] = []
     for match in _TOKEN.finditer(blob, 0, min(len(blob), _HEAD)):
         token = match[0]
         if token in (b"[", b"{"):
             opened.append(match.start())
         elif token == b'"':
-            return _Opening(match.start(), len(opened))
+            if not _STRING.match(blob, match.start(), match.start() + _SMALL_STRING):
+                return _Opening(match.start(), len(opened))
+            break
         elif token in (b"]", b"}"):
             if not opened:
                 return None
@@ -117,27 +124,28 @@ def scan_array(blob: Buffer, start: int, depth: int = 0, check: Callable[[], Non
         The scanned array; None if it is not valid JSON in UTF-8, is nested too deep, or has too irregular items.
     """
     try:
-        return _scan(blob, start, RESERVE + depth, check)
+        return run_deep(partial(_scan, blob, start, check), RESERVE + depth)
     except (ValueError, IndexError, RecursionError, msgspec.MsgspecError):
         return None
 
 
-def _scan(blob: Buffer, start: int, reserve: int, check: Callable[[], None]) -> ArrayScan | None:
-    indices, offsets, count, walked = array("Q"), array("Q"), 0, 0
+def _scan(blob: Buffer, start: int, check: Callable[[], None]) -> ArrayScan | None:
+    indices, offsets, count, walked, item_size = array("Q"), array("Q"), 0, 0, 0
     separators: tuple[_Separator, ...] = ()
     position = skip_space(blob, start + 1)
     if blob[position] == ord("]"):
         return ArrayScan(Span(start, position + 1 - start), 0, indices, offsets)
     while True:
         check()
-        stop, length = _take_piece(blob, position, separators, reserve)
+        stop, length = _take_piece(blob, position, separators, item_size)
         if not length:
             most = _MAX_ITEM if separators else _MAX_FIRST_ITEM
             stop = value_stop(blob, position, min(len(blob), position + most))
-            length, walked = _count_items(bytes(blob[position:stop]), reserve), walked + 1
+            length, walked = _count_items(_bracket(blob[position:stop]), stop + 1 - position), walked + 1
         indices.append(count)
         offsets.append(position - start)
         count += length
+        item_size = (stop - position) // length
         after = skip_space(blob, stop)
         if blob[after] == ord("]"):
             return ArrayScan(Span(start, after + 1 - start), count, indices, offsets)
@@ -168,53 +176,77 @@ def _find_separators(blob: Buffer, position: int, stop: int, following: int) -> 
     return tuple(_Separator(closing + between + text, len(closing)) for text in dict.fromkeys(texts))
 
 
-def _take_piece(blob: Buffer, position: int, separators: Sequence[_Separator], reserve: int) -> tuple[int, int]:
-    """The end and the number of items of a piece that begins at `position`; 0 items if its end cannot be guessed."""
+def _take_piece(blob: Buffer, position: int, separators: Sequence[_Separator], item_size: int) -> tuple[int, int]:
+    """The end and the number of items of a piece that begins at `position`; 0 items if its end cannot be guessed.
+
+    Args:
+        blob: The text.
+        position: The start of an item.
+        separators: Texts that may separate the items.
+        item_size: Bytes of an item before.
+    """
     for size in _PIECES if separators else ():
-        window = bytes(blob[position : position + size])
+        if size <= item_size:
+            continue
+        window = _bracket(blob[position : position + size])
         for separator in separators:
-            before, was_found = len(window), False
+            before, was_found = len(window) - 1, False
             for _ in range(_MAX_GUESSES):
-                at = window.rfind(separator.text, 0, before)
+                at = window.rfind(separator.text, 1, before)
                 stop, before = at + separator.lead, at // 2
-                if at < 0 or not stop:
+                if at < 0 or stop == 1:
                     break
                 was_found = True
+                following = window[stop]
                 with suppress(msgspec.DecodeError):
-                    return position + stop, _count_items(window[:stop], reserve)
+                    return position + stop - 1, _count_items(window, stop)
+                window[stop] = following
             if was_found:
                 return position, 0
-        if len(window) < size:
+        if len(window) - _EMPTY < size:
             break
     return position, 0
 
 
-def _count_items(inside: bytes, reserve: int) -> int:
-    """The number of items of an array, by the text between its brackets.
+def _bracket(inside: Buffer) -> bytearray:
+    """The text of an array, by the text between its brackets."""
+    return bytearray().join((b"[", inside, b"]"))
+
+
+def _count_items(text: bytearray, stop: int) -> int:
+    """The number of items of the array that begins a text, and gets its closing bracket at `stop`.
 
     Raises:
-        ValueError: The text is not UTF-8.
-        msgspec.DecodeError: The text is not a list of JSON values.
+        ValueError: The array is not UTF-8.
+        msgspec.DecodeError: It is not a list of JSON values.
         RecursionError: It is nested too deep.
     """
-    if not inside.isascii():
-        inside.decode()
-    if b'"' in inside or b"[" in inside or b"{" in inside:
-        return len(decode_deep(_ITEMS, b"[%b]" % inside, reserve))
-    _RAW.decode(b"[%b]" % inside)
-    return inside.count(b",") + 1
+    text[stop] = ord("]")
+    whole = memoryview(text)[: stop + 1]
+    if not text.isascii():
+        str(whole, "utf-8")
+    if any(text.find(mark, 1, stop) >= 0 for mark in (b'"', b"[", b"{")):
+        return len(_ITEMS.decode(whole))
+    _RAW.decode(whole)
+    return text.count(b",", 1, stop) + 1
 
 
 def _scan_string(blob: Buffer, start: int) -> Span | None:
-    """The string that begins at `start`, if a quote near the end of the text ends it."""
+    """The string that begins at `start`, if a quote near the end of the text ends it.
+
+    Each part is copied first, so that only the copy waits for memory, and not the two checks.
+    """
     tail_start = max(len(blob) - _TAIL, start + 1)
     quote = _STRING_END.search(bytes(blob[tail_start:]))
     if quote is None:
         return None
     literal = memoryview(blob)[start : tail_start + quote.end()]
+    whole = Span(0, len(literal))
     try:
-        _RAW.decode(literal)
-        check_encoding(literal)
+        for first, last in text_parts(literal, whole):
+            piece = b"".join((b'"', literal[first:last], b'"'))
+            _RAW.decode(piece)
+            check_encoding(piece)
     except (msgspec.DecodeError, WireError):
         return None
     return Span(start, len(literal))

@@ -18,7 +18,8 @@ import msgspec
 
 from mcp_mirror.types import FileSpan, Segments
 
-_CHUNK: Final = 1 << 20
+_CHUNK: Final = 1 << 18
+"""Bytes that are hashed and written at once. A copy of them stays in the processor's cache."""
 _DIGEST: Final = 32
 _WORTH_A_LINK: Final = 0.5
 """Share of a message's file that a value must have to be stored as a hard link to the file."""
@@ -164,8 +165,8 @@ class Blobs:
             return None
         self._sync(path, _CHANGE)
         digest = _hash_for(owner)
-        for segment in blob:
-            digest.update(segment)
+        for piece in _split_blob(blob):
+            digest.update(bytes(piece))  # to copy a map first is faster than to hash it while its pages arrive
         return BlobDraft(path, digest.hexdigest(), file.span.start, file_size)
 
     def _write_draft(self, path: Path, owner: str, blob: Segments) -> BlobDraft:
