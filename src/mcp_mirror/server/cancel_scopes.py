@@ -1,6 +1,7 @@
 """The cancel scopes of direct requests; see `direct_path`."""
 
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 import anyio
 import mcp_types as types
@@ -12,21 +13,52 @@ from mcp_mirror.payload.json_rpc import RequestId
 CANCELLED: Final = "notifications/cancelled"
 
 
+class RequestScope:
+    """The cancel scope of one request, which can be cancelled before it is entered.
+
+    A request is opened in a callback of the event loop. There, anyio creates no scope if the package `sniffio` is
+    installed, which knows only the library of a task.
+    """
+
+    def __init__(self) -> None:
+        self.cancel_called = False
+        self._scope: anyio.CancelScope | None = None
+
+    def cancel(self) -> None:
+        """Cancel the request, also if it has not begun."""
+        self.cancel_called = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def __enter__(self) -> Self:
+        self._scope = anyio.CancelScope()
+        self._scope.__enter__()
+        if self.cancel_called:
+            self._scope.cancel()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        assert self._scope is not None  # noqa: S101  # a scope is entered first
+        return self._scope.__exit__(kind, error, trace)
+
+
 class CancelScopes:
     """The cancel scopes of the running direct requests of one client, by their ids as the SDK compares ids."""
 
     def __init__(self) -> None:
-        self._scopes: dict[RequestId, anyio.CancelScope] = {}
+        self._scopes: dict[RequestId, RequestScope] = {}
 
     def __len__(self) -> int:
         return len(self._scopes)
 
-    def open(self, request_id: RequestId) -> anyio.CancelScope:
+    def open(self, request_id: RequestId) -> RequestScope:
         """Return the scope in which a new request must run."""
-        scope = self._scopes[coerce_request_id(request_id)] = anyio.CancelScope()
+        scope = self._scopes[coerce_request_id(request_id)] = RequestScope()
         return scope
 
-    def close(self, request_id: RequestId, scope: anyio.CancelScope) -> None:
+    def close(self, request_id: RequestId, scope: RequestScope) -> None:
         """Forget a request that has ended, but not a later one with its id."""
         if self._scopes.get(coerce_request_id(request_id)) is scope:
             del self._scopes[coerce_request_id(request_id)]

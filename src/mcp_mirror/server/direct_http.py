@@ -23,7 +23,7 @@ from starlette.types import Scope, Send
 from mcp_mirror.callers import Caller
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of
 from mcp_mirror.server.auth.principals import read_scopes
-from mcp_mirror.server.cancel_scopes import CANCELLED
+from mcp_mirror.server.cancel_scopes import CANCELLED, RequestScope
 from mcp_mirror.server.client_channel import (
     Session,
     read_client_result,
@@ -268,7 +268,7 @@ class DirectHttp:
     ) -> Segments | types.ErrorData | None:
         """Return the outcome of a request; None if it was cancelled."""
         session = sender.session
-        cancel = session.direct_requests.open(opened.id) if session else anyio.CancelScope()
+        cancel = session.direct_requests.open(opened.id) if session else RequestScope()
         connection = find_connection(scope) if session is None else None
         if connection:
             connection.watch_disconnect(cancel.cancel)

@@ -24,7 +24,7 @@ from mcp_mirror.payload.floods import Pacer
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
-from mcp_mirror.server.cancel_scopes import CANCELLED, CancelScopes
+from mcp_mirror.server.cancel_scopes import CANCELLED, CancelScopes, RequestScope
 from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
@@ -157,10 +157,10 @@ class _DirectRequests:
     def __init__(self, direct_path: DirectPath, connection: _Connection) -> None:
         self._direct_path = direct_path
         self._connection = connection
-        self._tasks: dict[asyncio.Task[Any], anyio.CancelScope] = {}
+        self._tasks: dict[asyncio.Task[Any], RequestScope] = {}
         """The running requests."""
         self.scopes: CancelScopes = CancelScopes()
-        self._interrupted: set[anyio.CancelScope] = set()
+        self._interrupted: set[RequestScope] = set()
         """The scopes of requests that the end of the connection cancelled."""
         self._has_ended = False
 
@@ -189,7 +189,7 @@ class _DirectRequests:
             if self._tasks:
                 await asyncio.wait(tuple(self._tasks))
 
-    async def _run(self, opened: DirectRequest, sender: Sender, scope: anyio.CancelScope) -> None:
+    async def _run(self, opened: DirectRequest, sender: Sender, scope: RequestScope) -> None:
         """Answer a request; the client gets no response to one that it cancelled."""
         stream = SdkStream(sender.server_session, None)
         outcome: Segments | types.ErrorData | None = None
