@@ -25,6 +25,7 @@ from samples import sample
 from store_errors import time_store_error
 from tests.load import slowness
 
+import mcp_mirror.stores.redis.store
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store, Tombstone
@@ -37,6 +38,7 @@ from mcp_mirror.types import Descriptor, Provenance, Span, StoreStats
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+SCRIPT = Path(mcp_mirror.stores.redis.store.__file__).with_name("store.lua")
 HELPERS = Path(__file__).parents[1] / "helpers"
 MIB = 1 << 20
 LIMIT = 2.0
@@ -64,12 +66,13 @@ def check_accounts(server: RedisProcess, tmp_path: Path) -> tuple[int, int]:
     kept = [key.removeprefix(f"{prefix}value:") for key in server.keys(f"{prefix}value:")]
     assert {name for name in kept if server.run("HEXISTS", f"{prefix}value:{name}", "mark")} == set(names)
     sums: dict[str, tuple[int, int]] = {}
-    for name, (mark, size, chunk) in records.items():
-        keys = [f"{prefix}blob:{name}:{mark.decode()}:{n}" for n in range(-(-int(size) // int(chunk)))]
-        assert sum(server.run("STRLEN", key) for key in keys) == int(size)
+    for name, (mark, number, chunk) in records.items():
+        size = int(float(number))  # may be in scientific notation
+        keys = [f"{prefix}blob:{name}:{mark.decode()}:{n}" for n in range(-(-size // int(chunk)))]
+        assert sum(server.run("STRLEN", key) for key in keys) == size
         owner = name.partition(":")[0]
         values, total = sums.get(owner, (0, 0))
-        sums[owner] = values + 1, total + int(size)
+        sums[owner] = values + 1, total + size
     for owner, (values, total) in sums.items():
         assert server.run("ZCARD", f"{prefix}order:{owner}") == values
         assert int(server.run("ZSCORE", f"{prefix}values", owner)) == values
@@ -385,6 +388,49 @@ async def test_evictions_and_expiry_are_those_of_the_store_in_memory(
             now += random.choice([0.01, 1, 1, 5, 30]) + random.random()
             given = random.random(), random.choice("abcd"), f"t-{random.randrange(40)}", int(900 * random.random() ** 3)
             assert await use(store, *given) == await use(memory, *given)
+
+
+ROUND_NUMBERS = """
+local server, run = redis, {}
+for _, name in ipairs({ 'call', 'pcall' }) do
+  run[name] = function(...)
+    local words = { ... }
+    for place, word in ipairs(words) do
+      if type(word) == 'number' and word ~= 0 and word % 1e8 == 0 then words[place] = string.format('%g', word) end
+    end
+    return server[name](unpack(words))
+  end
+end
+local redis = run
+"""
+"""Makes the commands of a script get round numbers as Redis 7.2.0 to 7.2.4 write them."""
+
+
+async def test_round_sizes_and_lifetimes_are_integers_for_every_server(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "store.lua"
+    script.write_text(ROUND_NUMBERS + SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr("mcp_mirror.stores.redis.store._SCRIPT", script)
+    async with opened(redis_server, tmp_path, ttl=100_000.0) as store:
+        await put(store, "t-1", bytes(100_000_000))
+        assert len(await store.read("me", "t-1") or b"") == 100_000_000
+        assert check_accounts(redis_server, tmp_path) == (100_000_000, 1)
+        assert await store.delete("me", "t-1") is True
+        assert check_accounts(redis_server, tmp_path) == (0, 0)
+
+
+async def test_a_namespace_whose_values_lost_their_keys_takes_no_room(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    """The keys of values expire before the sums if no gateway runs for the time for which tombstones are kept."""
+    async with opened(redis_server, tmp_path, max_bytes=1000) as store:
+        await put(store, "t-1", bytes(900), "you")
+        await put(store, "t-1", bytes(90))
+        redis_server.run("DEL", f"{tmp_path}:2:value:you:t-1")
+        for number in range(5):
+            await put(store, f"t-{number}", bytes(400))
+        assert check_accounts(redis_server, tmp_path) == (800, 2)
 
 
 async def test_lost_accounting_keys_are_an_error_with_advice(redis_server: RedisProcess, tmp_path: Path) -> None:

@@ -18,8 +18,15 @@ local arguments = cjson.decode(ARGV[2])
 if arguments.base then arguments.name = arguments.owner .. ':' .. arguments.base end
 local now, lifetime = arguments.now, arguments.lifetime
 local last_expired = now - lifetime -- values that were last used until then have expired
-local blob_milliseconds = math.max(math.floor(lifetime * 1000), 1)
-local index_milliseconds = blob_milliseconds + arguments.tombstone_seconds * 1000
+
+-- An integer as text. Redis 7.2.0 to 7.2.4 pass the number 100000000 on as 1e+8, which is not an integer for them.
+local function format_integer(number)
+  return string.format('%.0f', number)
+end
+
+local lifetime_milliseconds = math.max(math.floor(lifetime * 1000), 1)
+local blob_milliseconds = format_integer(lifetime_milliseconds)
+local index_milliseconds = format_integer(lifetime_milliseconds + arguments.tombstone_seconds * 1000)
 
 local function key(...)
   return table.concat({ KEYS[1], ... }, ':')
@@ -94,14 +101,14 @@ local function use(value, run)
   end
 end
 
--- Add a value to the sums, or with -1 subtract it.
+-- Add a value to the sums, or with -1 subtract it. The last value of a namespace takes all bytes of the namespace along:
+-- a value had an unknown size if the server had removed its key.
 local function count(value, sign)
-  local bytes = sign * value.size + 0 -- never -0, which Redis does not accept as an integer
-  call('INCRBY', key('total'), bytes)
-  for kind, number in pairs({ values = sign, bytes = bytes }) do
-    call('ZINCRBY', key(kind), number, value.owner)
-    call('ZREMRANGEBYSCORE', key(kind), '-inf', 0)
-  end
+  local values = tonumber(call('ZINCRBY', key('values'), sign, value.owner))
+  local bytes = values > 0 and sign * value.size or -read_number('ZSCORE', key('bytes'), value.owner)
+  call('INCRBY', key('total'), format_integer(bytes + 0)) -- never -0, which Redis does not accept as an integer
+  call('ZINCRBY', key('bytes'), bytes, value.owner)
+  for _, kind in ipairs({ 'values', 'bytes' }) do call('ZREMRANGEBYSCORE', key(kind), '-inf', 0) end
 end
 
 -- Remove a value. The record of its tombstone stays.
