@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 from redis_process import COMMAND, MISSING, RedisProcess, free_port
 from redis_values import descriptor, opened, put
@@ -388,6 +389,45 @@ async def test_evictions_and_expiry_are_those_of_the_store_in_memory(
             now += random.choice([0.01, 1, 1, 5, 30]) + random.random()
             given = random.random(), random.choice("abcd"), f"t-{random.randrange(40)}", int(900 * random.random() ** 3)
             assert await use(store, *given) == await use(memory, *given)
+
+
+@pytest.mark.parametrize("pause", [0.0, 1.0])
+async def test_a_list_of_several_pages_is_complete_while_values_come_and_go(
+    pause: float, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, call = 10, RedisConnection.call
+    changes = iter(range(95, 0, -3))
+
+    async def call_and_change(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
+        reply = await call(connection, operation, *arguments, **options)
+        if operation == "list":
+            last = await store.newest("me", page)
+            for base in {f"t-{next(changes):02}", last[0], reply[0][0].decode() if reply[0] else last[0]}:
+                await store.delete("me", base)
+                gone.add(base)
+            await put(store, f"u-{len(gone)}")
+        return reply
+
+    now, gone = time.time(), set[str]()
+    monkeypatch.setattr("mcp_mirror.stores.redis.store._PAGE", page)
+    async with opened(redis_server, tmp_path) as store:
+        for number in range(100):
+            known = msgspec.structs.replace(descriptor(f"t-{number:02}", 3), created=now + pause * (number - 100))
+            await store.put("me", known, (b'"x"',))
+        monkeypatch.setattr(RedisConnection, "call", call_and_change)
+        listed = [one.base for one in await store.list("me")]
+        assert len(listed) == len(set(listed))
+        assert {f"t-{number:02}" for number in range(100)} - gone <= set(listed)
+
+
+@pytest.mark.parametrize("use", [lambda store: store.newest("me", 0), lambda store: store.bases_near("me", "t", 0)])
+async def test_a_list_of_no_values_is_empty(
+    use: Callable[[RedisStore], Awaitable[object]], own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        assert await use(store) == ()
 
 
 ROUND_NUMBERS = """

@@ -250,11 +250,24 @@ local function read_use(base)
   return used and tonumber(used) > last_expired and used or nil
 end
 
+-- The rank that follows a value in an index by creation time, newest first. The value may have been removed.
+local function find_following(made, base, created)
+  local names = key('names', arguments.owner) -- compares bases by their bytes; Lua may compare them by a locale
+  local place = call('ZLEXCOUNT', names, '-', '(' .. base)
+  local low, high = call('ZCOUNT', made, '(' .. created, '+inf'), call('ZCOUNT', made, created, '+inf')
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local other = call('ZREVRANGE', made, middle, middle)[1]
+    if (call('ZRANK', names, other) or place) >= place then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
 -- At most `most` unexpired names of an index, by `ZRANGE` or `ZREVRANGE` from a rank on, and the next rank; nil at the
 -- end. It looks at a bounded number of names, so it may find fewer although more follow.
 local function take(range, index, rank, most)
   local found, step, bound = {}, most, rank + EXAMINED
-  while rank < bound do
+  while #found < most and rank < bound do
     local bases = call(range, index, rank, rank + step - 1)
     for place, base in ipairs(bases) do
       if read_use(base) then table.insert(found, base) end
@@ -367,17 +380,19 @@ function operations.expire()
   return #names
 end
 
--- A page of the values of a namespace or of one tool, newest first. Returns the next rank, or an empty text at the end,
--- and the base, last use and record of each value; nil if `after` does not exist.
+-- A page of the values of a namespace or of one tool, newest first. The page follows a value with the base `after`, which
+-- must exist unless its creation time is given as `created`. Returns the place of the next page, which is the base and
+-- creation time of a value, or an empty list at the end; and the base, last use and record of each value. Returns nil if
+-- `after` does not exist.
 function operations.list()
-  local made, rank = key('made', arguments.owner, arguments.label), arguments.rank
-  if arguments.after then
-    local found = call('ZREVRANK', made, arguments.after)
-    if not found or not read_use(arguments.after) then return nil end
-    rank = found + 1
+  local made, after, created, rank = key('made', arguments.owner, arguments.label), arguments.after, arguments.created, 0
+  if after and not created then
+    created = read_use(after) and call('ZSCORE', made, after)
+    if not created then return nil end
   end
+  if after then rank = find_following(made, after, created) end
   local bases, following = take('ZREVRANGE', made, rank, arguments.most)
-  local page = { following or '' }
+  local page = { following and call('ZREVRANGE', made, following - 1, following - 1, 'WITHSCORES') or {} }
   for _, base in ipairs(bases) do
     local record = call('HGET', key('value', arguments.owner .. ':' .. base), 'record')
     if record then table.insert(page, { base, read_use(base), record }) end
