@@ -20,6 +20,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+from redis.exceptions import ResponseError
 from redis_process import COMMAND, MISSING, RedisProcess, free_port
 from redis_values import descriptor, opened, put
 from samples import sample
@@ -956,6 +957,28 @@ async def test_a_command_that_the_user_may_not_run_in_the_script_is_named_as_the
     url = f"redis://me:hunter2@127.0.0.1:{own_redis.port}"
     async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
         assert "Extend its ACL" in (await refused(put(store, "t-1")))[0]
+
+
+async def test_a_server_that_runs_an_endless_script_of_another_program_is_reported(
+    own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("CONFIG", "SET", "busy-reply-threshold", 1)
+        running = asyncio.create_task(asyncio.to_thread(own_redis.run, "EVAL", "while true do end", 0))
+        async with asyncio.timeout(60):
+            while "is busy with" not in (await refused(read_until_busy(store)))[0]:
+                pass
+        own_redis.run("SCRIPT", "KILL")
+        with pytest.raises(ResponseError):
+            await running
+        assert await store.read("me", "t-1") == b'"x"'
+
+
+async def read_until_busy(store: RedisStore) -> None:
+    while True:
+        await store.read("me", "t-1")
 
 
 async def test_a_server_that_has_lost_its_primary_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
