@@ -421,6 +421,27 @@ async def test_a_list_of_several_pages_is_complete_while_values_come_and_go(
         assert {f"t-{number:02}" for number in range(100)} - gone <= set(listed)
 
 
+async def test_a_page_of_values_with_large_records_is_bounded_in_bytes(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, call = list[int](), RedisConnection.call
+
+    async def measure(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
+        reply = await call(connection, operation, *arguments, **options)
+        if operation == "list":
+            sizes.append(sum(len(record) for _, _, record in reply[1:]))
+        return reply
+
+    async with opened(redis_server, tmp_path) as store:
+        for number in range(30):
+            large = msgspec.structs.replace(descriptor(f"t-{number}", 3), envelope=b'{"_meta":"%s"}' % (b"x" * 300_000))
+            await store.put("me", large, (b'"x"',))
+        monkeypatch.setattr(RedisConnection, "call", measure)
+        assert [one.base for one in await store.list("me")] == [f"t-{number}" for number in reversed(range(30))]
+        assert [one.base for one in await store.list("me", after="t-9", limit=7)] == [f"t-{n}" for n in range(8, 1, -1)]
+        assert max(sizes) < 2 * MIB
+
+
 @pytest.mark.parametrize("use", [lambda store: store.newest("me", 0), lambda store: store.bases_near("me", "t", 0)])
 async def test_a_list_of_no_values_is_empty(
     use: Callable[[RedisStore], Awaitable[object]], own_redis: RedisProcess, tmp_path: Path

@@ -12,6 +12,7 @@
 
 local REMOVALS = 64 -- values that one call removes at most for a new value
 local EXAMINED, STEP = 2000, 250 -- names that one call looks at for a list, and at once
+local PAGE_BYTES = 1048576 -- bytes of records after which a page of a list ends
 
 local call, pcall = redis.call, redis.pcall
 local arguments = cjson.decode(ARGV[2])
@@ -393,9 +394,17 @@ function operations.list()
   if after then rank = find_following(made, after, created) end
   local bases, following = take('ZREVRANGE', made, rank, arguments.most)
   local page = { following and call('ZREVRANGE', made, following - 1, following - 1, 'WITHSCORES') or {} }
-  for _, base in ipairs(bases) do
+  local bytes = 0
+  for place, base in ipairs(bases) do
     local record = call('HGET', key('value', arguments.owner .. ':' .. base), 'record')
-    if record then table.insert(page, { base, read_use(base), record }) end
+    if record then
+      table.insert(page, { base, read_use(base), record })
+      bytes = bytes + #record
+    end
+    if bytes > PAGE_BYTES and place < #bases then
+      page[1] = { base, call('ZSCORE', made, base) }
+      break
+    end
   end
   return page
 end
