@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
+from redis.exceptions import ResponseError
 from redis_process import COMMAND, MISSING, RedisProcess, free_port
 from redis_values import descriptor, opened, put
 from samples import sample
 from store_errors import time_store_error
 from tests.load import slowness
 
+import mcp_mirror.stores.redis.store
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store, Tombstone
@@ -37,6 +40,7 @@ from mcp_mirror.types import Descriptor, Provenance, Span, StoreStats
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+SCRIPT = Path(mcp_mirror.stores.redis.store.__file__).with_name("store.lua")
 HELPERS = Path(__file__).parents[1] / "helpers"
 MIB = 1 << 20
 LIMIT = 2.0
@@ -64,12 +68,13 @@ def check_accounts(server: RedisProcess, tmp_path: Path) -> tuple[int, int]:
     kept = [key.removeprefix(f"{prefix}value:") for key in server.keys(f"{prefix}value:")]
     assert {name for name in kept if server.run("HEXISTS", f"{prefix}value:{name}", "mark")} == set(names)
     sums: dict[str, tuple[int, int]] = {}
-    for name, (mark, size, chunk) in records.items():
-        keys = [f"{prefix}blob:{name}:{mark.decode()}:{n}" for n in range(-(-int(size) // int(chunk)))]
-        assert sum(server.run("STRLEN", key) for key in keys) == int(size)
+    for name, (mark, number, chunk) in records.items():
+        size = int(float(number))  # may be in scientific notation
+        keys = [f"{prefix}blob:{name}:{mark.decode()}:{n}" for n in range(-(-size // int(chunk)))]
+        assert sum(server.run("STRLEN", key) for key in keys) == size
         owner = name.partition(":")[0]
         values, total = sums.get(owner, (0, 0))
-        sums[owner] = values + 1, total + int(size)
+        sums[owner] = values + 1, total + size
     for owner, (values, total) in sums.items():
         assert server.run("ZCARD", f"{prefix}order:{owner}") == values
         assert int(server.run("ZSCORE", f"{prefix}values", owner)) == values
@@ -385,6 +390,109 @@ async def test_evictions_and_expiry_are_those_of_the_store_in_memory(
             now += random.choice([0.01, 1, 1, 5, 30]) + random.random()
             given = random.random(), random.choice("abcd"), f"t-{random.randrange(40)}", int(900 * random.random() ** 3)
             assert await use(store, *given) == await use(memory, *given)
+
+
+@pytest.mark.parametrize("pause", [0.0, 1.0])
+async def test_a_list_of_several_pages_is_complete_while_values_come_and_go(
+    pause: float, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, call = 10, RedisConnection.call
+    changes = iter(range(95, 0, -3))
+
+    async def call_and_change(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
+        reply = await call(connection, operation, *arguments, **options)
+        if operation == "list":
+            last = await store.newest("me", page)
+            for base in {f"t-{next(changes):02}", last[0], reply[0][0].decode() if reply[0] else last[0]}:
+                await store.delete("me", base)
+                gone.add(base)
+            await put(store, f"u-{len(gone)}")
+        return reply
+
+    now, gone = time.time(), set[str]()
+    monkeypatch.setattr("mcp_mirror.stores.redis.store._PAGE", page)
+    async with opened(redis_server, tmp_path) as store:
+        for number in range(100):
+            known = msgspec.structs.replace(descriptor(f"t-{number:02}", 3), created=now + pause * (number - 100))
+            await store.put("me", known, (b'"x"',))
+        monkeypatch.setattr(RedisConnection, "call", call_and_change)
+        listed = [one.base for one in await store.list("me")]
+        assert len(listed) == len(set(listed))
+        assert {f"t-{number:02}" for number in range(100)} - gone <= set(listed)
+
+
+async def test_a_page_of_values_with_large_records_is_bounded_in_bytes(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, call = list[int](), RedisConnection.call
+
+    async def measure(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
+        reply = await call(connection, operation, *arguments, **options)
+        if operation == "list":
+            sizes.append(sum(len(record) for _, _, record in reply[1:]))
+        return reply
+
+    async with opened(redis_server, tmp_path) as store:
+        for number in range(30):
+            large = msgspec.structs.replace(descriptor(f"t-{number}", 3), envelope=b'{"_meta":"%s"}' % (b"x" * 300_000))
+            await store.put("me", large, (b'"x"',))
+        monkeypatch.setattr(RedisConnection, "call", measure)
+        assert [one.base for one in await store.list("me")] == [f"t-{number}" for number in reversed(range(30))]
+        assert [one.base for one in await store.list("me", after="t-9", limit=7)] == [f"t-{n}" for n in range(8, 1, -1)]
+        assert max(sizes) < 2 * MIB
+
+
+@pytest.mark.parametrize("use", [lambda store: store.newest("me", 0), lambda store: store.bases_near("me", "t", 0)])
+async def test_a_list_of_no_values_is_empty(
+    use: Callable[[RedisStore], Awaitable[object]], own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        assert await use(store) == ()
+
+
+ROUND_NUMBERS = """
+local server, run = redis, {}
+for _, name in ipairs({ 'call', 'pcall' }) do
+  run[name] = function(...)
+    local words = { ... }
+    for place, word in ipairs(words) do
+      if type(word) == 'number' and word ~= 0 and word % 1e8 == 0 then words[place] = string.format('%g', word) end
+    end
+    return server[name](unpack(words))
+  end
+end
+local redis = run
+"""
+"""Makes the commands of a script get round numbers as Redis 7.2.0 to 7.2.4 write them."""
+
+
+async def test_round_sizes_and_lifetimes_are_integers_for_every_server(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "store.lua"
+    script.write_text(ROUND_NUMBERS + SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr("mcp_mirror.stores.redis.store._SCRIPT", script)
+    async with opened(redis_server, tmp_path, ttl=100_000.0) as store:
+        await put(store, "t-1", bytes(100_000_000))
+        assert len(await store.read("me", "t-1") or b"") == 100_000_000
+        assert check_accounts(redis_server, tmp_path) == (100_000_000, 1)
+        assert await store.delete("me", "t-1") is True
+        assert check_accounts(redis_server, tmp_path) == (0, 0)
+
+
+async def test_a_namespace_whose_values_lost_their_keys_takes_no_room(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    """The keys of values expire before the sums if no gateway runs for the time for which tombstones are kept."""
+    async with opened(redis_server, tmp_path, max_bytes=1000) as store:
+        await put(store, "t-1", bytes(900), "you")
+        await put(store, "t-1", bytes(90))
+        redis_server.run("DEL", f"{tmp_path}:2:value:you:t-1")
+        for number in range(5):
+            await put(store, f"t-{number}", bytes(400))
+        assert check_accounts(redis_server, tmp_path) == (800, 2)
 
 
 async def test_lost_accounting_keys_are_an_error_with_advice(redis_server: RedisProcess, tmp_path: Path) -> None:
@@ -870,6 +978,28 @@ async def test_a_command_that_the_user_may_not_run_in_the_script_is_named_as_the
     url = f"redis://me:hunter2@127.0.0.1:{own_redis.port}"
     async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
         assert "Extend its ACL" in (await refused(put(store, "t-1")))[0]
+
+
+async def test_a_server_that_runs_an_endless_script_of_another_program_is_reported(
+    own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("CONFIG", "SET", "busy-reply-threshold", 1)
+        running = asyncio.create_task(asyncio.to_thread(own_redis.run, "EVAL", "while true do end", 0))
+        async with asyncio.timeout(60):
+            while "is busy with" not in (await refused(read_until_busy(store)))[0]:
+                pass
+        own_redis.run("SCRIPT", "KILL")
+        with pytest.raises(ResponseError):
+            await running
+        assert await store.read("me", "t-1") == b'"x"'
+
+
+async def read_until_busy(store: RedisStore) -> None:
+    while True:
+        await store.read("me", "t-1")
 
 
 async def test_a_server_that_has_lost_its_primary_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:

@@ -285,6 +285,16 @@ async def test_an_object_that_someone_else_truncated_is_an_error_and_not_a_short
             await read(store, "t-1")
 
 
+async def test_a_check_leaves_no_key_without_an_expiry(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store:
+        await store.check()
+        keys = redis_server.keys(str(tmp_path))
+        assert keys
+        assert min(keys.values()) > 0
+
+
 async def test_a_check_reports_a_bucket_that_does_not_exist(
     redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ _FOREIGN_KEYS: Final = (
     "In the store's Redis server, another program uses keys that begin with `store.prefix`. Choose another prefix, or "
     "another database in `store.url`."
 )
+_BUSY: Final = "The store's Redis server is busy with a script or function of another program. Try again in a moment."
 _NO_REPLICAS: Final = "The store's Redis server refuses writes while its replicas are missing. Try again later."
 _NO_PRIMARY: Final = "The store's Redis server has lost its primary. Try again later."
 _WRITE_REFUSALS: Final = frozenset({_READ_ONLY, _FULL, _DISK, _NO_REPLICAS})
@@ -81,6 +82,7 @@ _BY_CODE: Final = (
     ("READONLY", _READ_ONLY),
     ("WRONGPASS", _LOGIN),
     ("NOREPLICAS", _NO_REPLICAS),
+    ("busy running a", _BUSY),
     ("command called from", _UNKNOWN_COMMAND),
     ("user executing the script", _ACL),  # Redis 7.0
     ("ACL failure in script", _ACL),

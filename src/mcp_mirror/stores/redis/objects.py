@@ -81,7 +81,10 @@ class ObjectRegistry:
         return len(found)
 
     async def _find_folder(self) -> str:
-        _, folder = await self._redis.run([("SET", self._bucket, secrets.token_hex(8), "NX"), ("GET", self._bucket)])
+        chosen = secrets.token_hex(8)
+        _, folder, *_ = await self._redis.run(
+            [("SET", self._bucket, chosen, "NX"), ("GET", self._bucket), *self._restart_expiry]
+        )
         return str(folder.decode())
 
     async def _search(self) -> None:

@@ -12,14 +12,22 @@
 
 local REMOVALS = 64 -- values that one call removes at most for a new value
 local EXAMINED, STEP = 2000, 250 -- names that one call looks at for a list, and at once
+local PAGE_BYTES = 1048576 -- bytes of records after which a page of a list ends
 
 local call, pcall = redis.call, redis.pcall
 local arguments = cjson.decode(ARGV[2])
 if arguments.base then arguments.name = arguments.owner .. ':' .. arguments.base end
 local now, lifetime = arguments.now, arguments.lifetime
 local last_expired = now - lifetime -- values that were last used until then have expired
-local blob_milliseconds = math.max(math.floor(lifetime * 1000), 1)
-local index_milliseconds = blob_milliseconds + arguments.tombstone_seconds * 1000
+
+-- An integer as text. Redis 7.2.0 to 7.2.4 pass the number 100000000 on as 1e+8, which is not an integer for them.
+local function format_integer(number)
+  return string.format('%.0f', number)
+end
+
+local lifetime_milliseconds = math.max(math.floor(lifetime * 1000), 1)
+local blob_milliseconds = format_integer(lifetime_milliseconds)
+local index_milliseconds = format_integer(lifetime_milliseconds + arguments.tombstone_seconds * 1000)
 
 local function key(...)
   return table.concat({ KEYS[1], ... }, ':')
@@ -94,14 +102,14 @@ local function use(value, run)
   end
 end
 
--- Add a value to the sums, or with -1 subtract it.
+-- Add a value to the sums, or with -1 subtract it. The last value of a namespace takes all bytes of the namespace along:
+-- a value had an unknown size if the server had removed its key.
 local function count(value, sign)
-  local bytes = sign * value.size + 0 -- never -0, which Redis does not accept as an integer
-  call('INCRBY', key('total'), bytes)
-  for kind, number in pairs({ values = sign, bytes = bytes }) do
-    call('ZINCRBY', key(kind), number, value.owner)
-    call('ZREMRANGEBYSCORE', key(kind), '-inf', 0)
-  end
+  local values = tonumber(call('ZINCRBY', key('values'), sign, value.owner))
+  local bytes = values > 0 and sign * value.size or -read_number('ZSCORE', key('bytes'), value.owner)
+  call('INCRBY', key('total'), format_integer(bytes + 0)) -- never -0, which Redis does not accept as an integer
+  call('ZINCRBY', key('bytes'), bytes, value.owner)
+  for _, kind in ipairs({ 'values', 'bytes' }) do call('ZREMRANGEBYSCORE', key(kind), '-inf', 0) end
 end
 
 -- Remove a value. The record of its tombstone stays.
@@ -243,11 +251,24 @@ local function read_use(base)
   return used and tonumber(used) > last_expired and used or nil
 end
 
+-- The rank that follows a value in an index by creation time, newest first. The value may have been removed.
+local function find_following(made, base, created)
+  local names = key('names', arguments.owner) -- compares bases by their bytes; Lua may compare them by a locale
+  local place = call('ZLEXCOUNT', names, '-', '(' .. base)
+  local low, high = call('ZCOUNT', made, '(' .. created, '+inf'), call('ZCOUNT', made, created, '+inf')
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local other = call('ZREVRANGE', made, middle, middle)[1]
+    if (call('ZRANK', names, other) or place) >= place then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
 -- At most `most` unexpired names of an index, by `ZRANGE` or `ZREVRANGE` from a rank on, and the next rank; nil at the
 -- end. It looks at a bounded number of names, so it may find fewer although more follow.
 local function take(range, index, rank, most)
   local found, step, bound = {}, most, rank + EXAMINED
-  while rank < bound do
+  while #found < most and rank < bound do
     local bases = call(range, index, rank, rank + step - 1)
     for place, base in ipairs(bases) do
       if read_use(base) then table.insert(found, base) end
@@ -360,20 +381,30 @@ function operations.expire()
   return #names
 end
 
--- A page of the values of a namespace or of one tool, newest first. Returns the next rank, or an empty text at the end,
--- and the base, last use and record of each value; nil if `after` does not exist.
+-- A page of the values of a namespace or of one tool, newest first. The page follows a value with the base `after`, which
+-- must exist unless its creation time is given as `created`. Returns the place of the next page, which is the base and
+-- creation time of a value, or an empty list at the end; and the base, last use and record of each value. Returns nil if
+-- `after` does not exist.
 function operations.list()
-  local made, rank = key('made', arguments.owner, arguments.label), arguments.rank
-  if arguments.after then
-    local found = call('ZREVRANK', made, arguments.after)
-    if not found or not read_use(arguments.after) then return nil end
-    rank = found + 1
+  local made, after, created, rank = key('made', arguments.owner, arguments.label), arguments.after, arguments.created, 0
+  if after and not created then
+    created = read_use(after) and call('ZSCORE', made, after)
+    if not created then return nil end
   end
+  if after then rank = find_following(made, after, created) end
   local bases, following = take('ZREVRANGE', made, rank, arguments.most)
-  local page = { following or '' }
-  for _, base in ipairs(bases) do
+  local page = { following and call('ZREVRANGE', made, following - 1, following - 1, 'WITHSCORES') or {} }
+  local bytes = 0
+  for place, base in ipairs(bases) do
     local record = call('HGET', key('value', arguments.owner .. ':' .. base), 'record')
-    if record then table.insert(page, { base, read_use(base), record }) end
+    if record then
+      table.insert(page, { base, read_use(base), record })
+      bytes = bytes + #record
+    end
+    if bytes > PAGE_BYTES and place < #bases then
+      page[1] = { base, call('ZSCORE', made, base) }
+      break
+    end
   end
   return page
 end

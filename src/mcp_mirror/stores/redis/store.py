@@ -325,18 +325,18 @@ class RedisStore:
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
         listed: list[Descriptor] = []
-        place: dict[str, Any] = {"rank": 0} if after is None else {"after": encode_name(after)}
+        place: dict[str, Any] = {} if after is None else {"after": encode_name(after)}
         tool = encode_name(label) or None
         while limit is None or len(listed) < limit:
             most = _PAGE if limit is None else min(limit - len(listed), _PAGE)
             page = await self._call("list", owner=encode_name(namespace), label=tool, most=most, **place)
             if page is None:
                 raise LookupError(after)
-            following, *rows = page
+            last, *rows = page
             listed += self._decode_rows(namespace, rows)
-            if following == b"":
+            if not last:
                 break
-            place = {"rank": following}
+            place = {"after": last[0].decode(), "created": last[1].decode()}
         return tuple(listed)
 
     def _decode_rows(self, namespace: str, rows: Sequence[tuple[bytes, bytes, bytes]]) -> Sequence[Descriptor]:
