@@ -15,11 +15,25 @@ A message is one or two plain sentences: the cause and the next step.
 """
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from math import ceil
 from pathlib import PurePath
-from typing import Self
+from typing import Any, Self
+
+__all__ = [
+    "BusyError",
+    "ConfigError",
+    "EndpointError",
+    "FlowError",
+    "MirrorError",
+    "RefusalReason",
+    "RefusedError",
+    "StoreError",
+    "ToolError",
+    "UpstreamError",
+    "WireError",
+]
 
 
 class RefusalReason(StrEnum):
@@ -41,6 +55,13 @@ class MirrorError(Exception):
     reason: RefusalReason | None = None
     """Why the gateway refused the request; None if something else failed."""
     _log_message: str | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., "MirrorError"], tuple[Any, ...], dict[str, Any]]:
+        """Restore the message and the attributes in place of calling the class with the message only.
+
+        A worker process of a program (`multiprocessing`) sends its errors in this way.
+        """
+        return _restore_error, (type(self), self.args), vars(self)
 
     @property
     def log_message(self) -> str:
@@ -124,6 +145,10 @@ class EndpointError(MirrorError):
         """Seconds after which a retry may succeed; None if it cannot."""
         self.is_context_exceeded = is_context_exceeded
         """The conversation exceeds the model's context window."""
+
+
+def _restore_error(kind: type[MirrorError], args: tuple[object, ...]) -> MirrorError:
+    return kind.__new__(kind, *args)
 
 
 def unwrap_error_group(error: BaseException) -> BaseException:

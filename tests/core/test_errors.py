@@ -1,9 +1,15 @@
 """The data that errors carry besides their messages."""
 
+import pickle
+
+import pytest
+
 from mcp_mirror.errors import (
+    BusyError,
     EndpointError,
     FlowError,
     MirrorError,
+    RefusalReason,
     RefusedError,
     ToolError,
     UpstreamError,
@@ -62,3 +68,21 @@ def test_the_causes_of_an_error_are_listed_once_each() -> None:
     first.__context__ = second
     assert list(walk_causes(second)) == [second, first]
     assert list(walk_causes(KeyError())) != []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BusyError("`limits.x` (1) calls are running.", 2.5),
+        FlowError("No.", "key", "May it?"),
+        RefusedError("Upstream 'a' refused.", -32000, "no", {"a": 1}),
+        EndpointError("None.", retry_after=1.0, is_context_exceeded=True),
+        ToolError("Again.", RefusalReason.QUOTA).with_log_message("A quota is used up."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_another_process_keeps_message_and_attributes(error: MirrorError) -> None:
+    received = pickle.loads(pickle.dumps(error))  # noqa: S301  # its own bytes
+    assert type(received) is type(error)
+    assert str(received) == str(error)
+    assert vars(received) == vars(error)

@@ -230,6 +230,14 @@ def test_argument_errors_do_not_contain_the_values(given: Any, expected: str) ->
     assert "http" not in str(caught.value)
 
 
+def test_an_argument_error_has_one_full_stop() -> None:
+    def measure(data: bytes) -> int:
+        return len(data)
+
+    with pytest.raises(ToolError, match=r"data: .*base64.*[^.]\. Correct them and call again\.$"):
+        read(measure).read_arguments(b'{"data": "no base64!"}')
+
+
 def test_only_the_first_of_many_errors_are_listed() -> None:
     with pytest.raises(ToolError) as caught:
         read(plain).read_arguments(json.dumps(dict.fromkeys(map(str, range(50)), 1)).encode())

@@ -48,11 +48,12 @@ _CLI_END: Final = """\
 | SIGHUP | reads the configuration again |
 | SIGTERM, Ctrl-C | graceful shutdown; a second signal ends the gateway at once |
 
-On SIGHUP, upstreams start, stop and restart as needed, and other calls continue. A configuration with an error changes
-nothing, and the log reports it. A change of `store`, `server`, `limits`, `audit`, `events`, `dashboard` or
-`auth.principals` takes effect at the next start; the log names such a change at each reload. `serve --watch` does the
-same when the file changes. A graceful shutdown accepts nothing new and finishes the calls in flight within
-`server.drain` seconds.
+On SIGHUP, new upstreams start, removed ones stop, and an upstream restarts if any of its keys has changed, also
+`accepts` or `labels`. Calls in flight to a stopped or restarted upstream have `server.drain` seconds to end, and other
+calls continue. A configuration with an error changes nothing, and the log reports it. A change of `store`, `server`,
+`limits`, `audit`, `events`, `dashboard` or `auth.principals` takes effect at the next start; the log names such a
+change at each reload. `serve --watch` does the same when the file changes. A graceful shutdown accepts nothing new and
+finishes the calls in flight within `server.drain` seconds.
 """
 
 

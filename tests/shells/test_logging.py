@@ -1,8 +1,10 @@
 """The log filter and the log format."""
 
+import io
 import json
 import logging
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -138,3 +140,28 @@ def test_status_lines_have_the_log_format(tmp_path: Path, capsys: pytest.Capture
     text, line = capsys.readouterr().err.splitlines()
     assert text == "mcp-mirror: it is taken."
     assert json.loads(line)["message"] == "it is taken."
+
+
+def test_a_status_line_and_its_line_break_are_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[str] = []
+
+    class Unbuffered(io.StringIO):
+        def write(self, text: str) -> int:
+            writes.append(text)
+            return len(text)
+
+    monkeypatch.setattr(sys, "stderr", Unbuffered())
+    print_status(config(tmp_path, "text"), "mcp-mirror: it is taken.")
+    assert writes == ["mcp-mirror: it is taken.\n"]
+
+
+def test_the_name_of_an_upstream_is_not_redacted_as_an_argument(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], log: Log
+) -> None:
+    given = {"upstreams": {"customers": {"command": "python", "args": ["server.py", "customers", "another-word"]}}}
+    path = tmp_path / "named.yaml"
+    path.write_text(json.dumps(given))
+    log()
+    configure_logging(2, load_config(path, {}))
+    logging.getLogger("mcp_mirror.x").warning("call tool=list_customers upstream=customers another-word")
+    assert capsys.readouterr().err.endswith(f"call tool=list_customers upstream=customers {HIDDEN}\n")

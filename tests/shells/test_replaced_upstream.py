@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import mcp_types as types
@@ -25,6 +26,7 @@ from mcp_mirror.workers.frames import FrameScanner
 BOUND = 60
 SILENT = StdioEndpoint(sys.executable, ("-S", "-E", "-c", "import sys; sys.stdin.read()"))
 """A server that reads the handshake and never answers it."""
+RAW = Path(__file__).parents[1] / "walk" / "servers" / "raw.py"
 CLIENT = NullChannel(Caller("local", is_stateless=False, session="one"))
 CALL = UpstreamRequest("tools/call", {"arguments": (b"{}",)}, {"name": "any"})
 
@@ -47,7 +49,7 @@ async def examined(_policy: UpstreamPolicy, _items: Sequence[Buffer]) -> tuple[I
 
 
 @asynccontextmanager
-async def running(slots: ConnectionSlots) -> AsyncIterator[UpstreamRegistry]:
+async def running(slots: ConnectionSlots, endpoint: StdioEndpoint = SILENT) -> AsyncIterator[UpstreamRegistry]:
     with Spool(WirePolicy()) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
         dependencies = UpstreamDependencies(
             spool,
@@ -59,7 +61,7 @@ async def running(slots: ConnectionSlots) -> AsyncIterator[UpstreamRegistry]:
             DedicatedConnectionPolicy(slots, NoSessions(), 60.0),
             60.0,
         )
-        policy = UpstreamPolicy("up", SILENT, startup_timeout=BOUND)
+        policy = UpstreamPolicy("up", endpoint, startup_timeout=BOUND)
         registry = UpstreamRegistry([policy], dependencies)
         async with registry.running():
             registry.start()
@@ -95,3 +97,27 @@ async def test_a_call_to_a_removed_upstream_is_an_error_and_takes_no_slot() -> N
         with pytest.raises(UpstreamError, match="'up' was stopped by a reload"):
             await upstream.request(CALL, CLIENT)
         await slots.reserve("up", CLIENT.caller.namespace, 1)
+
+
+@pytest.mark.parametrize("settles_first", [True, False])
+async def test_a_call_that_waits_for_its_connection_ends_within_the_drain(
+    tmp_path: Path, *, settles_first: bool
+) -> None:
+    gate = tmp_path / "gate"
+    answers: list[object] = []
+    server = StdioEndpoint(sys.executable, ("-S", str(RAW), "ok", "--gate", str(gate)))
+
+    async def call() -> None:
+        if settles_first:  # as the gateway does before it looks up the tool in the caller's own listing
+            await upstream.settle_for(CLIENT)
+        answers.append(await upstream.request(CALL, CLIENT))
+
+    async with running(ConnectionSlots(1), server) as registry:
+        upstream = registry["up"]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await anyio.wait_all_tasks_blocked()
+            registry.replace([], float(BOUND))
+            await anyio.wait_all_tasks_blocked()
+            gate.touch()
+    assert len(answers) == 1

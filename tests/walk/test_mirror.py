@@ -503,6 +503,13 @@ async def test_each_namespace_has_its_own_memory() -> None:
         assert "No value is stored under" in other.text
 
 
+async def test_a_namespace_that_is_not_a_text_is_an_error() -> None:
+    no_user: Any = None
+    async with with_functions() as mirror:
+        with pytest.raises(TypeError, match=r"^The namespace is a NoneType\. Pass a text"):
+            await mirror.call("average_mirrored", {"values": [1]}, namespace=no_user)
+
+
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 async def test_clear_deletes_the_values_of_one_namespace(kind: str, tmp_path: Path) -> None:
     store = {"kind": kind, "path": str(tmp_path)} if kind == "disk" else {"kind": kind}

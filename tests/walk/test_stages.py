@@ -107,6 +107,24 @@ async def test_an_error_names_a_stage_that_returns_something_else(stage: Any, me
     assert message in str(raised.value)
 
 
+class Idle:
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
+        return await call_next(call)
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([Idle(), Idle], "Stage 2 of `stages` is the class Idle. Give an object of the class, such as Idle()."),
+        (["quota"], "Stage 1 of `stages` is a str. Give an `async` function, or an object with `async def __call__`."),
+    ],
+)
+def test_a_stage_that_cannot_be_called_is_an_error_at_once(stages: Any, message: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        Mirror(stages=stages)
+    assert str(raised.value) == message
+
+
 def test_a_synchronous_mirror_takes_stages_too() -> None:
     specification = importlib.util.spec_from_file_location("quota_stage", EXAMPLE)
     assert specification is not None
@@ -127,7 +145,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: stage-package\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(
-        "[mcp_mirror.stages]\nclosed = stage_package:closed\nbroken = stage_package:missing\n"
+        "[mcp_mirror.stages]\nclosed = stage_package:closed\nbroken = stage_package:missing\nwhole = stage_package\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -142,7 +160,12 @@ async def test_the_configuration_names_stages_of_installed_packages() -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
-    ("name", "message"), [("close", "Did you mean 'closed'"), ("broken", "'broken' of `mirror.stages` cannot be")]
+    ("name", "message"),
+    [
+        ("close", "Did you mean 'closed'"),
+        ("broken", "'broken' of `mirror.stages` cannot be"),
+        ("whole", "'whole' of `mirror.stages` is a module. Give an `async` function"),
+    ],
 )
 async def test_a_stage_that_cannot_be_loaded_is_a_configuration_error(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

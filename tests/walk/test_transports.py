@@ -268,6 +268,32 @@ async def test_an_invalid_body_is_rejected_and_the_next_is_served(shared: str) -
         assert "retrieve_final_answer_from_memory" in again.text
 
 
+@pytest.mark.parametrize(
+    ("body", "identity", "message"),
+    [
+        ("{}", None, "not a JSON-RPC request"),
+        ('{"jsonrpc":"2.0","id":7}', 7, "not a JSON-RPC request"),
+        ('{"jsonrpc":"1.0","id":8,"method":"tools/list"}', 8, "not a JSON-RPC request"),
+        (
+            f'{{"jsonrpc":"2.0","id":9,"method":"ping","params":{{"_meta":{"[" * 300}{"]" * 300}}}}}',
+            9,
+            "than 200 levels",
+        ),
+    ],
+)
+async def test_a_body_that_is_not_json_rpc_is_rejected_with_the_cause(
+    shared: str, body: str, identity: int | None, message: str
+) -> None:
+    async with httpx2.AsyncClient(timeout=BOUND) as client:
+        answer = await client.post(shared, content=body, headers=HEADERS)
+    assert answer.status_code == 400
+    assert "mcp-session-id" not in answer.headers
+    assert answer.json()["id"] == identity
+    error = answer.json()["error"]["message"]
+    assert message in error
+    assert "pydantic" not in error
+
+
 @pytest.fixture
 async def shared(configured: Configured, serve: Serve) -> Any:
     """The URL of a gateway without upstreams."""

@@ -198,7 +198,8 @@ def _admit_object(as_array: JsonSchemaValue, fields: Sequence[Mapping[str, Any]]
 
 def _describe_error(at: tuple[int | str, ...], reason: str) -> str:
     where = ".".join(map(str, at))
-    return f"{where}: {reason}"[:_MAX_ERROR_LENGTH] if where else reason[:_MAX_ERROR_LENGTH]
+    text = f"{where}: {reason}" if where else reason
+    return text[:_MAX_ERROR_LENGTH].rstrip(".")  # pydantic ends some reasons with a full stop
 
 
 def read_policy(options: ToolOptions) -> ToolPolicy:

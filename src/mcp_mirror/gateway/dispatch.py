@@ -303,9 +303,10 @@ class Dispatcher:
             UpstreamError: The upstream failed or refused the call.
         """
         upstream = self._services.upstreams[entry.upstream]
+        mirrored = await select_header_arguments(entry, arguments) if entry.headers else {}
+        # From here on the upstream counts the call, so that a reload does not stop the upstream before the response.
         await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
         find_entry(self._runtime.state.catalog_for(call.caller), call)  # raises if that one is quarantined
-        mirrored = await select_header_arguments(entry, arguments) if entry.headers else {}
         request = UpstreamRequest(
             method="tools/call",
             params={"arguments": arguments},

@@ -98,7 +98,7 @@ def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:
     """Load the stages that the configuration names, from the entry point group `mcp_mirror.stages`.
 
     Raises:
-        ConfigError: No installed package has a stage of this name, or it cannot be imported.
+        ConfigError: No installed package has a stage of this name, or it cannot be imported or called.
     """
     installed = {one.name: one for one in entry_points(group=ENTRY_POINTS)} if names else {}
     stages: list[Stage] = []
@@ -110,10 +110,22 @@ def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:
             )
             raise ConfigError(f"`mirror.stages` names {name!r}, which no installed package provides. {hint}")
         try:
-            stages.append(installed[name].load())
+            stage = installed[name].load()
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"The stage {name!r} of `mirror.stages` cannot be imported: {error}") from error
+        if fault := find_stage_fault(stage):
+            raise ConfigError(f"The stage {name!r} of `mirror.stages` {fault}")
+        stages.append(stage)
     return tuple(stages)
+
+
+def find_stage_fault(stage: object) -> str | None:
+    """Return why an object cannot be a stage, and the next step; None for a function or an object with `__call__`."""
+    if isinstance(stage, type):
+        return f"is the class {stage.__name__}. Give an object of the class, such as {stage.__name__}()."
+    if not callable(stage):
+        return f"is a {type(stage).__name__}. Give an `async` function, or an object with `async def __call__`."
+    return None
 
 
 async def answer_errors(call: Call, call_next: Next) -> ToolResult:

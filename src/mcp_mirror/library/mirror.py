@@ -32,6 +32,7 @@ from mcp_mirror.functions.results import encode_media, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
+from mcp_mirror.gateway.pipeline import find_stage_fault
 from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.library.application_task import ApplicationTask, RunningApplication
 from mcp_mirror.memory.code.run import RUN
@@ -93,7 +94,11 @@ class Mirror:
 
         Raises:
             ConfigError: The configuration cannot be used.
+            TypeError: A stage cannot be called.
         """
+        for number, stage in enumerate(stages, 1):
+            if fault := find_stage_fault(stage):
+                raise TypeError(f"Stage {number} of `stages` {fault}")
         self._config = config = read_given(upstreams, store, os.environ)
         for warning in config.warnings:
             _logger.warning("%s", warning)
@@ -420,8 +425,11 @@ class Mirror:
 
         Raises:
             MirrorError: The mirror is not open, or a store cannot write the namespace.
+            TypeError: The namespace is not a text.
         """
         running = self._running
+        if not isinstance(namespace, str):
+            raise TypeError(f"The namespace is a {type(namespace).__name__}. Pass a text, such as the name of a user.")
         try:
             namespace.encode()
         except UnicodeEncodeError:

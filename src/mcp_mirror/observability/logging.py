@@ -134,7 +134,9 @@ def print_status(config: Config, line: str, *, level: str = "info") -> None:
     """Print a line for the operator on standard error, in the log format but for every verbosity."""
     if config.server.log_format == "json":
         line = _format_line("json", datetime.now(UTC).timestamp(), level, OWN_LOGGER, line.removeprefix("mcp-mirror: "))
-    print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
+    # `print` writes the line break separately if standard error is not buffered, and lines of several workers mix.
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def create_path_hasher(config: Config | None) -> PathHasher:
@@ -143,8 +145,10 @@ def create_path_hasher(config: Config | None) -> PathHasher:
 
 
 def _find_secrets(config: Config) -> Iterator[str]:
+    # Lines name upstreams and tools. `server.py crm` has the name of the upstream `crm` as an argument.
+    names = {upstream.name for upstream in config.upstreams}
     for upstream in config.upstreams:
-        yield from find_secrets(upstream.endpoint)
+        yield from (secret for secret in find_secrets(upstream.endpoint) if secret not in names)
         if isinstance(upstream.endpoint, HttpEndpoint):
             yield upstream.endpoint.url if urlsplit(upstream.endpoint.url).query else ""
     yield from config.server.state_keys

@@ -26,6 +26,7 @@ from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.rejected_requests import RejectedRequests
 from mcp_mirror.server.request_context import HttpRequest, read_request
+from mcp_mirror.server.sdk_messages import read_sdk_message
 from mcp_mirror.system.fair_queue import FairQueue
 from mcp_mirror.types import Buffer, Segments
 
@@ -171,6 +172,7 @@ class PayloadMiddleware:
         if await self._direct_http.apply(stub, request, send):
             return
         try:
+            _check_message(stub)
             self._check_new_session(stub, request)
             writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send))
             await self._app(_with_length(request.scope, len(stub)), _replay(stub, receive), writer.send)
@@ -397,6 +399,18 @@ def _reject_over_limit(name: str, limit: int, fact: str) -> _RejectedError:
     error = _reject(429, types.INTERNAL_ERROR, f"`limits.{name}` ({limit:,}) {fact}. Try again in {_RETRY_AFTER} s.")
     error.response.headers["retry-after"] = str(_RETRY_AFTER)
     return error
+
+
+def _check_message(stub: bytes) -> None:
+    """Check that the SDK can read a message, because its own response to others is long and does not name the cause.
+
+    Raises:
+        _RejectedError: The SDK cannot read the message.
+    """
+    try:
+        read_sdk_message(stub)
+    except ValueError as error:
+        raise _reject(400, types.INVALID_REQUEST, str(error), frame_id(stub)) from None
 
 
 def _reject(status: int, code: int, message: str, request_id: RequestId | None = None) -> _RejectedError:

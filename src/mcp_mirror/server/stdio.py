@@ -28,6 +28,7 @@ from mcp_mirror.server.cancel_scopes import CANCELLED, CancelScopes, RequestScop
 from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
+from mcp_mirror.server.sdk_messages import read_sdk_message
 from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.types import Segments
 
@@ -247,7 +248,7 @@ class _StdioReader(MessageStream):
         with discard_after(frame):
             try:
                 stub, token = await pending_payloads.lift_params(frame, LOCAL)
-                message = types.jsonrpc_message_adapter.validate_json(stub, by_name=False)
+                message = read_sdk_message(stub)
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:
                     return SessionMessage(message)
@@ -256,10 +257,7 @@ class _StdioReader(MessageStream):
             except UpstreamError as failure:
                 error = types.ErrorData(code=types.INTERNAL_ERROR, message=str(failure))
             except ValueError as failure:
-                reason = "The message is not a JSON-RPC request, notification or response."
-                if "recursion limit" in str(failure):  # of the SDK's parser; `lift_params` has read the message as JSON
-                    reason = "The message is nested too deep: more than 200 levels outside of `arguments`. Use fewer."
-                error = types.ErrorData(code=types.INVALID_REQUEST, message=reason)
+                error = types.ErrorData(code=types.INVALID_REQUEST, message=str(failure))
             pending_payloads.discard(token)
             response = types.JSONRPCError(jsonrpc="2.0", id=frame_id(frame), error=error)
             await self._connection.sink.send((response.model_dump_json(exclude_unset=True).encode(),))

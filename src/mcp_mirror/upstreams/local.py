@@ -107,6 +107,11 @@ class LocalUpstream:
         self._threads = tuple(anyio.CapacityLimiter(_MAX_THREADS) for _ in range(_MAX_LEVELS))
 
     @property
+    def is_in_use(self) -> bool:
+        """See `ServerUpstream.is_in_use`."""
+        return self.inflight_count > 0
+
+    @property
     def listed(self) -> anyio.Event:
         """See `ServerUpstream.listed`."""
         return self.settled

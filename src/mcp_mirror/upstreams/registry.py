@@ -202,6 +202,6 @@ async def _run(upstream: Upstream, scope: anyio.CancelScope) -> None:
 async def _stop_when_drained(upstream: Upstream, scope: anyio.CancelScope, drain: float) -> None:
     """Stop a removed upstream when its calls have ended, at the latest after `drain` seconds."""
     with anyio.move_on_after(drain):
-        while upstream.inflight_count:  # noqa: ASYNC110  # requests end in many places, and this runs rarely
+        while upstream.is_in_use:  # noqa: ASYNC110  # requests end in many places, and this runs rarely
             await anyio.sleep(_DRAIN_INTERVAL)
     scope.cancel()

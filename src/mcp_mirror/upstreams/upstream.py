@@ -4,8 +4,8 @@ A `ServerUpstream` picks the connection for each caller. Connections are shared 
 configured `scope` allow it; else each session, or each principal, gets a dedicated connection.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -132,6 +132,8 @@ class ServerUpstream:
         self._suspended = SuspendedCalls(self._tasks, dependencies.answer_timeout)
         self._refuses_handshakes = False
         """The server rejects the handshake of protocol version 2025-11-25, so all callers use the shared connection."""
+        self._waiting = 0
+        """Callers that wait for a connection or a response."""
 
     @property
     def status(self) -> Status:
@@ -152,6 +154,11 @@ class ServerUpstream:
     def inflight_count(self) -> int:
         """The number of requests that wait for their responses."""
         return sum(connection.inflight_count for connection in self.connections)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a caller waits for a response, or for the connection that its request needs."""
+        return self._waiting > 0 or self.inflight_count > 0
 
     @property
     def connections(self) -> tuple[ReconnectingConnection, ...]:
@@ -198,6 +205,12 @@ class ServerUpstream:
         """
         if self._request_limit is not None:
             self._check_size(request.size, self._request_limit)
+        with self._count_caller():
+            return await self._request(request, channel, answered)
+
+    async def _request(
+        self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None
+    ) -> RawResponse | InputRequired:
         if answered is not None and "held" in answered.state:
             self._check_scopes(channel)
             return await self._suspended.resume(answered, channel)
@@ -234,7 +247,8 @@ class ServerUpstream:
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Wait until the first attempt of the connection that a caller's requests use has ended."""
-        await self.connection_for(channel)
+        with self._count_caller():
+            await self.connection_for(channel)
 
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
         """Return the connection for a caller's requests; create a dedicated one if needed.
@@ -276,6 +290,14 @@ class ServerUpstream:
         if dedicated := self._dedicated.pop(key, None):
             dedicated.close()
             self._listeners.on_change("tools", key, self.policy.name)
+
+    @contextmanager
+    def _count_caller(self) -> Iterator[None]:
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     def _connection_key(self, channel: ClientChannel) -> ConnectionKey | None:
         """Return the owner of the connection for a caller's requests; None for the shared connection."""
