@@ -10,9 +10,10 @@ import yaml
 from tests.search.collect import HERE, read_definitions
 
 from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
-from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, choose_listing
+from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, choose_listing, searchable_tools
+from mcp_mirror.memory.tools.table import own_tools
 from mcp_mirror.payload.floods import finish
-from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.tokens import expected_estimator
 
@@ -32,10 +33,10 @@ def catalog() -> Catalog:
 
 def find_misses(catalog: Catalog, searches: list[list[str]], first: int) -> list[str]:
     """Return the searches without a right tool among the first matches."""
-    index = finish(catalog.build_index())
+    index = finish(catalog.build_index(searchable_tools(own_tools(MemoryToolsPolicy(), 60))))
     misses = []
     for query, *right in searches:
-        found = (catalog.entries[name] for name in index.search(query, first))
+        found = (catalog.entries[name] for name in index.search(query, first) if name in catalog.entries)
         if not {f"{entry.upstream}/{entry.tool}" for entry in found} & set(right):
             misses.append(query)
     return misses

@@ -22,6 +22,8 @@ from tests.walk.conftest import BOUND
 from mcp_mirror import Mirror, SyncMirror
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp import Client
     from tests.walk.conftest import Configured, Connect, Lines, OpenLines, Run
 
@@ -99,6 +101,33 @@ async def test_a_tool_is_found_and_called_with_a_memory_path(
         direct = await client.call_tool("hear_mirrored", {"what": f"{path}/rows/8/n"})
         assert '"what":8' in direct.content[0].text.replace(" ", "")  # type: ignore[union-attr]
         assert '"/n": 7' in await call(client, "memory_read", {"memory_path": f"{path}/rows/7"})
+
+
+async def test_memory_tools_that_change_values_are_found_by_a_search(
+    configured: Configured, connect: Connect, files: Any
+) -> None:
+    config = configured({"files": files()}, mirror=SEARCH, memory_tools={"set": "all"})
+    async with connect(config) as client:
+        assert not {"memory_edit", "memory_put", "memory_list", "memory_forget"} & set(await names(client))
+        found = await search(client, query="replace a text in a stored value")
+        assert "memory_edit(memory_path: string, patch?: array" in found
+        assert "memory_forget(memory_path: string)\n  Delete a stored value." in await search(
+            client, query="delete value"
+        )
+        path = path_in(await call(client, "memory_put", {"value": "a stored text"}))
+        edited = await call(client, "memory_edit", {"memory_path": path, "old_text": "stored", "new_text": "changed"})
+        assert "a changed text" in await call(client, "memory_read", {"memory_path": path_in(edited)})
+
+
+async def test_a_list_to_search_costs_at_most_600_tokens(
+    configured: Configured, connect: Connect, files: Any, count_tokens: Callable[[str], int]
+) -> None:
+    config = configured({"files": files(500)}, mirror=SEARCH, memory_tools={"set": "all"})
+    async with connect(config) as client:
+        tools = (await client.list_tools()).tools
+        assert {"memory_query", "memory_run"} <= {tool.name for tool in tools}  # both extras are installed
+        shown = [{"name": one.name, "description": one.description, "inputSchema": one.input_schema} for one in tools]
+        assert count_tokens(json.dumps(shown, separators=(",", ":"))) <= 600
 
 
 async def test_matches_have_arguments_and_one_line(configured: Configured, connect: Connect, files: Any) -> None:

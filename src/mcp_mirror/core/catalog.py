@@ -15,7 +15,7 @@ from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
 from mcp_mirror.core.parsed_result import WRAPPER
 from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
-from mcp_mirror.core.tool_index import ToolIndex, build_index
+from mcp_mirror.core.tool_index import IndexedTool, ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.core.validation import Check, Cost
 from mcp_mirror.paths import tool_label
@@ -97,8 +97,8 @@ class Catalog:
     """The result of `always_listed` once it is known."""
     _tokens: dict[TokenProvider, int] = field(init=False, default_factory=dict, compare=False, repr=False)
     """The results of `count_tokens` that are known."""
-    _index: list[ToolIndex] = field(init=False, default_factory=list, compare=False, repr=False)
-    """The result of `build_index` once it is known."""
+    _indexes: dict[frozenset[str], ToolIndex] = field(init=False, default_factory=dict, compare=False, repr=False)
+    """The results of `build_index` that are known, by the names of the own tools in them."""
 
     def encode_adverts(self) -> Steps[tuple[bytes, ...]]:
         """Return the definitions of the tools, JSON objects separated by commas, as few pieces.
@@ -134,14 +134,18 @@ class Catalog:
             self._tokens[provider] = sum(estimate(piece) for piece in pieces)
         return self._tokens[provider]
 
-    def build_index(self) -> Steps[ToolIndex]:
-        """Return an index of the tools for searches. It is built once, in steps of one tool."""
-        if not self._index:
+    def build_index(self, own_tools: Mapping[str, IndexedTool]) -> Steps[ToolIndex]:
+        """Return an index for searches of the tools and of own tools of the gateway.
+
+        It is built once for the names of the own tools, in steps of one tool.
+        """
+        names = frozenset(own_tools)
+        if names not in self._indexes:
             entries = self.entries.values()
             # An original beside its twin would be a second match for the same searches.
             twins = [entry for entry in entries if entry.is_twin]
-            self._index.append((yield from build_index(twins or entries)))
-        return self._index[0]
+            self._indexes[names] = yield from build_index([*(twins or entries), *own_tools.values()])
+        return self._indexes[names]
 
     def visible_to(self, caller: Caller) -> "Catalog":
         """The view of the catalog for a caller whose token may lack scopes."""

@@ -1,7 +1,7 @@
 """Finds the tool that a call names, waits for its upstream while that starts, and answers `find_tools` calls."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -10,10 +10,10 @@ import msgspec
 from mcp_mirror.callers import OWN
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import ToolResult, build_content_reply, encode_text_block
-from mcp_mirror.core.tool_index import summarize_tool
+from mcp_mirror.core.tool_index import IndexedTool, summarize_tool
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
-from mcp_mirror.gateway.tool_search import FIND, complete_name
+from mcp_mirror.gateway.tool_search import FIND, complete_name, searchable_tools
 from mcp_mirror.memory.tools.table import explain_unserved
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.payload.floods import finish
@@ -132,11 +132,12 @@ async def find_tools(call: Call, router: Router) -> ToolResult:
     upstreams = router.upstreams
     await upstreams.settle_listings(call.config.mirror.startup_wait, call.caller)
     catalog = router.runtime.state.catalog_for(call.caller)
-    found = await run_fairly(call.namespace, _search, catalog, query)
+    own_tools = searchable_tools(call.own_tools)
+    found = await run_fairly(call.namespace, _search, catalog, own_tools, query)
     unknown = f"No tool has the name {as_json_string(name, _MAX_QUOTED)}." if name else ""
     if found:
         heading = f"{unknown} Tools that match the query:\n" if unknown else ""
-        return _build_reply(heading + _write_matches(catalog, found))
+        return _build_reply(heading + _write_matches({**catalog.entries, **own_tools}, found))
     missing = explain_missing(upstreams.visible_to(call.caller))
     return _build_reply(" ".join(text for text in (unknown, _write_overview(catalog, query), missing) if text))
 
@@ -157,14 +158,14 @@ async def _define_tool(call: Call, name: str, router: Router) -> str:
     return msgspec.json.encode(members).decode()
 
 
-def _search(catalog: Catalog, query: str) -> list[str]:
+def _search(catalog: Catalog, own_tools: Mapping[str, IndexedTool], query: str) -> list[str]:
     """Return the names of the matching tools. The first search of a catalog builds its index."""
-    return finish(catalog.build_index()).search(query, _SHOWN + _NAMED)
+    return finish(catalog.build_index(own_tools)).search(query, _SHOWN + _NAMED)
 
 
-def _write_matches(catalog: Catalog, found: Sequence[str]) -> str:
-    entries = (catalog.entries[name] for name in found[:_SHOWN])
-    lines = [summarize_tool(entry.name, entry.advert, entry.schema) for entry in entries]
+def _write_matches(tools: Mapping[str, IndexedTool], found: Sequence[str]) -> str:
+    shown = (tools[name] for name in found[:_SHOWN])
+    lines = [summarize_tool(tool.name, tool.advert, tool.schema) for tool in shown]
     more = ", ".join(found[_SHOWN:])
     return "\n".join((*lines, f"Also: {more}") if more else lines)
 

@@ -1,6 +1,6 @@
 """Search of tools (`mirror.listing`): clients find a tool with `find_tools` and call it with `call_tool`.
 
-A `call_tool` call becomes the call of the tool that it names before it enters the pipeline, so that every stage and
+The memory tools that answer questions about values stay listed; a search finds the others. A `call_tool` call becomes the call of the tool that it names before it enters the pipeline, so that every stage and
 the audit log see that tool.
 """
 
@@ -18,6 +18,20 @@ from mcp_mirror.types import Buffer
 
 FIND: Final = "find_tools"
 CALL: Final = "call_tool"
+
+
+_LISTED: Final = frozenset(
+    (
+        FIND,
+        CALL,
+        "retrieve_final_answer_from_memory",
+        "memory_read",
+        "memory_grep",
+        "memory_query",
+        "memory_run",
+    )
+)
+"""The gateway's own tools that clients see where they search for tools."""
 
 
 async def _reject_call(call: ToolInput) -> Content:
@@ -53,6 +67,30 @@ SEARCH_TOOLS: Final[Mapping[str, MemoryTool]] = {
 def search_tools(policy: MirrorPolicy) -> Mapping[str, MemoryTool]:
     """Return the tools for the search that the configuration needs, by name."""
     return {} if policy.listing == "full" else SEARCH_TOOLS
+
+
+class SearchableTool(msgspec.Struct, frozen=True):
+    """One of the gateway's own tools that a search finds."""
+
+    name: str
+    advert: Mapping[str, Any]
+    upstream: str = "memory"
+
+    @property
+    def tool(self) -> str:
+        """The name that the search reads."""
+        return self.name
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The input schema."""
+        schema: Mapping[str, Any] = self.advert["inputSchema"]
+        return schema
+
+
+def searchable_tools(own_tools: Mapping[str, MemoryTool]) -> Mapping[str, SearchableTool]:
+    """Return the gateway's own tools that only a search finds, by name."""
+    return {name: SearchableTool(name, tool.advert) for name, tool in own_tools.items() if name not in _LISTED}
 
 
 def unwrap_call(
@@ -105,6 +143,7 @@ def choose_listing(policy: MirrorPolicy, catalog: Catalog, own_tools: Mapping[st
     if policy.listing == "auto":
         is_search = (yield from catalog.count_tokens(policy.provider)) > policy.listing_budget
     if is_search:
-        return ToolListing(catalog.always_listed, own_tools, is_search=True)
+        listed = {name: tool for name, tool in own_tools.items() if name in _LISTED}
+        return ToolListing(catalog.always_listed, listed, is_search=True)
     listed = {name: tool for name, tool in own_tools.items() if name not in SEARCH_TOOLS}
     return ToolListing(catalog, listed, is_search=False)
