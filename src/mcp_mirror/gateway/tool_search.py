@@ -1,7 +1,7 @@
 """Search of tools (`mirror.listing`): clients find a tool with `find_tools` and call it with `call_tool`.
 
-The memory tools that answer questions about values stay listed; a search finds the others. A `call_tool` call becomes the call of the tool that it names before it enters the pipeline, so that every stage and
-the audit log see that tool.
+The memory tools that answer questions about values stay listed; a search finds the others. A `call_tool` call becomes
+the call of the tool that it names before it enters the pipeline, so that every stage and the audit log see that tool.
 """
 
 from collections.abc import Collection, Mapping
