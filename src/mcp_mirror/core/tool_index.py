@@ -85,8 +85,8 @@ class IndexedTool(Protocol):
         """The definition that clients see."""
 
     @property
-    def schema(self) -> Mapping[str, Any]:
-        """The upstream's input schema."""
+    def schema(self) -> Schema:
+        """The input schema, of an upstream's tool the upstream's."""
 
 
 class ToolIndex:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.core.catalog import Catalog
+from mcp_mirror.core.schema import Schema
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput
 from mcp_mirror.payload.floods import Steps
@@ -82,9 +83,9 @@ class SearchableTool(msgspec.Struct, frozen=True):
         return self.name
 
     @property
-    def schema(self) -> Mapping[str, Any]:
+    def schema(self) -> Schema:
         """The input schema."""
-        schema: Mapping[str, Any] = self.advert["inputSchema"]
+        schema: Schema = self.advert["inputSchema"]
         return schema
 
 
