@@ -8,7 +8,7 @@ import pytest
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.run import RUN, add_run
-from mcp_mirror.memory.tools.table import LABELS, RETRIEVE, TOOLS, explain_unserved, own_tools
+from mcp_mirror.memory.tools.table import LABELS, QUERY, RETRIEVE, TOOLS, explain_unserved, own_tools
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
 WEEK = 7 * 86_400.0
@@ -28,11 +28,19 @@ def test_files_are_out_of_reach_where_no_root_is_named() -> None:
 
 @pytest.mark.parametrize("has_sql", [True, False])
 def test_the_standard_set_costs_at_most_600_tokens(*, has_sql: bool, count_tokens: Callable[[str], int]) -> None:
-    tools = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=has_sql))
+    tools = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=has_sql, has_run=True))
     shown = [{key: tool.advert[key] for key in ("name", "description", "inputSchema")} for tool in tools.values()]
     assert 0 < count_tokens(msgspec.json.encode(shown).decode()) <= 600
-    assert next(iter(tools)) == (RETRIEVE if has_sql else RUN)
-    assert ("names[t[...]]" in tools[RUN].description) == (not has_sql)
+
+
+def test_one_tool_has_the_example_of_a_join() -> None:
+    without_run = own_tools(MemoryToolsPolicy(), WEEK, has_sql=True)
+    assert "JOIN drivers" in without_run[QUERY].description
+    with_both = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=True, has_run=True))
+    assert next(iter(with_both)) == RUN
+    assert "names[t[...]]" in with_both[RUN].description
+    assert "JOIN" not in with_both[QUERY].description
+    assert "inputs" in with_both[QUERY].description
 
 
 STANDARD = {RETRIEVE, "memory_read", "memory_grep", "memory_query", "memory_edit"}

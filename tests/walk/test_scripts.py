@@ -558,12 +558,23 @@ async def test_a_script_that_takes_a_text_for_rows_learns_what_reads_them(
 
 async def test_other_texts_are_described_by_their_lines() -> None:
     async with with_tools() as mirror:
-        texts = {"plain": "one two", "rows": "Result\n\nid,name\n" + "1,Ada\n" * 20}
+        texts = {"plain": "one\ntwo", "rows": "Result\n\nid,name\n" + "1,Ada\n" * 20}
         reply = await mirror.run("plain['id'] + rows['id']", texts)
         assert "\nplain is text, one string: its lines are plain.splitlines().\n" in reply.text
         assert "\nrows is text (CSV, 2 columns after a heading), one string: its lines are rows" in reply.text
         reply = await mirror.run("[1]['a']", texts)
         assert "text" not in reply.text
+
+
+@pytest.mark.parametrize("text", ["orders_2025", "memory_read(trips)", "orders.json"])
+async def test_a_name_in_place_of_a_path_is_answered_with_the_call_to_make_first(text: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run("[t['km'] for t in trips]", {"trips": text})
+        assert f'trips is the text "{text}". An input is a memory path: first call the tool' in reply.text
+        assert "corrected script" not in reply.text
+        assert (await mirror.run("trips.upper()", {"trips": text})).value == text.upper()
+        stored = {"trips": await mirror.put(text * 500)}
+        assert "first call the tool" not in (await mirror.run("trips['km']", stored)).text
 
 
 async def test_a_script_without_a_value_says_how_to_return_one() -> None:
@@ -606,8 +617,7 @@ async def test_without_the_package_there_is_no_tool(monkeypatch: pytest.MonkeyPa
 async def test_the_definition_of_the_tool_is_short(count_tokens: Any) -> None:
     async with with_tools() as mirror:
         (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_run"]
-        assert count_tokens(json.dumps(advert)) <= 120
-        assert "names[" not in advert["description"]
+        assert count_tokens(json.dumps(advert)) <= 200
     async with with_tools(memory_tools={"deny": ["memory_run"]}) as mirror:
         assert "memory_run" not in [tool["name"] for tool in mirror.tools("mcp")]
 

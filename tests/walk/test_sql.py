@@ -56,7 +56,7 @@ async def test_the_results_of_two_tools_are_joined_by_their_paths() -> None:
 @pytest.mark.parametrize(
     ("tools", "named"),
     [
-        ({}, "memory_query"),
+        ({}, "memory_run"),
         ({"deny": ["memory_run"]}, "memory_query"),
         ({"deny": ["memory_query"]}, "memory_run"),
         ({"deny": ["memory_query", "memory_run"]}, None),

@@ -216,7 +216,6 @@ class StateBuilder(msgspec.Struct, frozen=True):
             return {}
         services = self.shared.services
         lifetime = services.writer.policy.lifetime
-        tools = own_tools(config.memory_tools, lifetime, has_sql=services.sql is not None)
-        if services.sandbox is None or not config.memory_tools.admits(RUN):
-            return tools
-        return add_run(tools)
+        has_run = services.sandbox is not None and config.memory_tools.admits(RUN)
+        tools = own_tools(config.memory_tools, lifetime, has_sql=services.sql is not None, has_run=has_run)
+        return add_run(tools) if has_run else tools

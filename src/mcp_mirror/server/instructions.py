@@ -63,14 +63,13 @@ def write_instructions(gateway: Gateway, caller: Caller, configured: str) -> str
 def _write_tool_instructions(tools: Mapping[str, MemoryTool]) -> Iterator[str]:
     """Yield the instructions for the own tools that the gateway serves.
 
-    Questions about whole values are for SQL if `memory_query` accepts it: small models write one SELECT without a
-    mistake more often than a script (docs/evaluation/wording.md).
+    Questions about whole values are for `memory_run`, and without it for SQL: small models that have both answer more
+    of them with a script (docs/evaluation/wording.md).
     """
     if "memory_read" in tools:
         yield _ABOUT_READ
-    has_sql = accepts_sql(tools)
-    if has_sql or RUN in tools:
-        yield _ABOUT_WHOLE_VALUES.format(tool=QUERY if has_sql else RUN)
+    if RUN in tools or accepts_sql(tools):
+        yield _ABOUT_WHOLE_VALUES.format(tool=RUN if RUN in tools else QUERY)
     if "memory_edit" in tools:
         yield _ABOUT_EDIT
 

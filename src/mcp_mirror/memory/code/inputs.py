@@ -28,6 +28,8 @@ _RESERVED: Final = frozenset({"tools", "json"})
 _MAX_INPUTS: Final = 100
 _MAX_NAME: Final = 200
 """Characters of the name of an input."""
+_MAX_PATH: Final = 400
+"""Bytes of a text that may be meant as a memory path."""
 _MAX_FIELDS: Final = 20
 """Fields of a value that an error names."""
 _MAX_FIELD: Final = 60
@@ -66,6 +68,14 @@ class Input(TableValue):
     def is_text(self) -> bool:
         """Whether the value is a text."""
         return bytes(self.blob[:1]) == b'"'
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the value is a short text of one line that is not JSON: models pass a name where a path belongs."""
+        if not self.is_text or len(self.blob) > _MAX_PATH:
+            return False
+        text = self.read_text().strip()
+        return "\n" not in text and not text.startswith(("{", "["))
 
     def read_text(self) -> str:
         """Return a text itself, any other value as JSON text."""

@@ -8,7 +8,7 @@ not see the set gets a memory path and nothing else, whether the script returned
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
 from typing import Final
@@ -30,11 +30,12 @@ from mcp_mirror.memory.code.sandbox import INPUT, RESULT, TYPE_CHECK, Failure, L
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
-from mcp_mirror.memory.tools.table import TOOLS, accepts_sql
+from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.security.flows import format_labels
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import CodePolicy
 from mcp_mirror.system.fair_threads import run_fairly
@@ -80,6 +81,11 @@ _NOT_PARSED: Final = (
     "'str' object is not a mapping",
 )
 """Parts of messages of a script that takes a text for parsed rows."""
+_NO_PATH: Final = (
+    "An input is a memory path: first call the tool that returns the data, then pass the path of its result."
+)
+_MAX_QUOTED: Final = 80
+"""Bytes of an input that an error quotes."""
 _UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
 """Parts of messages about a name that a script does not have."""
 _END: Final = "Result ends."
@@ -110,6 +116,8 @@ class _Progress:
     """The JSON text of each input that the script uses and of the first result of each tool."""
     texts: dict[str, Buffer] = field(default_factory=dict, repr=False)
     """The JSON text of each other input that the script uses, a text."""
+    names: dict[str, str] = field(default_factory=dict, repr=False)
+    """The short text of each input that the script uses and that may be meant as a path."""
     printed: list[str] = field(default_factory=list)
     printed_characters: int = 0
 
@@ -182,6 +190,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
     variables = await run_by_size(sum(len(one.blob) for one in used), read_variables)
     progress.parsed |= {name: value for name, value in variables.items() if isinstance(value, bytes)}
     progress.texts |= {one.name: one.blob for one in used if one.name not in progress.parsed}
+    progress.names |= {one.name: one.read_text() for one in used if one.is_name and not one.is_stored}
     prelude, stubs = "", None
     selected = select_tools(code, tools)
     if used or uses_tools:
@@ -329,12 +338,24 @@ def _describe_failure(failure: Failure, policy: CodePolicy, progress: _Progress)
     if failure.kind == INPUT:
         return f'An input cannot be parsed: {failure.message}. Read it as text with open("/memory/name").read().'
     source = f"\n    {failure.source[:200]}" if failure.source else ""
-    advice = next((f"\n{text}" for part, text in _ADVICE.items() if part in failure.message), "")
+    return "\n".join((f"The script failed{where}:{source}", failure.message, *_advise(failure, progress)))
+
+
+def _advise(failure: Failure, progress: _Progress) -> Iterator[str]:
+    """Yield what corrects a script that failed, a sentence per line."""
+    is_unparsed = any(part in failure.message for part in _NOT_PARSED)
+    if is_unparsed and progress.names:
+        given = (f"{name} is the text {as_json_string(text, _MAX_QUOTED)}" for name, text in progress.names.items())
+        yield f"{', '.join(given)}. {_NO_PATH}"
+        return
+    general = next((text for part, text in _ADVICE.items() if part in failure.message), None)
     if failure.kind == "KeyError" and (named := _name_fields(progress.parsed)):
-        advice = f"\n{named}"
-    if not advice and any(part in failure.message for part in _NOT_PARSED):
-        advice = "".join(f"\n{sentence}" for sentence in _describe_texts(progress))
-    return f"The script failed{where}:{source}\n{failure.message}{advice}\n{_AGAIN}"
+        yield named
+    elif general:
+        yield general
+    elif is_unparsed:
+        yield from _describe_texts(progress)
+    yield _AGAIN
 
 
 def _describe_texts(progress: _Progress) -> Iterator[str]:
@@ -389,24 +410,21 @@ for t in trips:
 max(sums.items(), key=lambda s: s[1])
 """
 _TOOLS: Final = "Tools: await tools.name(argument=...)."
-_WITHOUT_EXAMPLE: Final = MemoryTool(
+_TOOL: Final = MemoryTool(
     RUN,
-    f"{_DESCRIPTION}. {_TOOLS}",
+    f"{_DESCRIPTION}{_EXAMPLE}{_TOOLS}",
     {"inputs": {"type": "object"}, "code": {"type": "string"}},
     ("inputs", "code"),
     run,
     {"openWorldHint": True},
     optional=("inputs",),
 )
-_WITH_EXAMPLE: Final = replace(_WITHOUT_EXAMPLE, description=f"{_DESCRIPTION}{_EXAMPLE}{_TOOLS}")
 
 
 def add_run(tools: Mapping[str, MemoryTool]) -> Mapping[str, MemoryTool]:
-    """Return the memory tools and `memory_run`.
+    """Return `memory_run` and the memory tools.
 
-    Unless `memory_query` accepts SQL, it is the tool for questions about whole values. Then it comes first and has an
-    example, because small models call it only where it is first, and need the example (docs/evaluation/wording.md).
+    `memory_run` comes first and has an example, because small models call it only where it is first, and need the
+    example (docs/evaluation/wording.md).
     """
-    if accepts_sql(tools):
-        return {**tools, RUN: _WITHOUT_EXAMPLE}
-    return {RUN: _WITH_EXAMPLE, **tools}
+    return {RUN: _TOOL, **tools}

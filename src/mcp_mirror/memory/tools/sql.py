@@ -29,14 +29,13 @@ _MAX_SQL: Final = 100_000
 """Characters of a query."""
 _MAX_TABLES: Final = 100
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_PATH_BYTES: Final = 400
-"""Bytes of a text of one line that may be meant as a memory path."""
 _AGAIN: Final = "Call memory_query again with a corrected query."
-_DESCRIPTION: Final = (
+_EXAMPLE: Final = (
     "Answer a question about whole stored values with one SELECT (DuckDB), such as SELECT d.name, SUM(t.km) FROM trips "
-    't JOIN drivers d ON ... GROUP BY d.name ORDER BY 2 DESC LIMIT 1 with inputs {"trips": path, "drivers": path}. Or'
+    't JOIN drivers d ON ... GROUP BY d.name ORDER BY 2 DESC LIMIT 1 with inputs {"trips": path, "drivers": path}.'
 )
-"""The join of the example has no columns, since small models copy them."""
+"""The join has no columns, since small models copy them."""
+_SHORT: Final = "One SELECT (DuckDB) over stored values; inputs names its tables."
 _FORMS: Final = (
     "Use `memory_path` with `expression` (JMESPath) for one value, or `sql` with `inputs`, such as "
     '{"orders": "<memory path>"}, where each name is a table.'
@@ -51,11 +50,16 @@ _NOT_OF_TABLES: Final = (
 )
 
 
-def with_sql(tool: MemoryTool) -> MemoryTool:
-    """Return `memory_query` with the arguments of its SQL form, which come first: models fill arguments in order."""
+def with_sql(tool: MemoryTool, *, has_run: bool) -> MemoryTool:
+    """Return `memory_query` with the arguments of its SQL form, which come first: models fill arguments in order.
+
+    Args:
+        tool: `memory_query` without SQL.
+        has_run: `memory_run` is served too. Then that tool has the example for questions about whole values.
+    """
     return replace(
         tool,
-        description=f"{_DESCRIPTION} {tool.description[0].lower()}{tool.description[1:]}",
+        description=f"{_SHORT if has_run else _EXAMPLE} Or {tool.description[0].lower()}{tool.description[1:]}",
         properties={"inputs": {"type": "object"}, "sql": {"type": "string"}, **tool.properties},
         required=(),
         run=_query_either,
@@ -123,10 +127,8 @@ async def _read_tables(call: ToolInput) -> Inputs:
     inputs = await read_inputs(call, raw, _check_tables)
     given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     for one in inputs.inputs:
-        if one.is_text and len(one.blob) <= _PATH_BYTES and bytes(one.blob) == bytes(given[one.name]).strip():
-            text = one.read_text()
-            if "\n" not in text.strip() and not text.lstrip().startswith(("{", "[")):
-                raise await unknown_path_error(call.memory.store, call.namespace, text)
+        if one.is_name and bytes(one.blob) == bytes(given[one.name]).strip():
+            raise await unknown_path_error(call.memory.store, call.namespace, one.read_text())
     size, limit = sum(len(one.blob) for one in inputs.inputs), call.memory.tools.query_bytes
     if size > limit:
         raise ToolError(

@@ -149,16 +149,19 @@ _NEED_ROOTS: Final = frozenset({"memory_import", "memory_export"})
 _UNITS: Final = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
-def own_tools(policy: MemoryToolsPolicy, lifetime: float, *, has_sql: bool = False) -> Mapping[str, MemoryTool]:
-    """Return the tools that the configuration admits, by name.
+def own_tools(
+    policy: MemoryToolsPolicy, lifetime: float, *, has_sql: bool = False, has_run: bool = False
+) -> Mapping[str, MemoryTool]:
+    """Return the tools that the configuration admits, by name, without `memory_run`.
 
     Args:
         policy: The configuration of the tools.
         lifetime: Seconds after its last use that a value is kept.
         has_sql: `memory_query` accepts SQL too: the extra `sql` is installed.
+        has_run: `memory_run` is served beside them.
     """
     kept = f"kept {_format_duration(lifetime)} after last use"
-    tools = {**TOOLS, QUERY: with_sql(TOOLS[QUERY])} if has_sql else TOOLS
+    tools = {**TOOLS, QUERY: with_sql(TOOLS[QUERY], has_run=has_run)} if has_sql else TOOLS
     return {
         name: replace(tool, description=tool.description.replace(_KEPT, kept))
         for name, tool in tools.items()
