@@ -86,6 +86,14 @@ def test_a_tool_with_more_words_of_the_search_is_first() -> None:
     assert search("slack message", *tools)[0] == "b"
 
 
+def test_each_wording_of_a_search_counts_the_same() -> None:
+    tools = (Tool("upload_picture_to_album"), Tool("store_image"), Tool("send_mail"))
+    assert search("upload picture to album", *tools)[0] == "upload_picture_to_album"
+    assert search("upload picture to album; store image; store image", *tools)[0] == "store_image"
+    assert search(";; ;send mail;", *tools) == ["send_mail"]
+    assert search("; ".join(["send mail"] * 20 + ["image"]), *tools)[0] == "send_mail"
+
+
 def test_a_rare_related_word_counts_less_than_the_word_itself() -> None:
     assert search("delete", Tool("purge_cache"), *(Tool(f"delete_{name}") for name in "abcdefgh"))[0] == "delete_a"
 

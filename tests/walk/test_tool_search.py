@@ -125,9 +125,18 @@ async def test_a_list_to_search_costs_at_most_600_tokens(
     config = configured({"files": files(500)}, mirror=SEARCH, memory_tools={"set": "all"})
     async with connect(config) as client:
         tools = (await client.list_tools()).tools
-        assert {"memory_query", "memory_run"} <= {tool.name for tool in tools}  # both extras are installed
+        own = ["memory_run", "retrieve_final_answer_from_memory", "memory_read", "memory_grep"]
+        assert [tool.name for tool in tools] == ["find_tools", "call_tool", *own]
         shown = [{"name": one.name, "description": one.description, "inputSchema": one.input_schema} for one in tools]
         assert count_tokens(json.dumps(shown, separators=(",", ":"))) <= 600
+        assert "memory_query(" in await search(client, query="group stored values; SQL over stored rows")
+
+
+async def test_without_scripts_the_query_tool_is_listed(configured: Configured, connect: Connect, files: Any) -> None:
+    config = configured({"files": files()}, mirror=SEARCH, memory_tools={"deny": ["memory_run"]})
+    async with connect(config) as client:
+        assert "memory_query" in await names(client)
+        assert "memory_query(" not in await search(client, query="group stored values")
 
 
 async def test_matches_have_arguments_and_one_line(configured: Configured, connect: Connect, files: Any) -> None:

@@ -25,7 +25,9 @@ _MAX_PARAMETERS: Final = 500
 """Names, descriptions and values of parameters that count."""
 _MAX_CHARACTERS: Final = 4_000
 """Characters of a text that count."""
-_MAX_QUERY_WORDS: Final = 40
+_MAX_WORDINGS: Final = 8
+_MAX_WORDS: Final = 40
+"""Words of one wording that count."""
 _MAX_LONGER: Final = 5
 """Longer words that a word finds that no tool contains, such as *mongodb* for *mongo*."""
 _SHORTEST_STEM: Final = 3
@@ -103,10 +105,24 @@ class ToolIndex:
         self._postings = postings
 
     def search(self, query: str, limit: int) -> list[str]:
-        """Return the names of the tools that match a search, the best first."""
+        """Return the names of the tools that match a search, the best first.
+
+        A search may have several wordings, separated by semicolons. Each counts the same: its best tool gets 1.
+        """
+        totals: dict[int, float] = defaultdict(float)
+        for wording in query.split(";", _MAX_WORDINGS - 1):
+            scores = self._score(wording)
+            best = max(scores.values(), default=1.0)
+            for tool, score in scores.items():
+                totals[tool] += score / best
+        ranked = sorted(totals, key=lambda tool: (-totals[tool], tool))
+        return [self._names[tool] for tool in ranked[:limit]]
+
+    def _score(self, wording: str) -> Mapping[int, float]:
+        """Return the score of each tool that matches one wording."""
         scores: dict[int, float] = defaultdict(float)
         matches: dict[int, float] = defaultdict(float)
-        for variants in self._expand(query):
+        for variants in self._expand(wording):
             frequencies: dict[int, float] = defaultdict(float)
             strengths: dict[int, float] = defaultdict(float)
             for stem, weight in variants.items():
@@ -120,12 +136,11 @@ class ToolIndex:
                 matches[tool] += strengths[tool]
         for tool, count in matches.items():
             scores[tool] *= count**_MATCHES_POWER  # tools that match several words of the search come first
-        ranked = sorted(scores, key=lambda tool: (-scores[tool], tool))
-        return [self._names[tool] for tool in ranked[:limit]]
+        return scores
 
-    def _expand(self, query: str) -> Iterable[Mapping[str, float]]:
-        """Each word of a search, and each pair of words written as one, with the related stems and their weights."""
-        words = split_words(query)[:_MAX_QUERY_WORDS]
+    def _expand(self, wording: str) -> Iterable[Mapping[str, float]]:
+        """Each word of a wording, and each pair of words written as one, with the related stems and their weights."""
+        words = split_words(wording)[:_MAX_WORDS]
         for stem in dict.fromkeys(stem_word(word) for word in words if word not in STOP_WORDS):
             yield self._find_variants(stem)
         for joined in dict.fromkeys(stem_word(f"{one}{other}") for one, other in pairwise(words)):

@@ -1,7 +1,7 @@
 """Search of tools (`mirror.listing`): clients find a tool with `find_tools` and call it with `call_tool`.
 
-The memory tools that answer questions about values stay listed; a search finds the others. A `call_tool` call becomes
-the call of the tool that it names before it enters the pipeline, so that every stage and the audit log see that tool.
+A few memory tools stay listed; a search finds the others. A `call_tool` call becomes the call of the tool that it names
+before it enters the pipeline, so that every stage and the audit log see that tool.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,6 +12,8 @@ import msgspec
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.schema import Schema
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.code.run import RUN
+from mcp_mirror.memory.tools.table import QUERY, RETRIEVE
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput
 from mcp_mirror.payload.floods import Steps
 from mcp_mirror.settings.policies import MirrorPolicy
@@ -21,18 +23,8 @@ FIND: Final = "find_tools"
 CALL: Final = "call_tool"
 
 
-_LISTED: Final = frozenset(
-    (
-        FIND,
-        CALL,
-        "retrieve_final_answer_from_memory",
-        "memory_read",
-        "memory_grep",
-        "memory_query",
-        "memory_run",
-    )
-)
-"""The gateway's own tools that clients see where they search for tools."""
+_LISTED: Final = frozenset((FIND, CALL, RETRIEVE, "memory_read", "memory_grep"))
+"""The gateway's own tools that clients see where they search for tools, beside one for questions about whole values."""
 
 
 async def _reject_call(call: ToolInput) -> Content:
@@ -47,7 +39,11 @@ SEARCH_TOOLS: Final[Mapping[str, MemoryTool]] = {
             FIND,
             "Search the tools that are not listed. Returns the best matches: name, arguments, purpose.",
             {
-                "query": {"type": "string", "description": "what the tool should do"},
+                "query": {
+                    "type": "string",
+                    "description": "what the tool should do, in three different wordings separated by ';': "
+                    "the action, the kind of thing, other usual terms",
+                },
                 "name": {"type": "string", "description": "instead: the full definition of one tool"},
             },
             (),
@@ -91,7 +87,14 @@ class SearchableTool(msgspec.Struct, frozen=True):
 
 def searchable_tools(own_tools: Mapping[str, MemoryTool]) -> Mapping[str, SearchableTool]:
     """Return the gateway's own tools that only a search finds, by name."""
-    return {name: SearchableTool(name, tool.advert) for name, tool in own_tools.items() if name not in _LISTED}
+    listed = _list_own_tools(own_tools)
+    return {name: SearchableTool(name, tool.advert) for name, tool in own_tools.items() if name not in listed}
+
+
+def _list_own_tools(own_tools: Mapping[str, MemoryTool]) -> Mapping[str, MemoryTool]:
+    """Return the gateway's own tools that clients see where they search for the others."""
+    listed = {*_LISTED, RUN if RUN in own_tools else QUERY}
+    return {name: tool for name, tool in own_tools.items() if name in listed}
 
 
 def unwrap_call(
@@ -144,7 +147,6 @@ def choose_listing(policy: MirrorPolicy, catalog: Catalog, own_tools: Mapping[st
     if policy.listing == "auto":
         is_search = (yield from catalog.count_tokens(policy.provider)) > policy.listing_budget
     if is_search:
-        listed = {name: tool for name, tool in own_tools.items() if name in _LISTED}
-        return ToolListing(catalog.always_listed, listed, is_search=True)
+        return ToolListing(catalog.always_listed, _list_own_tools(own_tools), is_search=True)
     listed = {name: tool for name, tool in own_tools.items() if name not in SEARCH_TOOLS}
     return ToolListing(catalog, listed, is_search=False)

@@ -107,9 +107,9 @@ class MirrorPolicy:
     notice: NoticeStyle = "compact"
     """The style of the text that replaces a stored result."""
     listing: ListingMode = "full"
-    """The tools that `tools/list` returns. full: all. search: `find_tools`, `call_tool`, the memory tools that read
-    values and the tools with `listed: true`; the model searches for the others. auto: search for clients whose tools
-    cost more tokens than `listing_budget`, else full."""
+    """The tools that `tools/list` returns. full: all. search: `find_tools`, `call_tool`, a few memory tools and
+    the tools with `listed: true`; the model searches for the others. auto: search for clients whose tools cost more
+    tokens than `listing_budget`, else full."""
     listing_budget: Whole = 20_000
     """Tokens of definitions up to which `listing: auto` lists all tools."""
     expose_originals: bool = False
