@@ -73,7 +73,7 @@ def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
     digest = process_result(members(content=blocks), order(), estimate_tokens)
     shown = json.loads(b"".join(map(bytes, build_reply(digest, None)["content"])))
     assert shown[:3] == blocks
-    assert shown[3]["text"].startswith(f'Result ends. Path: "{BASE}"\n"{BASE}/1" image/png')
+    assert shown[3]["text"].startswith(f'Path: "{BASE}"\n"{BASE}/1" image/png')
     paper = process_result(members(content=blocks), order(style="paper"), estimate_tokens)
     assert [block["type"] for block in json.loads(b"".join(map(bytes, build_reply(paper, None)["content"])))] == [
         "text",

@@ -282,9 +282,9 @@ def test_an_array_past_the_bound_is_not_counted() -> None:
 def test_a_notice_contains_the_shown_value_unchanged() -> None:
     shown = '{"a": "\u200b",\n"b": 1}'
     assert f"\n{shown}\n" in notice_of({"a": 1, "b": 1}, "paper", shown=shown)
-    assert notice_of({"a": 1, "b": 1}, shown=shown) == f'{shown}\nResult ends. Path: "{BASE}"'
-    assert notice_of("a\n", shown="a\n") == f'a\nResult ends. Path: "{BASE}"'
-    assert notice_of([], shown="") == f'Result ends. Path: "{BASE}"'
+    assert notice_of({"a": 1, "b": 1}, shown=shown) == f'{shown}\n\nPath: "{BASE}"\nResult ends.'
+    assert notice_of("a\n", shown="a\n") == f'a\n\nPath: "{BASE}"\nResult ends.'
+    assert notice_of([], shown="") == f'Path: "{BASE}"\nResult ends.'
     notice = notice_of({"a": 1}, "json", shown=shown)
     assert '"content": {"a":"\\u200b","b":1}, ' in notice
     assert "keys" not in json.loads(notice)

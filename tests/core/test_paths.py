@@ -186,15 +186,15 @@ OTHER = f"other-{ID}"
         (f'See "{BASE}"\nThis path stands for 5 B.\nUse it as the argument of the next tool.', set()),
         (f'"{BASE}"\nThis path stands for 5 B.\nUse it', set()),
         (f'"{BASE}" is what I give as the argument of the next tool.', set()),
-        (f'a value\nwith {OTHER}\nResult ends. Path: "{BASE}"', {BASE}),
-        (f'Result ends. Path: "{BASE}"', {BASE}),
+        (f'a value\nwith {OTHER}\nPath: "{BASE}"\nResult ends.', {BASE}),
+        (f'Path: "{BASE}"\nResult ends.', {BASE}),
         (
-            f'a value\nResult ends. Path: "{BASE}"\ntext_path: "{OTHER}"\n"{BASE}/0" image/png, 5 B\nand 2 more',
+            f'a value\nPath: "{BASE}"\ntext_path: "{OTHER}"\n"{BASE}/0" image/png, 5 B\nand 2 more\nResult ends.',
             {BASE},
         ),
-        (f'a value, Result ends. Path: "{BASE}"', set()),
-        (f'Result ends. Path: "{BASE}"\nmore', set()),
-        (f'Result ends. Path: "{BASE}"\nResult ends. Path: "{OTHER}"\n', set()),
+        (f'a value, Path: "{BASE}"\nResult ends.', set()),
+        (f'Path: "{BASE}"\nResult ends.\nmore', set()),
+        (f'Path: "{BASE}"\nResult ends.\nPath: "{OTHER}"\n', set()),
     ],
 )
 def test_the_bases_in_a_whole_notice_are_found(text: str, bases: set[str]) -> None:

@@ -119,7 +119,7 @@ def _message(step: Any, body: dict[str, Any]) -> dict[str, Any]:
     if "tools" in body:
         return {"role": "assistant", "content": None if calls else filled, "tool_calls": _native(calls)}
     if not calls and "response_format" in body and not filled.startswith("RAW "):
-        calls = [("final_answer", {"answer": filled})]
+        calls = [("reply_to_user", {"answer": filled})]
     text = "\n".join(json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls)
     return {"role": "assistant", "content": text or filled.removeprefix("RAW ")}
 

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("everyday")]
 CountTokens = Callable[[str], int]
 Direct = Callable[[Server], tuple[Connection, Place]]
 
-LABEL: Final = "Result ends. Path: "
+LABEL: Final = "Result ends."
 UNTOUCHED: Final = 260
 """Tokens up to which a result that is not an object passes as it came: the bound is 300 by the gateway's estimate."""
 BESIDE_PATH: Final = 8

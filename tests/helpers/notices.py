@@ -3,4 +3,4 @@
 
 def path_in(notice: str) -> str:
     """The memory path of a notice in the compact style: its first line, or the line below a value that is shown."""
-    return notice.rpartition("Result ends. Path: ")[2].splitlines()[0].strip('"')
+    return notice.rpartition("Path: ")[2].splitlines()[0].strip('"')

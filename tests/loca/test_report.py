@@ -116,7 +116,7 @@ def test_only_a_stored_result_is_read_again(text: str, calls: int) -> None:
 
 def test_a_small_result_without_a_path_is_passed_on_as_a_value() -> None:
     assert path_or_value("[1, 2]") == [1, 2]
-    assert path_or_value(f'Result ends. Path: "{PATH}"') == PATH
+    assert path_or_value(f'Path: "{PATH}"\nResult ends.') == PATH
 
 
 def record(arm: str, *, success: bool = True, context: int = 900, **others: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ async def make(client: Client, name: str = "grid") -> str:
     result = await client.call_tool("make_grid_mirrored", {"size": SIZE, "name": name})
     text = result.content[0].text  # type: ignore[union-attr]
     assert not result.is_error, text
-    assert "\nThis path " in text or "Result ends. Path: " in text, text
+    assert "\nThis path " in text or "Result ends." in text, text
     return str(path_in(text))
 
 

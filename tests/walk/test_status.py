@@ -124,7 +124,7 @@ async def test_call_prints_the_text_for_the_model(configured: Configured, run: R
     assert (ended.code, ended.out, ended.err) == (0, "QUIET\n", "")
     ended = await run("call", "--config", config, "make_grid_mirrored", "--arg", "size=3", "--arg", 'name="7"')
     assert ended.code == 0
-    assert 'Result ends. Path: "make_grid-' in ended.out
+    assert 'Path: "make_grid-' in ended.out
     assert "the path above ended with this command" in ended.err
     config_path = str(configured({"lab": chemist}, store={"kind": "disk", "path": "kept"}))
     ended = await run("call", "--config", config_path, "make_grid_mirrored", "--arg", "size=3", "--arg", "name=x")

@@ -17,7 +17,14 @@ from mcp_mirror.core.main_parts import Part, find_long_texts, find_main_item, fi
 from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
 from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_table, preview_value
 from mcp_mirror.core.value_sizes import Estimate, count_bytes
-from mcp_mirror.paths import PATH_LINE_PREFIX, TEXT_PATH_LINE_PREFIX, escape_token, position_token, unescape_token
+from mcp_mirror.paths import (
+    PATH_LINE_PREFIX,
+    SHOWN_END,
+    TEXT_PATH_LINE_PREFIX,
+    escape_token,
+    position_token,
+    unescape_token,
+)
 from mcp_mirror.payload.json_spans import count_items, trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
@@ -97,9 +104,10 @@ def _write_compact(stored: NoticeInput) -> str:
     """The `compact` notice. The path is first, since models paste the beginning; it is last below a shown value."""
     if stored.shown is not None:
         named = _describe_media(stored)
-        gap = "" if not stored.shown or stored.shown.endswith("\n") else "\n"
+        breaks = len(stored.shown) - len(stored.shown.rstrip("\n"))
+        gap = "\n" * (2 - min(breaks, 2)) if stored.shown else ""
         text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
-        return stored.shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named))
+        return stored.shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named, SHOWN_END))
     companion = ("The same result's text:", stored.companion) if stored.companion else ()
     main, others = _find_main(stored)
     description, instruction = _describe(main)

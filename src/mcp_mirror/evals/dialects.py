@@ -15,8 +15,9 @@ from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, Tool, User
 
 ToolsMode = Literal["native", "json_schema", "json_text"]
 
-FINAL: Final = "final_answer"
-"""The tool that ends a conversation if every reply must be a call."""
+FINAL: Final = "reply_to_user"
+"""The tool that ends a conversation if every reply must be a call. Its name has no word of
+`retrieve_final_answer_from_memory`, which the small model confused with `final_answer` (docs/evaluation/wording.md)."""
 
 _FINAL_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",

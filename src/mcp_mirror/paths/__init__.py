@@ -31,6 +31,7 @@ from mcp_mirror.paths.grammar import (
 from mcp_mirror.paths.pasted import (
     MAX_NOTICE,
     PATH_LINE_PREFIX,
+    SHOWN_END,
     TEXT_PATH_LINE_PREFIX,
     find_copied_notice,
     find_notice_bases,
@@ -48,6 +49,7 @@ __all__ = [
     "PATH_LINE_PREFIX",
     "PRUNED_LABEL",
     "SCHEME",
+    "SHOWN_END",
     "TEXT_PATH_LINE_PREFIX",
     "URI_TEMPLATE",
     "FixedBases",

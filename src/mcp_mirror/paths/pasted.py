@@ -22,14 +22,17 @@ _PRINTED_RESULT = re.compile(
 
 _INPUT_LINE = "The function "
 
-PATH_LINE_PREFIX = "Result ends. Path: "
+PATH_LINE_PREFIX = "Path: "
 """The beginning of the line with the path, below a value that is shown."""
+SHOWN_END = "Result ends."
+"""The last line below a value that is shown: without it, small models ask for the value that they have read
+(docs/evaluation/wording.md)."""
 TEXT_PATH_LINE_PREFIX = "text_path: "
 """The same for the path of a text that contains more than the value."""
-_SHOWN_END = re.compile(
+_SHOWN_LINES = re.compile(
     rf'(?:\A|\n){PATH_LINE_PREFIX}"(?P<base>[A-Za-z0-9_-]+-{UUID4})"'
     rf'(?:\n{TEXT_PATH_LINE_PREFIX}"[A-Za-z0-9_-]+-{UUID4}")?'
-    r'(?:\n"[A-Za-z0-9_/-]+" [^\n]{1,200}|\nand [0-9,]+ more){0,9}\Z'
+    rf'(?:\n"[A-Za-z0-9_/-]+" [^\n]{{1,200}}|\nand [0-9,]+ more){{0,9}}\n{re.escape(SHOWN_END)}\Z'
 )
 """The last lines below a value that is shown whole: its path, the path of a text, the paths of media."""
 
@@ -100,7 +103,7 @@ def _find_only_text(shown: object) -> str | None:
 
 def is_whole_notice(text: str) -> bool:
     """Whether a text begins and ends like a notice: models paste notices as arguments."""
-    if _SHOWN_END.search(text, max(len(text) - _MAX_END, 0)):
+    if _SHOWN_LINES.search(text, max(len(text) - _MAX_END, 0)):
         return True
     return any(opening.match(text) and text.endswith(endings) for opening, endings in _NOTICE_FRAMES)
 
@@ -139,7 +142,7 @@ def find_notice_bases(text: str) -> frozenset[str]:
     A notice with several bases does not stand for a single value. For a value that is shown, only the line with its
     path counts, not the bases in the value itself.
     """
-    if shown := _SHOWN_END.search(text, max(len(text) - _MAX_END, 0)):
+    if shown := _SHOWN_LINES.search(text, max(len(text) - _MAX_END, 0)):
         return frozenset({shown["base"]})
     if not is_whole_notice(text):
         return frozenset()

@@ -33,6 +33,7 @@ from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import find_nearest
+from mcp_mirror.paths import SHOWN_END
 from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.security.sanitize import as_json_string
@@ -88,9 +89,6 @@ _MAX_QUOTED: Final = 80
 """Bytes of an input that an error quotes."""
 _UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
 """Parts of messages about a name that a script does not have."""
-_END: Final = "Result ends."
-"""Follows values and printed text that are shown whole: without it, small models ask for a value that they have read
-(docs/evaluation/wording.md). It is a block of its own, so that programs can parse the first one."""
 _NO_VALUE: Final = (
     "The script returned nothing. Let its last line be the value to return, or print text. Then call memory_run again."
 )
@@ -283,7 +281,7 @@ async def _reply(call: ToolInput, inputs: Inputs, progress: _Progress, value: by
     if len(blocks) > 1 and progress.preview:
         blocks = [f"printed:\n{blocks[0]}", f"returned:\n{blocks[1]}"]
     if is_whole:
-        blocks.append(_END)
+        blocks.append(SHOWN_END)  # a block of its own, so that programs can parse the first one
     return tuple(block for text in blocks for block in build_text_content(text))
 
 
