@@ -4,14 +4,15 @@ import json
 import re
 from typing import Any
 
-from mcp_mirror.paths import BASE_PATTERN, PATH_LINE_PREFIX
+from mcp_mirror.paths import BASE_PATTERN, PATH_LINE_PREFIX, SHOWN_END
 
+_LINES_BELOW = re.compile(rf'\n+{PATH_LINE_PREFIX}"{BASE_PATTERN}"\n(?:.*\n)*?{re.escape(SHOWN_END)}\Z')
 _STDOUT = re.compile(r"=== STDOUT ===\n(.*?)\n=== ", re.DOTALL)
 
 
 def read_json(text: str) -> Any:
-    """The JSON value of a result that is shown, without the gateway's line about its path."""
-    return json.loads(text.split(f"\n{PATH_LINE_PREFIX}", maxsplit=1)[0])
+    """The JSON value of a result that is shown, without the gateway's lines about its path."""
+    return json.loads(read_shown(text))
 
 
 def read_rows(text: str) -> list[Any]:
@@ -63,5 +64,5 @@ def returned(text: str) -> Any:
 
 
 def read_shown(text: str) -> str:
-    """The text of a result that is shown, without the gateway's line about its path."""
-    return text.split(f"\n{PATH_LINE_PREFIX}", maxsplit=1)[0]
+    """The text of a result that is shown, without the gateway's lines about its path."""
+    return _LINES_BELOW.sub("", text)

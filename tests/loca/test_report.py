@@ -63,7 +63,7 @@ async def test_definitions_are_counted_in_each_dialect(
         yield arm("shop_list", "shop_buy")
 
     async def complete(_messages: object, _body: object) -> Completion:
-        return Completion({"content": '{"name": "final_answer", "arguments": {"answer": "done"}}'}, Usage())
+        return Completion({"content": '{"name": "reply_to_user", "arguments": {"answer": "done"}}'}, Usage())
 
     monkeypatch.setattr("loca_runs.open_arm", open_arm)
     limits = Limits(calls=1, tokens=1_000, seconds=10)
