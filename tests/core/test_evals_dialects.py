@@ -48,7 +48,7 @@ def test_adjacent_user_messages_are_joined(mode: ToolsMode) -> None:
         {"role": "user", "content": "Count."},
         {"role": "assistant", "content": '{"name": "count", "arguments": {"text": "é"}}'},
         {"role": "user", "content": "count answered:\n1\n\nWell?"},
-        {"role": "assistant", "content": '{"name": "final_answer", "arguments": {"answer": "One."}}'},
+        {"role": "assistant", "content": '{"name": "reply_to_user", "arguments": {"answer": "One."}}'},
     ]
 
 
@@ -96,8 +96,8 @@ def test_the_schema_accepts_only_valid_calls() -> None:
         ("other", {"text": "a"}, False),
         ("shape", {"point": [1, 2]}, True),
         ("shape", {"point": ["a"]}, False),
-        ("final_answer", {"answer": "a"}, True),
-        ("final_answer", {}, False),
+        ("reply_to_user", {"answer": "a"}, True),
+        ("reply_to_user", {}, False),
     ):
         assert schema.is_valid({"name": name, "arguments": arguments}) == is_valid, (name, arguments)
     assert "$defs" not in DIALECTS["json_schema"].body([COUNT])["response_format"]["json_schema"]["schema"]
@@ -157,10 +157,10 @@ CALLED = (("count", {"text": "a"}),)
         ('{"function": {"name": "count", "arguments": {"text": "a"}}}', CALLED, None),
         ('{"function": "count", "args": {"text": "a"}} and {"name": "list"}', (*CALLED, ("list", {})), None),
         ('{broken {"name": "count", "arguments": {"text": "a"}}', CALLED, None),
-        ('{"name": "final_answer", "arguments": {"answer": "One."}}', (), "One."),
-        ('{"name": "final_answer", "arguments": {"answer": {"words": 1}}}', (), '{"words": 1}'),
-        ('{"name": "final_answer", "arguments": {}}', (), ""),
-        ('{"name": "count", "arguments": {"text": "a"}} {"name": "final_answer", "arguments": {}}', CALLED, None),
+        ('{"name": "reply_to_user", "arguments": {"answer": "One."}}', (), "One."),
+        ('{"name": "reply_to_user", "arguments": {"answer": {"words": 1}}}', (), '{"words": 1}'),
+        ('{"name": "reply_to_user", "arguments": {}}', (), ""),
+        ('{"name": "count", "arguments": {"text": "a"}} {"name": "reply_to_user", "arguments": {}}', CALLED, None),
         ('The first is {"name": "Ines", "city": "Turin"}.', (), 'The first is {"name": "Ines", "city": "Turin"}.'),
         ("One.", (), "One."),
         ('{"half": "', (), '{"half": "'),

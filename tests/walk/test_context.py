@@ -81,7 +81,7 @@ async def whole(chat: Chat, path: str) -> str:
         part, _, more = window.partition(
             f"\n... next: by=chars, offset={at + len(window.partition(chr(10) + '... next')[0])}"
         )
-        parts.append(part)
+        parts.append(part.removesuffix("\nResult ends."))
         if not more and "... next: by=chars" not in window:
             return "".join(parts)
 

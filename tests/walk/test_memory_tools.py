@@ -489,6 +489,27 @@ async def test_a_stored_picture_is_written_as_its_bytes(
         assert (tmp_path / "out" / "picture.png").read_bytes() == b"\x89PNG" * 300_000
 
 
+async def test_an_answer_that_is_complete_says_so_in_a_block_of_its_own(
+    configured: Configured, connect: Connect
+) -> None:
+    async with connect(configured({})) as client:
+
+        async def blocks(tool: str, **arguments: Any) -> list[str]:
+            result = await client.call_tool(tool, {"memory_path": path, **arguments})
+            return [block.text for block in result.content]  # type: ignore[union-attr]
+
+        stored = await client.call_tool("memory_put", {"value": "first line\nsecond line\nthird line"})
+        path = path_in(stored.content[0].text)  # type: ignore[union-attr]
+        assert await blocks("memory_read", by="lines", offset=-1) == ["third line", "Result ends."]
+        assert await blocks("memory_query", expression="length(@)") == ["33", "Result ends."]
+        assert (await blocks("memory_grep", pattern="third"))[1:] == ["Result ends."]
+        assert (await blocks("memory_grep", pattern="fourth"))[1:] == ["Result ends."]
+        (only,) = await blocks("memory_read", by="lines", limit=1)
+        assert only.startswith("first line\n... next: by=lines, offset=1")
+        (only,) = await blocks("memory_grep", pattern="line", limit=1)
+        assert "next: offset=1" in only
+
+
 async def test_clients_see_the_enabled_tools_and_check_prints_their_cost(
     configured: Configured, connect: Connect, raw: Any, run: Run
 ) -> None:
@@ -496,9 +517,9 @@ async def test_clients_see_the_enabled_tools_and_check_prints_their_cost(
     async with connect(config) as client:
         names = [tool.name for tool in (await client.list_tools()).tools if "memory" in tool.name]
         assert names == [
+            *SCRIPTS,
             *(RETRIEVE, "memory_describe", "memory_read", "memory_grep", "memory_query"),
             *("memory_put", "memory_list"),
-            *SCRIPTS,
         ]
         result = await client.call_tool("memory_forget", {"memory_path": "x"})
         assert result.is_error
@@ -513,7 +534,7 @@ async def test_the_standard_set_is_listed_and_other_tools_are_refused(
     config = configured({"raw": raw()}, memory_tools={"set": "standard"})
     async with connect(config) as client:
         names = [tool.name for tool in (await client.list_tools()).tools if "memory" in tool.name]
-        assert names == [RETRIEVE, "memory_read", "memory_grep", "memory_query", "memory_edit", *SCRIPTS]
+        assert names == [*SCRIPTS, RETRIEVE, "memory_read", "memory_grep", "memory_query", "memory_edit"]
         refused = await client.call_tool("memory_put", {"value": "x"})
         assert refused.is_error
         assert "`memory_tools: all` in the gateway's configuration serves it." in str(refused.content)

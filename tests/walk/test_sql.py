@@ -43,7 +43,7 @@ async def test_the_results_of_two_tools_are_joined_by_their_paths() -> None:
     async with with_tools() as mirror:
         orders, users = await mirror.call("list_orders_mirrored"), await mirror.put(USERS)
         reply = await mirror.sql(JOIN, {"orders": orders.path, "users": users})
-        assert reply.text == json.dumps(JOINED, separators=(",", ":"))
+        assert reply.text == json.dumps(JOINED, separators=(",", ":")) + "\nResult ends."
         assert reply.value == JOINED
         assert reply.path is None
         csv = "id,name\n" + "".join(f"{one['id']},{one['name']}\n" for one in USERS)
@@ -93,7 +93,7 @@ async def test_numbers_of_stored_json_keep_their_digits() -> None:
     async with with_tools() as mirror:
         path = await mirror.put([{"id": 9007199254740993, "big": 18446744073709551615, "zip": "007"}])
         reply = await mirror.sql("FROM t", {"t": path})
-        assert reply.text == '[{"id":9007199254740993,"big":18446744073709551615,"zip":"007"}]'
+        assert reply.text == '[{"id":9007199254740993,"big":18446744073709551615,"zip":"007"}]\nResult ends.'
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ async def test_jmespath_stays_for_one_value() -> None:
         path = await mirror.put(USERS)
         one = {"memory_path": path, "expression": "[?id == `3`].name"}
         for unused in ({}, {"sql": "", "inputs": {}}, {"sql": "", "inputs": ""}, {"sql": None, "inputs": None}):
-            assert (await mirror.call("memory_query", {**one, **unused})).text == '["user 3"]'
+            assert (await mirror.call("memory_query", {**one, **unused})).text == '["user 3"]\nResult ends.'
 
 
 async def test_arguments_that_the_sql_form_does_not_need_do_no_harm() -> None:
@@ -155,7 +155,7 @@ async def test_arguments_that_the_sql_form_does_not_need_do_no_harm() -> None:
         path = await mirror.put(USERS)
         needed = {"inputs": {"users": path}, "sql": "SELECT name FROM users WHERE id = 3"}
         for unused in ({"memory_path": "", "expression": ""}, {"memory_path": path}, {"memory_path": "memory_query-1"}):
-            assert (await mirror.call("memory_query", {**needed, **unused})).text == '[{"name":"user 3"}]'
+            assert (await mirror.call("memory_query", {**needed, **unused})).text == '[{"name":"user 3"}]\nResult ends.'
 
 
 async def test_each_limit_names_its_key() -> None:

@@ -126,7 +126,7 @@ async def test_one_hidden_input_hides_a_join(desk: Any) -> None:
         sql = "SELECT y.name FROM y WHERE EXISTS (SELECT * FROM x WHERE name LIKE 'c4%')"
         assert PATH.fullmatch((await user.text("memory_query", sql=sql, inputs=inputs)).strip())
         shown = await user.text("memory_query", sql="SELECT name FROM y", inputs={"y": inputs["y"]})
-        assert shown == '[{"name":"page"}]'
+        assert shown == '[{"name":"page"}]\nResult ends.'
 
 
 async def test_mistakes_are_shown_because_they_do_not_depend_on_values(desk: Any) -> None:

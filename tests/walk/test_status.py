@@ -37,8 +37,8 @@ async def test_check_lists_tools_twins_and_their_costs(configured: Configured, r
     assert all(int(row[3].replace(",", "")) > 10 for row in rows)
     own = [line.split() for line in ended.out.splitlines() if line.startswith("(mcp-mirror) ")]
     assert [row[1] for row in own] == [
-        *(name for name in TOOLS if name not in ("memory_import", "memory_export")),
         *SCRIPTS,
+        *(name for name in TOOLS if name not in ("memory_import", "memory_export")),
     ]
     assert "lab: ready, chemist 1.2, protocol 2026-07-28, 7 tools, after " in ended.out
     twins, alone, ours = (

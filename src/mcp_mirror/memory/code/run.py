@@ -281,8 +281,8 @@ async def _reply(call: ToolInput, inputs: Inputs, progress: _Progress, value: by
     if len(blocks) > 1 and progress.preview:
         blocks = [f"printed:\n{blocks[0]}", f"returned:\n{blocks[1]}"]
     if is_whole:
-        blocks.append(SHOWN_END)  # a block of its own, so that programs can parse the first one
-    return tuple(block for text in blocks for block in build_text_content(text))
+        blocks.append(SHOWN_END)  # as in `build_answer_content`
+    return build_text_content(*blocks)
 
 
 def _build_value(inputs: Inputs, progress: _Progress, value: bytes) -> NewValue:

@@ -11,7 +11,7 @@ from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
-from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput, build_text_content
+from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput, build_answer_content, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.query.select import READ_TEXT, explain_table, explain_text, select
@@ -87,7 +87,7 @@ async def query(call: ToolInput) -> Content:
         if found == b"null":
             return build_text_content("null: the expression finds nothing.")
         if _is_short(memory, found):
-            return build_text_content(as_plain_text(found))
+            return build_answer_content(as_plain_text(found))
         new = NewValue((found,), (found_value,), preview=found_value.preview, size=len(found))
         return await save_and_reply(call, new)
 

@@ -5,7 +5,7 @@ from typing import Final, TypeVar, cast
 from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument
-from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_text_content
+from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_answer_content, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.lines import measure_pattern
@@ -70,7 +70,7 @@ async def read(call: ToolInput) -> Content:
     cost = len(found_value.blob)
     if found_value.kind != "text" and cost <= INLINE_BYTES and b"\\u" in bytes(found_value.blob):
         cost *= _ESCAPE_COST
-    return build_text_content(await run_query(call, found_value, window, cost))
+    return build_answer_content(await run_query(call, found_value, window, cost))
 
 
 async def grep(call: ToolInput) -> Content:
@@ -90,7 +90,7 @@ async def grep(call: ToolInput) -> Content:
         path=str(found_value.path),
     )
     cost = len(found_value.blob) + _STEP_COST * measure_pattern(search.pattern)
-    return build_text_content(await run_query(call, found_value, search, cost))
+    return build_answer_content(await run_query(call, found_value, search, cost))
 
 
 def _read_limit(arguments: Arguments, default: int | None = None) -> int | None:

@@ -17,8 +17,8 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import Inputs, read_inputs
 from mcp_mirror.memory.tools.lookup import PATH
 from mcp_mirror.memory.tools.query import query
-from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
-from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
+from mcp_mirror.memory.tools.save import NewValue, save_and_reply, save_hidden, show
+from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_answer_content
 from mcp_mirror.memory.value_lookup import unknown_path_error
 from mcp_mirror.query.sql import SqlFailure
 from mcp_mirror.security.flows import format_labels
@@ -114,7 +114,7 @@ async def _query_tables(call: ToolInput) -> Content:
         memory.trace.returned = answer
         table = _build_value(inputs, answer)
         shown = show(call, table)
-        return build_text_content((await save_value(call, table)).notice if shown is None else shown)
+        return await save_and_reply(call, table) if shown is None else build_answer_content(shown)
 
 
 async def _read_tables(call: ToolInput) -> Inputs:

@@ -16,6 +16,7 @@ from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
+from mcp_mirror.paths import SHOWN_END
 from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import decode_as, is_json
 from mcp_mirror.payload.spool import Spool
@@ -253,6 +254,16 @@ ADDS: Final[Mapping[str, bool]] = {"destructiveHint": False, "openWorldHint": Fa
 DESTROYS: Final[Mapping[str, bool]] = {"openWorldHint": False}
 
 
-def build_text_content(text: str) -> Content:
-    """Return one text block."""
-    return ((encode_text_block(text),),)
+def build_text_content(*texts: str) -> Content:
+    """Return a block for each text."""
+    return tuple((encode_text_block(text),) for text in texts)
+
+
+def build_answer_content(text: str) -> Content:
+    """Return the part of a value that a tool shows and, unless the call can be continued, a block that ends it.
+
+    Without that block, small models ask for the value that they have read (docs/evaluation/wording.md). It is a block
+    of its own, so that programs can parse the first one.
+    """
+    can_continue = text.rpartition("\n")[2].startswith("... ")
+    return build_text_content(text) if can_continue else build_text_content(text, SHOWN_END)
