@@ -39,7 +39,8 @@ PARTS = ("cache", "mail", "queue", "search", "upload")
 
 
 def _results(messages: Messages) -> list[str]:
-    return [message["content"] for message in messages if message["role"] == "tool"]
+    """The texts of the results, without the gateway's line below answers of its tools."""
+    return [message["content"].removesuffix("\nResult ends.") for message in messages if message["role"] == "tool"]
 
 
 def _rows(messages: Messages) -> list[dict[str, Any]]:

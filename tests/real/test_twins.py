@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("real")
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 PATH: Final = f"git_diff-{UUID(int=0, version=4)}/content"
 SCRIPTS: Final = ("memory_run",) if find_spec("pydantic_monty") else ()
-OWN: Final = (*own_tools(MemoryToolsPolicy(), 1.0), *SCRIPTS)
+OWN: Final = (*SCRIPTS, *own_tools(MemoryToolsPolicy(), 1.0))
 SERVERS: Final = {"git": 12, "time": 2, "everything": 13, "files": 14}
 """Each server with the number of its tools: a listing that lost some upstream too would prove nothing."""
 

@@ -47,7 +47,7 @@ async def keep(memory: Memory, value: Any) -> str:
 
 
 async def ask(memory: Memory, tool: str, **arguments: Any) -> str:
-    (block,) = await TOOLS[tool].call(memory, "me", json.dumps(arguments).encode())
+    block, *_ = await TOOLS[tool].call(memory, "me", json.dumps(arguments).encode())
     return str(json.loads(b"".join(block))["text"])
 
 
