@@ -85,7 +85,10 @@ async def test_a_path_that_is_like_none_is_answered_with_the_newest(text: str) -
 
 
 async def test_an_empty_memory_is_reported() -> None:
-    assert await answer("the grid", []) == 'No value is stored under "the grid". Nothing is stored: call a tool first.'
+    assert (
+        await answer("the grid", [])
+        == 'No value is stored under "the grid". Nothing is stored yet: first call the tool that gets the data.'
+    )
 
 
 @pytest.mark.parametrize("part", ["", "/grid/0"])
@@ -97,7 +100,7 @@ async def test_the_error_of_a_whole_path_says_that_its_value_may_be_deleted(part
     assert error == f'{cause}Newest are "{SHEET}". Copy a path exactly.'
     await store.delete("me", SHEET)
     error = str(await unknown_path_error(store, "me", GRID + part))
-    assert error == f"{cause}Nothing is stored: call a tool first."
+    assert error == f"{cause}Nothing is stored yet: first call the tool that gets the data."
     assert "deleted" not in str(await unknown_path_error(store, "me", GRID[:-3]))
 
 

@@ -518,7 +518,7 @@ async def test_clear_deletes_the_values_of_one_namespace(kind: str, tmp_path: Pa
         staying = await mirror.put([1], namespace="staying")
         assert await mirror.clear(namespace="leaving") == 3
         for path in leaving:
-            with pytest.raises(ToolError, match="Nothing is stored: call a tool first"):
+            with pytest.raises(ToolError, match="Nothing is stored yet: first call the tool that gets the data"):
                 await mirror.read(path, namespace="leaving")
         assert await mirror.clear(namespace="leaving") == 0
         assert await mirror.read(staying, namespace="staying") == [1]
@@ -556,7 +556,7 @@ async def test_values_outlive_a_mirror_only_on_disk(tmp_path: Path) -> None:
     async with mirror:
         path = await mirror.put("gone")
     async with mirror:
-        with pytest.raises(ToolError, match="Nothing is stored: call a tool first"):
+        with pytest.raises(ToolError, match="Nothing is stored yet: first call the tool that gets the data"):
             await mirror.read(path)
 
 

@@ -567,14 +567,16 @@ async def test_other_texts_are_described_by_their_lines() -> None:
 
 
 @pytest.mark.parametrize("text", ["orders_2025", "memory_read(trips)", "orders.json"])
-async def test_a_name_in_place_of_a_path_is_answered_with_the_call_to_make_first(text: str) -> None:
+async def test_a_name_in_place_of_a_path_is_answered_as_an_unknown_path(text: str) -> None:
     async with with_tools() as mirror:
         reply = await mirror.run("[t['km'] for t in trips]", {"trips": text})
-        assert f'trips is the text "{text}". An input is a memory path: first call the tool' in reply.text
-        assert "corrected script" not in reply.text
+        assert reply.text == (
+            f'No value is stored under "{text}". Nothing is stored yet: first call the tool that gets the data.'
+        )
         assert (await mirror.run("trips.upper()", {"trips": text})).value == text.upper()
-        stored = {"trips": await mirror.put(text * 500)}
-        assert "first call the tool" not in (await mirror.run("trips['km']", stored)).text
+        path = await mirror.put(text * 500)
+        assert f'Newest are "{path}".' in (await mirror.run("trips['km']", {"trips": text})).text
+        assert "trips is text" in (await mirror.run("trips['km']", {"trips": path})).text
 
 
 async def test_a_script_without_a_value_says_how_to_return_one() -> None:

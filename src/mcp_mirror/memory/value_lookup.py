@@ -270,7 +270,7 @@ async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str
 def _advise(text: str, newest: Sequence[str], bases: Sequence[str]) -> str:
     """Name the bases that are similar to a text, else those of the same tool, else the newest ones."""
     if not bases:
-        return "Nothing is stored: call a tool first."
+        return "Nothing is stored yet: first call the tool that gets the data."
     bases = tuple(dict.fromkeys(bases))
     given, text = text, text[:_MAX_COMPARED_CHARACTERS].partition("/")[0].casefold()
     extended = (base for base in bases if text.startswith(base.casefold()) and _OTHER_SYNTAX.match(text, len(base)))

@@ -32,11 +32,10 @@ from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, wri
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
-from mcp_mirror.memory.value_lookup import find_nearest
+from mcp_mirror.memory.value_lookup import find_nearest, unknown_path_error
 from mcp_mirror.paths import SHOWN_END
 from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.security.flows import format_labels
-from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import CodePolicy
 from mcp_mirror.system.fair_threads import run_fairly
@@ -82,11 +81,6 @@ _NOT_PARSED: Final = (
     "'str' object is not a mapping",
 )
 """Parts of messages of a script that takes a text for parsed rows."""
-_NO_PATH: Final = (
-    "An input is a memory path: first call the tool that returns the data, then pass the path of its result."
-)
-_MAX_QUOTED: Final = 80
-"""Bytes of an input that an error quotes."""
 _UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
 """Parts of messages about a name that a script does not have."""
 _NO_VALUE: Final = (
@@ -114,8 +108,8 @@ class _Progress:
     """The JSON text of each input that the script uses and of the first result of each tool."""
     texts: dict[str, Buffer] = field(default_factory=dict, repr=False)
     """The JSON text of each other input that the script uses, a text."""
-    names: dict[str, str] = field(default_factory=dict, repr=False)
-    """The short text of each input that the script uses and that may be meant as a path."""
+    names: list[str] = field(default_factory=list, repr=False)
+    """The inputs that the script uses and that may be meant as a path, short texts."""
     printed: list[str] = field(default_factory=list)
     printed_characters: int = 0
 
@@ -167,6 +161,8 @@ async def run(call: ToolInput) -> Content:
     if not memory.flows.may_show(progress.labels) and not is_rejected:
         return await _reply_hidden(call, inputs, progress, outcome)
     if outcome.failure:
+        if progress.names and progress.preview and not progress.calls and _takes_text_for_rows(outcome.failure):
+            raise await unknown_path_error(memory.store, call.namespace, progress.names[0])
         size = sum(map(len, (*progress.parsed.values(), *progress.texts.values())))
         raise await run_by_size(size, _build_error, outcome.failure, policy, progress)
     return await _reply(call, inputs, progress, outcome.value)
@@ -188,7 +184,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
     variables = await run_by_size(sum(len(one.blob) for one in used), read_variables)
     progress.parsed |= {name: value for name, value in variables.items() if isinstance(value, bytes)}
     progress.texts |= {one.name: one.blob for one in used if one.name not in progress.parsed}
-    progress.names |= {one.name: one.read_text() for one in used if one.is_name and not one.is_stored}
+    progress.names += (one.read_text() for one in used if one.is_name and not one.is_stored)
     prelude, stubs = "", None
     selected = select_tools(code, tools)
     if used or uses_tools:
@@ -341,19 +337,18 @@ def _describe_failure(failure: Failure, policy: CodePolicy, progress: _Progress)
 
 def _advise(failure: Failure, progress: _Progress) -> Iterator[str]:
     """Yield what corrects a script that failed, a sentence per line."""
-    is_unparsed = any(part in failure.message for part in _NOT_PARSED)
-    if is_unparsed and progress.names:
-        given = (f"{name} is the text {as_json_string(text, _MAX_QUOTED)}" for name, text in progress.names.items())
-        yield f"{', '.join(given)}. {_NO_PATH}"
-        return
     general = next((text for part, text in _ADVICE.items() if part in failure.message), None)
     if failure.kind == "KeyError" and (named := _name_fields(progress.parsed)):
         yield named
     elif general:
         yield general
-    elif is_unparsed:
+    elif _takes_text_for_rows(failure):
         yield from _describe_texts(progress)
     yield _AGAIN
+
+
+def _takes_text_for_rows(failure: Failure) -> bool:
+    return any(part in failure.message for part in _NOT_PARSED)
 
 
 def _describe_texts(progress: _Progress) -> Iterator[str]:
