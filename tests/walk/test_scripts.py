@@ -579,6 +579,19 @@ async def test_a_name_in_place_of_a_path_is_answered_as_an_unknown_path(text: st
         assert "trips is text" in (await mirror.run("trips['km']", {"trips": path})).text
 
 
+async def test_a_script_that_uses_a_value_beyond_its_inputs_learns_how_to_give_it() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put([{"id": 1}])
+        reply = await mirror.run("[t['id'] for t in trips if t['id'] in drivers]", {"trips": path})
+        assert reply.text.endswith(
+            "NameError: name 'drivers' is not defined\n"
+            "inputs has no drivers: first call the tool that gets it, then give its path in inputs."
+        )
+        misspelled = (await mirror.run("total = 1\ntotl + 1", {"trips": path})).text
+        assert "inputs has no" not in misspelled
+        assert misspelled.endswith("Call memory_run again with a corrected script.")
+
+
 async def test_a_script_without_a_value_says_how_to_return_one() -> None:
     async with with_tools() as mirror:
         assert "Let its last line be the value" in (await mirror.run("x = 1")).text

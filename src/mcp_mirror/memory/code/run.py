@@ -81,6 +81,9 @@ _NOT_PARSED: Final = (
     "'str' object is not a mapping",
 )
 """Parts of messages of a script that takes a text for parsed rows."""
+_UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
+_ASSIGNED: Final = re.compile(r"\b([A-Za-z_]\w*)\s*(?:=|\bin\b)")
+"""A variable of a script where it gets its value."""
 _UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
 """Parts of messages about a name that a script does not have."""
 _NO_VALUE: Final = (
@@ -92,6 +95,7 @@ _NO_VALUE: Final = (
 class _Progress:
     """The values that one script has received and made until now, and its printed text."""
 
+    code: str
     labels: Labels
     preview: bool
     join: Callable[..., Labels] = field(repr=False)
@@ -145,7 +149,8 @@ async def run(call: ToolInput) -> Content:
     inputs = await read_inputs(call, raw_inputs, check_variables)
     policy = scripts.policy
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
-    progress = _Progress(inputs.labels, inputs.preview, memory.flows.join, ValueBudget(policy.values), most_printed)
+    budget = ValueBudget(policy.values)
+    progress = _Progress(code, inputs.labels, inputs.preview, memory.flows.join, budget, most_printed)
     try:
         outcome = await _execute(call, scripts, inputs, progress)
     finally:
@@ -337,6 +342,9 @@ def _describe_failure(failure: Failure, policy: CodePolicy, progress: _Progress)
 
 def _advise(failure: Failure, progress: _Progress) -> Iterator[str]:
     """Yield what corrects a script that failed, a sentence per line."""
+    if name := _find_missing_input(failure.message, progress.code):
+        yield f"inputs has no {name}: first call the tool that gets it, then give its path in inputs."
+        return
     general = next((text for part, text in _ADVICE.items() if part in failure.message), None)
     if failure.kind == "KeyError" and (named := _name_fields(progress.parsed)):
         yield named
@@ -345,6 +353,14 @@ def _advise(failure: Failure, progress: _Progress) -> Iterator[str]:
     elif _takes_text_for_rows(failure):
         yield from _describe_texts(progress)
     yield _AGAIN
+
+
+def _find_missing_input(message: str, code: str) -> str | None:
+    """Return an undefined name that is not a misspelled variable of the script: models forget to give an input."""
+    found = _UNDEFINED.search(message)
+    if found is None or find_nearest(found[1], set(_ASSIGNED.findall(code))):
+        return None
+    return found[1]
 
 
 def _takes_text_for_rows(failure: Failure) -> bool:
