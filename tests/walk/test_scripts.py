@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import re
+import time
 import subprocess
 import sys
 from pathlib import Path
@@ -587,9 +588,37 @@ async def test_a_script_that_uses_a_value_beyond_its_inputs_learns_how_to_give_i
             "NameError: name 'drivers' is not defined\n"
             "inputs has no drivers: first call the tool that gets it, then give its path in inputs."
         )
-        misspelled = (await mirror.run("total = 1\ntotl + 1", {"trips": path})).text
-        assert "inputs has no" not in misspelled
-        assert misspelled.endswith("Call memory_run again with a corrected script.")
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("total = 1\ntotl + 1", "Call memory_run"),
+        ("[row for row in trip]", "Call memory_run"),
+        ("prnt(trips)", "Call memory_run"),
+        ("Counter(row['id'] for row in trips)", "Call memory_run"),
+        ("trips[0]['id'] + km", "Call memory_run"),
+        ("datetime.datetime.now()", "Begin with `import datetime`.\nCall memory_run"),
+        ("re.findall('a', 'b')", "Begin with `import re`.\nCall memory_run"),
+    ],
+)
+async def test_other_undefined_names_are_not_taken_for_inputs(code: str, advice: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code, {"trips": await mirror.put([{"id": 1}])})
+        assert "is not defined" in reply.text
+        assert reply.text.endswith(f"{advice} again with a corrected script.")
+        assert "inputs has no" not in reply.text
+
+
+async def test_a_long_undefined_name_in_a_long_script_is_answered_at_once() -> None:
+    async with with_tools() as mirror:
+        name = "a" * 40_000
+        began = time.monotonic()
+        reply = await mirror.run(f"{name[:-1]}b = 1\n[row for row in {name}]")
+        assert "is not defined" in reply.text
+        many = "\n".join(f"value_{number} = 1" for number in range(5_000))
+        assert "inputs has no orders" in (await mirror.run(f"{many}\n[row for row in orders]")).text
+        assert time.monotonic() - began < 2
 
 
 async def test_a_script_without_a_value_says_how_to_return_one() -> None:

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import islice
 from operator import itemgetter
 from typing import Final
@@ -62,15 +63,16 @@ _MEMORY_TOOLS: Final = (
     "Pass paths in `inputs` instead: each variable is the whole value, and the script computes with it."
 )
 _MODULES: Final = (
-    "A script can import asyncio, base64, collections, csv, datetime, decimal, functools, hashlib, itertools, json, "
-    "math, random and re."
+    *("asyncio", "base64", "collections", "csv", "datetime", "decimal", "functools", "hashlib", "itertools", "json"),
+    *("math", "random", "re"),
 )
+_IMPORTABLE: Final = f"A script can import {', '.join(_MODULES[:-1])} and {_MODULES[-1]}."
 _ADVICE: Final[Mapping[str, str]] = {
     "the JSON object must be str": _PARSED,  # json.loads(value)
     "has no attribute 'read'": _PARSED,  # json.load(value)
     "'dict' object has no attribute 'get'": _NO_METHOD,  # key=counts.get
     "No module named 'ast'": _PRINTED,
-    "No module named": _MODULES,
+    "No module named": _IMPORTABLE,
     "must be separated by newlines": _ONE_LINE,
     "not allowed on the same line": _ONE_LINE,
 }
@@ -82,8 +84,13 @@ _NOT_PARSED: Final = (
 )
 """Parts of messages of a script that takes a text for parsed rows."""
 _UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
-_ASSIGNED: Final = re.compile(r"\b([A-Za-z_]\w*)\s*(?:=|\bin\b)")
-"""A variable of a script where it gets its value."""
+_MISSPELLED: Final = 0.75
+"""The similarity (`difflib`) from which a name is a misspelled other one; *drivers* and *trips* have 0.5."""
+_MAX_COMPARED: Final = 60
+"""Characters of a name that may be a misspelled other one."""
+_MAX_VARIABLES: Final = 200
+"""Variables of a script with which an undefined name is compared."""
+_VARIABLE: Final = re.compile(r"\b([A-Za-z_]\w*)\s*=")
 _UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
 """Parts of messages about a name that a script does not have."""
 _NO_VALUE: Final = (
@@ -96,6 +103,8 @@ class _Progress:
     """The values that one script has received and made until now, and its printed text."""
 
     code: str
+    inputs: tuple[str, ...]
+    """The names of all inputs."""
     labels: Labels
     preview: bool
     join: Callable[..., Labels] = field(repr=False)
@@ -150,7 +159,8 @@ async def run(call: ToolInput) -> Content:
     policy = scripts.policy
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
     budget = ValueBudget(policy.values)
-    progress = _Progress(code, inputs.labels, inputs.preview, memory.flows.join, budget, most_printed)
+    given = tuple(one.name for one in inputs.inputs)
+    progress = _Progress(code, given, inputs.labels, inputs.preview, memory.flows.join, budget, most_printed)
     try:
         outcome = await _execute(call, scripts, inputs, progress)
     finally:
@@ -342,9 +352,11 @@ def _describe_failure(failure: Failure, policy: CodePolicy, progress: _Progress)
 
 def _advise(failure: Failure, progress: _Progress) -> Iterator[str]:
     """Yield what corrects a script that failed, a sentence per line."""
-    if name := _find_missing_input(failure.message, progress.code):
+    if name := _find_missing_input(failure.message, progress):
         yield f"inputs has no {name}: first call the tool that gets it, then give its path in inputs."
         return
+    if (undefined := _UNDEFINED.search(failure.message)) and undefined[1] in _MODULES:
+        yield f"Begin with `import {undefined[1]}`."
     general = next((text for part, text in _ADVICE.items() if part in failure.message), None)
     if failure.kind == "KeyError" and (named := _name_fields(progress.parsed)):
         yield named
@@ -355,12 +367,20 @@ def _advise(failure: Failure, progress: _Progress) -> Iterator[str]:
     yield _AGAIN
 
 
-def _find_missing_input(message: str, code: str) -> str | None:
-    """Return an undefined name that is not a misspelled variable of the script: models forget to give an input."""
-    found = _UNDEFINED.search(message)
-    if found is None or find_nearest(found[1], set(_ASSIGNED.findall(code))):
+def _find_missing_input(message: str, progress: _Progress) -> str | None:
+    """Return an undefined name that a script reads as a collection: models forget to give an input.
+
+    A module that is not imported and a misspelled name are other mistakes.
+    """
+    if (found := _UNDEFINED.search(message)) is None or found[1] in _MODULES:
         return None
-    return found[1]
+    name, code = found[1], progress.code
+    if len(name) > _MAX_COMPARED:
+        return None
+    variables = dict.fromkeys(one for one in _VARIABLE.findall(code) if len(one) <= _MAX_COMPARED)
+    known = (*progress.inputs, *islice(variables, _MAX_VARIABLES))
+    is_read = re.search(rf"\bin\s+{name}\b(?!\()|\b{name}\s*[\[.]", code)
+    return name if is_read and not get_close_matches(name, known, cutoff=_MISSPELLED) else None
 
 
 def _takes_text_for_rows(failure: Failure) -> bool:
