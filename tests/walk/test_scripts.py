@@ -6,9 +6,9 @@ import asyncio
 import gc
 import json
 import re
-import time
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
