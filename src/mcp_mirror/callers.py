@@ -7,7 +7,6 @@ only defines them; it sends nothing.
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -145,8 +144,7 @@ class ClientChannel(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class NullChannel:
+class NullChannel(msgspec.Struct, frozen=True):
     """A channel to a client that receives no notifications and accepts no requests."""
 
     caller: Caller

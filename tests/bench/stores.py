@@ -9,11 +9,11 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from measures import MB, show, timed
+from msgspec.structs import replace
 from redis_process import COMMAND, RedisProcess
 from rich.console import Console
 

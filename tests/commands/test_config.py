@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema_rs
@@ -12,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mcp_mirror.config import config_json_schema, find_config, load_config
 from mcp_mirror.config.reference import example_file, reference_page

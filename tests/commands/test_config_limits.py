@@ -8,6 +8,7 @@ import pytest
 
 from mcp_mirror.config.shape import list_keys
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.settings.declarations import Section
 from mcp_mirror.settings.limits import TrafficPolicy, UpstreamBounds
 from mcp_mirror.settings.policies import Config, WirePolicy
 
@@ -26,15 +27,15 @@ def test_every_key_changes_one_setting(load: Callable[..., Config], key: str) ->
     changed = [
         (owner, name)
         for owner in (WirePolicy, TrafficPolicy, UpstreamBounds)
-        for name in owner.__dataclass_fields__
+        for name in owner.__struct_fields__
         if name not in ("traffic", "bounds") and _of(owner, before, name) != _of(owner, after, name)
     ]
     assert {name for _, name in changed} == {key}
     assert all(_of(owner, after, name) == 7 for owner, name in changed)
 
 
-def _of(owner: type, config: Config, name: str) -> object:
-    policy = {
+def _of(owner: type[Section], config: Config, name: str) -> object:
+    policy: dict[type[Section], Section] = {
         WirePolicy: config.limits,
         TrafficPolicy: config.limits.traffic,
         UpstreamBounds: config.upstreams[0].bounds,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from itertools import product
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from samples import at_most
 
 from mcp_mirror.core.result_processing import read_ifc
@@ -175,7 +176,7 @@ def test_upstreams_without_permission_never_lower_labels(
     policy: Flows, value: Labels, to: str, chain: list[tuple[str, object]]
 ) -> None:
     plain = {name: replace(place, may_lower="nothing") for name, place in policy.upstreams.items()}
-    policy = replace(policy, upstreams=plain)
+    policy = dataclasses.replace(policy, upstreams=plain)
     washed = value
     for upstream, ifc in chain:
         washed = policy.labels_of_result(upstream, washed, ifc)

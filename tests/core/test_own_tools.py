@@ -1,10 +1,10 @@
 """The memory tools as clients see them: their list, their sizes and their descriptions."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.run import RUN, add_run

@@ -1,6 +1,6 @@
 """The share of a store that one principal may use, and the calls that it may make."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.limits import PrincipalLimits, TrafficPolicy, find_limits

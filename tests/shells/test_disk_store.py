@@ -11,13 +11,13 @@ import stat
 import sys
 import threading
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import pytest
 from disk_values import BASE, LARGE, SMALL, TTL, Clock, opened, put, read
+from msgspec.structs import replace
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy

@@ -4,13 +4,14 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
+from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis_process import RedisProcess
 from samples import sample

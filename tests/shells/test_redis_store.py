@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -20,6 +19,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+from msgspec.structs import replace
 from redis.exceptions import ResponseError
 from redis_process import COMMAND, MISSING, RedisProcess, free_port
 from redis_values import descriptor, opened, put

@@ -9,12 +9,13 @@ import threading
 from bisect import insort
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 from samples import sample
 
 from mcp_mirror.errors import StoreError

@@ -6,11 +6,11 @@ import json
 import logging
 import time
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from tests.hostile.schemas import blocks, doubling, page, tool
 
 from mcp_mirror.core.catalog import CatalogEntry, CatalogRules, build_catalog

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ import pytest
 from gateway_processes import forked_python
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from pydantic import BaseModel
 from tests.walk.conftest import BOUND

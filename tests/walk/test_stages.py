@@ -3,13 +3,13 @@
 import asyncio
 import importlib.util
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gateway_processes import forked_python
 from mcp import Client
+from msgspec.structs import replace
 from tests.walk.conftest import BOUND
 
 from mcp_mirror import Call, Mirror, Next, SyncMirror, ToolResult

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated, Any, Final
 
@@ -98,8 +97,7 @@ class _Status(msgspec.Struct):
         return f"{self.tool}: {perf_counter() - self.began:.0f} s, {self.state}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ProgressChannel(NullChannel):
+class _ProgressChannel(NullChannel, frozen=True, kw_only=True):
     """A channel to the terminal, which shows the latest progress notification."""
 
     status: _Status

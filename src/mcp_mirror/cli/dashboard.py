@@ -7,12 +7,12 @@ not apply, as in `mcp-mirror values`: a user who can run the command can read th
 import webbrowser
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from typing import Annotated
 
 import anyio
 import anyio.to_thread
 import typer
+from msgspec.structs import replace
 
 from mcp_mirror.cli.options import ConfigOption, StoreOption, VerboseOption
 from mcp_mirror.cli.run import print_note, run_until_signal

@@ -1,13 +1,13 @@
 """The command `mcp-mirror lock`: compare the tool definitions of all upstreams with the lock file."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.cli.console import open_console, print_problems

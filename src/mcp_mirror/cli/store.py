@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
 from mcp_mirror.config import list_configs

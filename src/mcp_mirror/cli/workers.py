@@ -12,11 +12,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from mcp_mirror.cli.run import INTERRUPTED, MISCONFIGURED
 from mcp_mirror.errors import MirrorError

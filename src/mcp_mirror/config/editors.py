@@ -1,7 +1,6 @@
 """The JSON Schema of a configuration file, with which editors check and complete it."""
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass
 from typing import Any, Final, get_args, get_origin
 
 import yaml
@@ -100,7 +99,7 @@ def _value_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool =
         return _mapping_schema(_value_schema(value.entries, definitions, is_entry=True), value.mark(Names))
     if get_origin(value.kind) is tuple:
         return _list_schema(value, definitions)
-    if is_dataclass(value.kind):
+    if value.is_section:
         return _reference_schema(value, definitions, is_entry=is_entry)
     return _scalar_schema(value)
 

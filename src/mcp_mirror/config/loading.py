@@ -11,12 +11,12 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 from platformdirs import user_config_path, user_data_path
 
 from mcp_mirror.config.checks import (

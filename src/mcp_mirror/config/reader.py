@@ -6,7 +6,6 @@ of the few that a key takes.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -56,7 +55,7 @@ class Reader(msgspec.Struct, frozen=True):
             return self._read_mapping(value, entries, node)
         if get_origin(value.kind) is tuple:
             return self._read_list(value, node)
-        if is_dataclass(value.kind):
+        if value.is_section:
             return self._read_section(value, node, name, is_entry=is_entry)
         found = read_scalar(value, node, self.folder) if isinstance(node, Scalar) else None
         return self._reject(node, describe_expected(value), list_options(value)) if found is None else found

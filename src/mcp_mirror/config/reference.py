@@ -1,7 +1,6 @@
 """The reference page and the example file, generated from the settings' classes."""
 
 from collections.abc import Iterator
-from dataclasses import is_dataclass
 from textwrap import wrap
 from typing import Final, get_origin
 
@@ -82,16 +81,16 @@ def _list_rows(section: Value, prefix: str) -> Iterator[tuple[str, str, str, str
 def _find_entry(value: Value) -> Value | None:
     """Return the section of a mapping's values; None for anything else."""
     entries = value.entries
-    return entries if entries and is_dataclass(entries.kind) else None
+    return entries if entries and entries.is_section else None
 
 
 def _find_section(value: Value) -> tuple[Value, str] | None:
     """Return the section behind a key, and how names or positions continue the key's path."""
     if entry := _find_entry(value):
         return entry, ".NAME"
-    if is_dataclass(value.kind):
+    if value.is_section:
         return value, ""
-    if get_origin(value.kind) is tuple and value.entries is None and is_dataclass(value.items.kind):
+    if get_origin(value.kind) is tuple and value.entries is None and value.items.is_section:
         return value.items, "[]"
     return None
 
@@ -101,7 +100,7 @@ def _describe(value: Value) -> str:
         return "a mapping" if _find_entry(value) else f"a mapping to {_describe(value.entries)}"
     if get_origin(value.kind) is tuple:
         return "a list" if _find_section(value) else f"a list of: {_describe(value.items)}"
-    if is_dataclass(value.kind):
+    if value.is_section:
         return "a mapping"
     kind = find_scalar_kind(value)
     if isinstance(kind, Text) and kind.resolves in ("file", "file or URL"):
@@ -177,12 +176,12 @@ def _write_example_value(one: Field, indent: str, *, is_active: bool = False) ->
 
 
 def _write_inner_section(one: Field, inner: Value, indent: str) -> list[str]:
-    lines = _write_example_section(inner, indent + ("  " if is_dataclass(one.value.kind) else "    "))
+    lines = _write_example_section(inner, indent + ("  " if one.value.is_section else "    "))
     if _find_entry(one.value):
         example = one.value.mark(Example)
         name = example.value if example else "NAME"
         lines = _add_head(write_value(unwrap(str), name), _comment_out(lines), f"{indent}  ")
-    elif not is_dataclass(one.value.kind):
+    elif not one.value.is_section:
         lines = [f"{indent}  #-", *_comment_out(lines)]
     elif one.value.is_optional:
         lines = _comment_out(lines)

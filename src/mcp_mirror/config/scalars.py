@@ -7,7 +7,6 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 from mcp_mirror.config.shape import Field, Value
 from mcp_mirror.config.source import DECIMAL, Items, Node, Scalar, YamlMapping
 from mcp_mirror.security.flows import read_rule
-from mcp_mirror.settings.declarations import Measure, Number, Resolution, Text
+from mcp_mirror.settings.declarations import Measure, Number, Resolution, Section, Text
 from mcp_mirror.settings.labels import FlowRule
 
 Kind = Text | Number | Measure
@@ -149,7 +148,7 @@ def write_default(one: Field) -> str:
     """Write the default of a key as YAML; nothing if it is missing, empty, or described in the documentation."""
     default = one.default
     is_empty = default is None or default == "" or (isinstance(default, tuple | Mapping) and not default)
-    return "" if one.is_required or is_empty or is_dataclass(default) else write_value(one.value, default)
+    return "" if one.is_required or is_empty or isinstance(default, Section) else write_value(one.value, default)
 
 
 def write_value(value: Value, content: Any) -> str:

@@ -3,11 +3,10 @@
 import ast
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from textwrap import dedent
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
@@ -19,6 +18,7 @@ from mcp_mirror.settings.declarations import (
     Group,
     Key,
     Mark,
+    Section,
     Without,
 )
 
@@ -42,6 +42,11 @@ class Value(msgspec.Struct, frozen=True):
         return mark in self.marks
 
     @property
+    def is_section(self) -> bool:
+        """Whether the type is the class of a section."""
+        return isinstance(self.kind, type) and issubclass(self.kind, Section)
+
+    @property
     def items(self) -> "Value":
         """The type of the items of a tuple, or of the values of a mapping."""
         return unwrap(get_args(self.kind)[1 if get_origin(self.kind) is not tuple else 0])
@@ -55,9 +60,7 @@ class Value(msgspec.Struct, frozen=True):
         items = self.items
         if get_origin(items.kind) is tuple:
             return unwrap(get_args(items.kind)[1])
-        is_named = is_dataclass(items.kind) and any(
-            one.value.has(NAME) for one in list_fields(cast("type", items.kind))
-        )
+        is_named = items.is_section and any(one.value.has(NAME) for one in list_fields(cast("type", items.kind)))
         return items if is_named else None
 
 
@@ -69,7 +72,7 @@ class Field(msgspec.Struct, frozen=True):
     key: str
     value: Value
     default: Any
-    """MISSING if the field has no default."""
+    """NODEFAULT if the field has no default."""
     group: Group | None
     """The mapping of the file that contains the key."""
 
@@ -86,7 +89,7 @@ class Field(msgspec.Struct, frozen=True):
     @property
     def is_required(self) -> bool:
         """Whether the file must contain the key."""
-        return self.default is MISSING or self.value.has(REQUIRED)
+        return self.default is msgspec.NODEFAULT or self.value.has(REQUIRED)
 
 
 def unwrap(hint: Any) -> Value:
@@ -107,20 +110,18 @@ def unwrap(hint: Any) -> Value:
 @cache
 def list_fields(section: type) -> tuple[Field, ...]:
     """Return the fields of a section's class that a file can set, in their order."""
-    hints = get_type_hints(section, include_extras=True)
     found = []
-    for one in fields(section):
-        value = unwrap(hints[one.name])
-        default = one.default if one.default_factory is MISSING else one.default_factory()
+    for one in msgspec.structs.fields(section):
+        value = unwrap(one.type)
         key = value.mark(Key)
         if not value.has(INTERNAL):
-            found.append(Field(section, one.name, key.name if key else one.name, value, default, value.mark(Group)))
+            found.append(Field(section, one.name, key.name if key else one.name, value, one.default, value.mark(Group)))
     return tuple(found)
 
 
 def sections_in(value: Value) -> tuple[type, ...]:
     """Return the classes of an inline field: itself, or each of a union."""
-    return (value.kind,) if is_dataclass(value.kind) else get_args(value.kind)
+    return (value.kind,) if value.is_section else get_args(value.kind)
 
 
 @cache

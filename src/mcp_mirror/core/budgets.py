@@ -15,10 +15,10 @@ gateway sends it, in the last resort by an error without text, which costs nothi
 """
 
 import math
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
 

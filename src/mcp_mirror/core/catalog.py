@@ -39,8 +39,7 @@ _OLD_APP_KEY: Final = "ui/resourceUri"
 """Members of a tool's `_meta` that name the view of an MCP App for its results."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogEntry:
+class CatalogEntry(msgspec.Struct, frozen=True):
     """An advertised tool and the upstream tool behind it."""
 
     name: str
@@ -53,7 +52,7 @@ class CatalogEntry:
     timeout: float | None
     headers: tuple[tuple[str, ...], ...]
     """Locations of the arguments that clients mirror into HTTP headers."""
-    check: Check | None = field(repr=False)
+    check: Check | None
     """Validates arguments on the event loop; None if that is too much work or arguments are not validated."""
     cost: Cost | None = None
     """An upper bound on the work of validation; None if it may take exponential time."""
@@ -183,7 +182,9 @@ class Catalog:
         return replace(
             self,
             entries={
-                names[name]: replace(entry, name=names[name], advert={**entry.advert, "name": names[name]})
+                names[name]: msgspec.structs.replace(
+                    entry, name=names[name], advert={**entry.advert, "name": names[name]}
+                )
                 for name, entry in self.entries.items()
                 if name in names
             },

@@ -6,9 +6,10 @@ name may differ from another tool of its server only in case.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from mcp_mirror.core.schema import fit_name
 
@@ -18,17 +19,16 @@ Origin = tuple[str, str]
 NO_NAMES: Final[Mapping[str, Origin]] = MappingProxyType({})
 
 
-@dataclass(slots=True)
-class NameAllocator:
+class NameAllocator(msgspec.Struct):
     """Names that are assigned, each once."""
 
     reserved: Collection[str] = ()
     """Names of the gateway's own tools."""
-    owned_names: Mapping[str, Origin] = field(default_factory=lambda: NO_NAMES)
+    owned_names: Mapping[str, Origin] = msgspec.field(default_factory=lambda: NO_NAMES)
     """Names that belong or recently belonged to a tool. No other tool gets them, or clients would call another tool."""
-    _assigned: set[str] = field(default_factory=set)
-    _taken: set[str] = field(default_factory=set)
-    _first_numbers: dict[str, int] = field(default_factory=dict)
+    _assigned: set[str] = msgspec.field(default_factory=set)
+    _taken: set[str] = msgspec.field(default_factory=set)
+    _first_numbers: dict[str, int] = msgspec.field(default_factory=dict)
     """By the name without a number, the first number that may be free. Many names of a server may differ only in
     characters that no client accepts."""
 

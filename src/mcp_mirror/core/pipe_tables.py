@@ -1,8 +1,9 @@
 """Finds the table that a text draws with bars, as Markdown, psql and the clients of MySQL do."""
 
 import re
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 _BAR: Final = re.compile(r"(?<!\\)\|")
 """A bar between two cells; a bar with a backslash is part of a cell."""
@@ -12,12 +13,11 @@ _MIN_SHARE: Final = 0.5
 """The least share of a text's lines that a table takes; a document that contains a table is not one."""
 
 
-@dataclass(frozen=True, slots=True)
-class PipeTable:
+class PipeTable(msgspec.Struct, frozen=True):
     """The table of a text."""
 
     header: list[str]
-    rows: list[list[str]] = field(repr=False)
+    rows: list[list[str]]
     """The cells of each row, as many as the header has, without the spaces around them."""
 
 

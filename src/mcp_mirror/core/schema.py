@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final
@@ -150,13 +149,12 @@ class _VisitBudget(msgspec.Struct):
         return visited
 
 
-@dataclass
-class _InstanceLocation:
+class _InstanceLocation(msgspec.Struct, dict=True):
     """A location of an instance and the schemas that apply there."""
 
     visits: _VisitBudget
     parts: list[Any]
-    _children: dict[str | int, "_InstanceLocation"] = field(default_factory=dict)
+    _children: dict[str | int, "_InstanceLocation"] = msgspec.field(default_factory=dict)
 
     def below(self, token: str | int) -> "_InstanceLocation":
         """The location one step below; all items after the longest tuple share one."""

@@ -7,11 +7,12 @@ they keep.
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from typing import Any, Final
 from urllib.parse import unquote
+
+import msgspec
 
 from mcp_mirror.paths import unescape_token
 
@@ -89,8 +90,7 @@ def without(schema: Any, words: Collection[str], depth: int = 0) -> Any:
     return map_below(bare, lambda part: without(part, words, depth + 1))
 
 
-@dataclass(frozen=True)
-class References:
+class References(msgspec.Struct, frozen=True, dict=True):
     """The references of one schema."""
 
     root: Schema
@@ -229,8 +229,7 @@ def _name_definitions(pointers: list[Pointer], known: Any) -> dict[Pointer, str]
     return names
 
 
-@dataclass(frozen=True)
-class _Mover:
+class _Mover(msgspec.Struct, frozen=True, dict=True):
     """Replaces moved schemas, and references to them, by references to their new places."""
 
     references: References

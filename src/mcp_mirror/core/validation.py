@@ -7,7 +7,6 @@ error message costs at most a few validations.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Final
@@ -91,12 +90,11 @@ def estimate_cost(schema: Schema) -> Cost | None:
         return None
 
 
-@dataclass(frozen=True)
-class _CostCounter:
+class _CostCounter(msgspec.Struct, frozen=True):
     references: References
     counts_patterns: bool = True
     """False: count only subschemas, which determine the possible number of errors."""
-    _known: dict[int, Cost | None] = field(default_factory=dict)
+    _known: dict[int, Cost | None] = msgspec.field(default_factory=dict)
     """By identity; None while the cost of a schema is being computed."""
 
     def of(self, part: Any, depth: int) -> Cost:
@@ -194,8 +192,7 @@ def _has_default(properties: Schema, name: Any) -> bool:
     return isinstance(member, dict) and "default" in member
 
 
-@dataclass(frozen=True)
-class _Violation:
+class _Violation(msgspec.Struct, frozen=True):
     """A location in invalid arguments and the subschema that it violates."""
 
     part: Any
@@ -205,8 +202,7 @@ class _Violation:
     at: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Explainer:
+class _Explainer(msgspec.Struct, frozen=True, dict=True):
     """Explains invalid arguments: follows the schema down by verdicts, which are cheap."""
 
     schema: Schema

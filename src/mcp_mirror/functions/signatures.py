@@ -8,9 +8,9 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict, get_args
 
+import msgspec
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
@@ -51,17 +51,16 @@ class ToolOptions(TypedDict, total=False):
     """True: models see the tool even if they search for the others; see `mirror.listing`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(msgspec.Struct, frozen=True):
     """A function as a tool."""
 
     name: str
     description: str
     schema: dict[str, Any]
     """The JSON Schema of its arguments, an object."""
-    call: Callable[..., Any] = field(repr=False)
-    adapter: TypeAdapter[Mapping[str, Any]] = field(repr=False)
-    policy: ToolPolicy = field(default_factory=ToolPolicy)
+    call: Callable[..., Any]
+    adapter: TypeAdapter[Mapping[str, Any]]
+    policy: ToolPolicy = msgspec.field(default_factory=ToolPolicy)
 
     def read_arguments(self, raw: bytes) -> Mapping[str, Any]:
         """Decode and validate the arguments of a call in one pass; pydantic models are instantiated.

@@ -32,15 +32,14 @@ _MINIMAL: Final = MemoryToolsPolicy("minimal")
 _NO_TOOLS: Final = Catalog({}, frozenset())
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptOrigin:
+class ScriptOrigin(msgspec.Struct, frozen=True):
     """The labels and the visibility of everything that a script has received, which its arguments may contain."""
 
     labels: Labels
     """The joined flow labels of all values that the script has received."""
     preview: bool
     """The model may see parts of all of these values."""
-    span: Any = field(default=None, repr=False)
+    span: Any = None
     """The span of the call that runs the script; None without traces."""
 
 

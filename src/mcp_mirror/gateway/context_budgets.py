@@ -8,7 +8,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -92,13 +91,12 @@ class _LedgerEntry(msgspec.Struct):
     """Seconds, by the clock."""
 
 
-@dataclass(slots=True, eq=False)
-class Reservation:
+class Reservation(msgspec.Struct, eq=False):
     """Tokens that one call may send."""
 
     tokens: int | None = None
     """None: no limit."""
-    _entry: _LedgerEntry | None = field(default=None, repr=False)
+    _entry: _LedgerEntry | None = None
 
     @property
     def is_exhausted(self) -> bool:

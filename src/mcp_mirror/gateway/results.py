@@ -3,7 +3,6 @@
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -63,14 +62,13 @@ class CallResult(msgspec.Struct, frozen=True):
     """The flow policy hides it from the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResultProcessor:
+class ResultProcessor(msgspec.Struct, frozen=True):
     """Processes and stores the results of upstreams."""
 
     services: Services
     runtime: Runtime
     """A result is judged by the flow policy at the time of its arrival."""
-    _log: RepeatedLog = field(default_factory=lambda: RepeatedLog(_logger), init=False)
+    _log: RepeatedLog = msgspec.field(default_factory=lambda: RepeatedLog(_logger))
 
     def decide_visibility(self, call: Call, entry: CatalogEntry, input_labels: Labels, *, preview: bool) -> Visibility:
         """Decide before the call what the model may see of the result and of the upstream's messages.

@@ -14,10 +14,11 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final, Self
+
+import msgspec
 
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import END, HEAD, DiscardedFrame
@@ -41,14 +42,13 @@ _OWN_NAMES: Final = (f"{_PREFIX}*", "lock")
 """Globs of the names in a spool's parent folder: spools, and the lock file of the process's folder."""
 
 
-@dataclass(eq=False, slots=True)
-class SpooledFrame:
+class SpooledFrame(msgspec.Struct, eq=False):
     """A message in a file."""
 
     path: Path
     size: int
     head: bytes
-    _view: memoryview | None = field(default=None, repr=False)
+    _view: memoryview | None = None
 
     def __len__(self) -> int:
         return self.size

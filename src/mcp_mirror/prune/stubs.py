@@ -8,7 +8,6 @@ is a JSON object or array as that JSON, other text as a JSON string, blocks as t
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -81,8 +80,7 @@ class PartForm(Protocol):
         """The original part, from its stub and its stored form."""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A text that a model reads."""
 
     domains: tuple[Domain, ...] = ("text",)
@@ -106,8 +104,7 @@ class Text:
         return as_plain_text(blob)
 
 
-@dataclass(frozen=True, slots=True)
-class JsonText(Text):
+class JsonText(Text, frozen=True):
     """Arguments as a JSON text, which a model may have written incorrectly; stored like any text."""
 
     def put(self, value: str, stub: Stub) -> str:  # noqa: ARG002  # the text is dropped

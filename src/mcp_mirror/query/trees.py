@@ -5,7 +5,6 @@ space, and of new pieces between them. The module `edits` defines the edits.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -130,16 +129,15 @@ def _split_run(run: _Run, index: int, found: Span) -> "list[NodeRef | _Run]":
     return parts
 
 
-@dataclass(slots=True)
-class Object:
+class Object(msgspec.Struct):
     """A parsed object."""
 
     head: bytes
     tail: bytes
     between: bytes
     colon: bytes
-    parts: list[NodeRef] = field(default_factory=list)
-    _by_key: dict[str | None, NodeRef] | None = field(default=None, repr=False)
+    parts: list[NodeRef] = msgspec.field(default_factory=list)
+    _by_key: dict[str | None, NodeRef] | None = None
     """The last member of each key; None until the first search."""
 
     def find(self, token: str) -> NodeRef | None:

@@ -5,7 +5,6 @@ Offsets count from 0. If a part does not fit, a last line names the offset at wh
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Literal, get_args
 
@@ -40,13 +39,12 @@ _LINE_BREAK: Final = re.compile(rb"\n")
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """The maximum size of one result for a model."""
 
     tokens: int
     characters: int
-    estimate: Callable[[Buffer], int] = field(repr=False)
+    estimate: Callable[[Buffer], int]
 
     def admits(self, text: str) -> bool:
         """Whether a text fits."""

@@ -6,11 +6,12 @@ has the join of their labels. Pure.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import ClassVar, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from mcp_mirror.settings.labels import (
     FILES,

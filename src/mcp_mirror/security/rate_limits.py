@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -25,8 +24,7 @@ _SOON: Final = 1.0
 """Seconds after which to retry when the concurrency limit is reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True):
     """A limit with its name in the configuration."""
 
     name: str

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 from mcp_mirror.settings.declarations import (
     NAME,
     REQUIRED,
+    SECRET,
     SINGLE,
     Address,
     AtLeast,
@@ -25,6 +25,7 @@ from mcp_mirror.settings.declarations import (
     Pause,
     Port,
     Scopes,
+    Section,
     Shorthand,
     TokenHash,
 )
@@ -41,19 +42,17 @@ TOKEN_PREFIX: Final = "mcpm_"  # noqa: S105  # the prefix of all tokens
 """The start of each token of the gateway, by which scanners for leaked secrets find it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPolicy:
+class TokenPolicy(Section, frozen=True):
     """One bearer token. Only its hash may be written instead."""
 
     name: Annotated[str, NAME]
-    digest: Annotated[TokenHash, Key("hash"), Example(f"sha256:{'5e88' * 16}")] = field(repr=False)
+    digest: Annotated[TokenHash, Key("hash"), SECRET, Example(f"sha256:{'5e88' * 16}")]
     """The SHA-256 hash of the token, as `mcp-mirror token NAME` prints it."""
     scopes: Annotated[Scopes | None, Example(("tools",))] = None
     """The scopes of the token. Default: `auth.scopes`."""
 
 
-@dataclass(frozen=True, slots=True)
-class IssuerPolicy:
+class IssuerPolicy(Section, frozen=True):
     """An authorization server whose signed tokens (JWT) the gateway accepts."""
 
     issuer: Annotated[Address, Example("https://login.example.com/")]
@@ -78,17 +77,14 @@ class IssuerPolicy:
     """Allow the host in `jwks` to have a private address although its name looks public."""
     scopes_claim: Annotated[Line | None, Example("roles")] = None
     """The claim with the scopes, a text with spaces or a list. Default: `scope`, otherwise `scp`."""
-    required_claims: Annotated[Claims, Example({"hd": ("example.com",)})] = field(default_factory=lambda: _NO_CLAIMS)
+    required_claims: Annotated[Claims, Example({"hd": ("example.com",)})] = _NO_CLAIMS
     """Claims that every token needs, each with its accepted values; of a list in the token one must match."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuthPolicy:
+class AuthPolicy(Section, frozen=True):
     """Authentication over HTTP. Without this section the gateway accepts every request, but only on loopback."""
 
-    tokens: Annotated[tuple[Annotated[TokenPolicy, Shorthand("hash")], ...], Example("alice")] = field(
-        default=(), repr=False
-    )
+    tokens: Annotated[tuple[Annotated[TokenPolicy, Shorthand("hash")], ...], SECRET, Example("alice")] = ()
     """Hashes of bearer tokens by the names of their principals; `mcp-mirror token NAME` creates one."""
     issuers: Annotated[tuple[IssuerPolicy, ...], Example("")] = ()
     """Authorization servers whose signed tokens (JWT) the gateway accepts."""
@@ -106,8 +102,7 @@ class AuthPolicy:
         return bool(self.tokens or self.issuers)
 
 
-@dataclass(frozen=True, slots=True)
-class OAuthPolicy:
+class OAuthPolicy(Section, frozen=True):
     """How the gateway gets OAuth tokens for an upstream."""
 
     token_file: Annotated[FilePath, Example("tokens.json")] = ""
@@ -117,7 +112,7 @@ class OAuthPolicy:
     by itself."""
     client_id: Annotated[Line | None, Example("mirror")] = None
     """The gateway's client id. Default: the gateway registers itself."""
-    client_secret: Annotated[Line | None, Example("${CLIENT_SECRET}")] = field(default=None, repr=False)
+    client_secret: Annotated[Line | None, SECRET, Example("${CLIENT_SECRET}")] = None
     """The secret of the client id."""
     private_key: Annotated[FilePath | None, Example("key.pem")] = None
     """PEM file of a key that signs for the client, instead of a secret."""

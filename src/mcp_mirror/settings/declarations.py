@@ -6,8 +6,9 @@ reference page from it. The docstring below a field is its documentation.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
+
+import msgspec
 
 ANYTHING: Final = r"[\s\S]*"
 """The pattern of every text."""
@@ -15,8 +16,7 @@ Resolution = Literal["", "home", "file", "file or URL"]
 """How a text becomes a path: not at all, by expanding `~`, relative to the file's folder, or so if it is not a URL."""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A text that matches a pattern. Python and JSON Schema read the pattern alike."""
 
     expected: str = "text that is not empty"
@@ -32,8 +32,7 @@ class Text:
     """A part of the pattern that the value does not keep."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A number with bounds."""
 
     expected: str
@@ -44,8 +43,7 @@ class Number:
     """A word that means 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(msgspec.Struct, frozen=True):
     """A number with a unit."""
 
     expected: str
@@ -56,24 +54,21 @@ class Measure:
     example: str
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(msgspec.Struct, frozen=True):
     """The names that the keys of a mapping may have."""
 
     expected: str
     pattern: str
 
 
-@dataclass(frozen=True, slots=True)
-class AtLeast:
+class AtLeast(msgspec.Struct, frozen=True):
     """The minimum number of items in a list."""
 
     count: int
     expected: str
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """A property of a field that is not a bound."""
 
     name: str
@@ -93,17 +88,30 @@ SINGLE: Final = Mark("single")
 """The file may contain one item instead of a list."""
 OPTIONAL_LIST: Final = Mark("optional list")
 """The key may be without a value, which is an empty list."""
+SECRET: Final = Mark("secret")
+"""The value may contain a secret, so `repr` omits it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Section(msgspec.Struct, frozen=True):
+    """A section of the configuration."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Return the names and values of the fields without secrets, as `rich` and `repr` print them."""
+        fields = msgspec.structs.fields(self)
+        shown = (one.name for one in fields if SECRET not in getattr(one.type, "__metadata__", ()))
+        return [(name, getattr(self, name)) for name in shown]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class Key(msgspec.Struct, frozen=True):
     """The key of a field that has another name in the file."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """A mapping of the file that has no section of its own: the field is a key in it."""
 
     name: str
@@ -112,22 +120,19 @@ class Group:
     """Whether the mapping must contain the key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Without:
+class Without(msgspec.Struct, frozen=True):
     """Keys that a section does not have in this place."""
 
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Shorthand:
+class Shorthand(msgspec.Struct, frozen=True):
     """The file may contain the value of this key instead of the section."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(msgspec.Struct, frozen=True):
     """A value for the example file, for a key without a default or with a default that explains little."""
 
     value: Any

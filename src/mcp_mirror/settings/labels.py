@@ -4,10 +4,9 @@ A label names the sources of a value, its integrity and its confidentiality. `se
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NamedTuple
 
-from mcp_mirror.settings.declarations import SINGLE, AtLeast, Example, Globs, Group, Level, Text, Without, Zone
+from mcp_mirror.settings.declarations import SINGLE, AtLeast, Example, Globs, Group, Level, Section, Text, Without, Zone
 
 Integrity = Literal["trusted", "untrusted"]
 
@@ -36,8 +35,7 @@ ZONE: Final = "zone:"
 """The prefix of a zone in a rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(Section, frozen=True):
     """The labels of one value."""
 
     sources: frozenset[str]
@@ -50,8 +48,7 @@ class Labels:
 _LABELS: Final = Group("labels", "The labels of values from here, if nothing else determines them.")
 
 
-@dataclass(frozen=True, slots=True)
-class Accepts:
+class Accepts(Section, frozen=True):
     """The values that a place may receive. Default: all."""
 
     integrity: Annotated[Integrity | None, Example("untrusted")] = None
@@ -62,8 +59,7 @@ class Accepts:
     """Globs of the upstreams whose data the place may receive, besides its own; `files`; `zone:` and a zone."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacePolicy:
+class PlacePolicy(Section, frozen=True):
     """The labels of values that come from a place, and what the place may receive."""
 
     integrity: Annotated[Integrity | None, _LABELS, Example("untrusted")] = None
@@ -96,8 +92,7 @@ RULE: Final = f"{_SIDE}->{_SIDE}"
 Rules = Annotated[tuple[Annotated[FlowRule, Text("a flow such as 'crm -> mail'", RULE)], ...], SINGLE]
 
 
-@dataclass(frozen=True, slots=True)
-class FlowsPolicy:
+class FlowsPolicy(Section, frozen=True):
     """The allowed data flows. A rule is `from -> to`; sides are upstreams, globs, `model`, `files`, `zone:NAME`."""
 
     levels: Annotated[tuple[Level, ...], SINGLE, AtLeast(2, "a list of two levels or more")] = LEVELS

@@ -3,11 +3,10 @@
 Each error that a limit causes names its key.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple
 
 from mcp_mirror.callers import name_principal
-from mcp_mirror.settings.declarations import NAME, Bytes, Count, Example, Number, Rate, Seconds, Whole
+from mcp_mirror.settings.declarations import NAME, Bytes, Count, Example, Number, Rate, Seconds, Section, Whole
 
 MAX_DEPTH: Final = 700
 """Levels of nesting that pass everywhere: the parser counts them on the interpreter's stack, which is deeper from
@@ -18,8 +17,7 @@ DEFAULT_RATE: Final = 6000
 """Requests of one principal a minute if `auth` requires tokens and the file sets no rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePolicy:
+class QueuePolicy(Section, frozen=True):
     """Limits of waiting requests."""
 
     queued_calls: Whole = 1000
@@ -35,8 +33,7 @@ class CallQuota(NamedTuple):
     calls_per_month: int
 
 
-@dataclass(frozen=True, slots=True)
-class PrincipalLimits:
+class PrincipalLimits(Section, frozen=True):
     """Limits of one principal, in place of those for all."""
 
     name: Annotated[str, NAME]
@@ -58,8 +55,7 @@ def find_limits(principals: tuple[PrincipalLimits, ...], namespace: str) -> Prin
     return next((one for one in principals if one.name == name), None)
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficPolicy(QueuePolicy):
+class TrafficPolicy(QueuePolicy, frozen=True):
     """Limits of clients."""
 
     calls_per_principal: Count = 100
@@ -107,8 +103,7 @@ class TrafficPolicy(QueuePolicy):
         return default if self.calls_per_minute is None else self.calls_per_minute
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamBounds(QueuePolicy):
+class UpstreamBounds(QueuePolicy, frozen=True):
     """Limits of each upstream."""
 
     calls_per_upstream: Count = 100

@@ -6,7 +6,6 @@ file from them. Every other module receives only the objects that it needs.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 from mcp_mirror.settings.access import AuthPolicy
@@ -14,6 +13,7 @@ from mcp_mirror.settings.declarations import (
     INLINE,
     INTERNAL,
     NAME,
+    SECRET,
     SINGLE,
     Bytes,
     Count,
@@ -32,6 +32,7 @@ from mcp_mirror.settings.declarations import (
     Seconds,
     Secret,
     Secrets,
+    Section,
     Shorthand,
     Suffix,
     Tokens,
@@ -47,8 +48,7 @@ from mcp_mirror.settings.upstreams import CaptureMode, LockMode, UpstreamPolicy,
 Price = Annotated[float, Number("a price in USD per million tokens, 0 or more", minimum=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class PricePolicy:
+class PricePolicy(Section, frozen=True):
     """The price of one model's input, in USD per million tokens."""
 
     name: Annotated[str, NAME]
@@ -63,8 +63,7 @@ class PricePolicy:
         return self.input / 10 if self.cached_input is None else self.cached_input
 
 
-@dataclass(frozen=True, slots=True)
-class DashboardPolicy:
+class DashboardPolicy(Section, frozen=True):
     """The web page at `/` of the HTTP server, and `mcp-mirror dashboard`: calls, values, lineage and savings."""
 
     enabled: bool = True
@@ -88,8 +87,7 @@ LogFormat = Literal["text", "json"]
 ArgumentDetail = Literal["shape", "values"]
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorPolicy:
+class MirrorPolicy(Section, frozen=True):
     """The twins, and which results stay out of the model's context. Budgets are estimated tokens."""
 
     suffix: Suffix = "_mirrored"
@@ -132,8 +130,7 @@ class MirrorPolicy:
     """Names of your own stages of tool calls, the outermost first: entry points in the group `mcp_mirror.stages`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryToolsPolicy:
+class MemoryToolsPolicy(Section, frozen=True):
     """The gateway's own tools, which read, search and change stored values."""
 
     set: MemoryToolSet = "standard"
@@ -160,8 +157,7 @@ class MemoryToolsPolicy:
         return is_admitted(tool, allow, self.deny)
 
 
-@dataclass(frozen=True, slots=True)
-class CodePolicy:
+class CodePolicy(Section, frozen=True):
     """Scripts that `memory_run` runs in a sandbox. Needs the extra `code`: pip install '.[code]' in the checkout."""
 
     tools: ScriptAccess = "read_only"
@@ -187,8 +183,7 @@ class CodePolicy:
         return by_mode.get(self.tools, False)
 
 
-@dataclass(frozen=True, slots=True)
-class ContextPolicy:
+class ContextPolicy(Section, frozen=True):
     """The part of a conversation's context window that tool results may fill. Off without a window."""
 
     window: Annotated[Tokens | None, Example(200_000)] = None
@@ -197,8 +192,7 @@ class ContextPolicy:
     """The part of the window that is reserved for users and models."""
 
 
-@dataclass(frozen=True, slots=True)
-class WirePolicy:
+class WirePolicy(Section, frozen=True):
     """Limits of the messages, requests and lists of clients and upstreams."""
 
     max_message_bytes: Bytes = 2 << 30
@@ -213,12 +207,11 @@ class WirePolicy:
     """Bytes of a message without its payload: all but a call's arguments and a result's content."""
     max_inflation: Count = 200
     """The largest ratio of inflated to compressed size of a body that inflates to more than `spool_bytes`."""
-    traffic: Annotated[TrafficPolicy, INLINE] = field(default_factory=TrafficPolicy)
-    bounds: Annotated[UpstreamBounds, INLINE] = field(default_factory=UpstreamBounds)
+    traffic: Annotated[TrafficPolicy, INLINE] = TrafficPolicy()
+    bounds: Annotated[UpstreamBounds, INLINE] = UpstreamBounds()
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPolicy:
+class ServerPolicy(Section, frozen=True):
     """How the gateway presents itself to clients."""
 
     name: Line = "mcp-mirror"
@@ -229,7 +222,7 @@ class ServerPolicy:
     """Path of the HTTP endpoint."""
     answer_timeout: Seconds = 600.0
     """Seconds that a call waits for the user's answer to an elicitation, sampling or roots request."""
-    state_keys: Annotated[Secrets, Example(("${STATE_KEY}",))] = field(default=(), repr=False)
+    state_keys: Annotated[Secrets, SECRET, Example(("${STATE_KEY}",))] = ()
     """Secrets that encrypt the state that clients hold between two rounds of a call; the first encrypts, all decrypt.
     Replicas need the same. Default: a random key of this process."""
     session_idle: Seconds = 300.0
@@ -252,8 +245,7 @@ class ServerPolicy:
     """A handshake waits until this upstream is ready or has failed; a listing of its last run is not enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class LockPolicy:
+class LockPolicy(Section, frozen=True):
     """The tool definitions that `mcp-mirror lock` recorded, and what happens to tools that differ."""
 
     mode: Annotated[LockMode | None, Example("off")] = None
@@ -264,8 +256,7 @@ class LockPolicy:
     """The lock file, relative to this file's folder. Default: this file's name with the ending `.lock.json`."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditPolicy:
+class AuditPolicy(Section, frozen=True):
     """An audit log of calls, reads and refusals, one JSON object a line."""
 
     path: Annotated[FilePath | None, Example("audit.jsonl")] = None
@@ -274,13 +265,12 @@ class AuditPolicy:
     required: bool = False
     """Refuse a call if its audit record cannot be written. Otherwise the call proceeds, and the log counts lost
     records."""
-    key: Annotated[Secret | None, Example("${AUDIT_KEY}")] = field(default=None, repr=False)
+    key: Annotated[Secret | None, SECRET, Example("${AUDIT_KEY}")] = None
     """A secret of 32 characters or more for the hashes of memory paths, which makes those of several gateways and
     starts comparable. Default: a random key of this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventsPolicy:
+class EventsPolicy(Section, frozen=True):
     """The log of calls in the store, for the dashboard, `mcp-mirror usage` and `mcp-mirror values lineage`."""
 
     enabled: bool = True
@@ -293,37 +283,36 @@ class EventsPolicy:
     by its kind and length. values: also texts and numbers. Both up to 2,000 characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Section, frozen=True):
     """The configuration of mcp-mirror."""
 
     upstreams: tuple[UpstreamPolicy, ...] = ()
     """The MCP servers to connect to, by names of A-Z, a-z, 0-9, _, - and dots."""
-    mirror: MirrorPolicy = field(default_factory=MirrorPolicy)
+    mirror: MirrorPolicy = MirrorPolicy()
     """The twins, and which results stay out of the model's context."""
-    memory_tools: Annotated[MemoryToolsPolicy, Shorthand("set")] = field(default_factory=MemoryToolsPolicy)
+    memory_tools: Annotated[MemoryToolsPolicy, Shorthand("set")] = MemoryToolsPolicy()
     """The gateway's own tools, which work on stored values. A name is short for `set`."""
-    code: CodePolicy = field(default_factory=CodePolicy)
+    code: CodePolicy = CodePolicy()
     """Scripts over stored values, in a sandbox."""
-    context: ContextPolicy = field(default_factory=ContextPolicy)
+    context: ContextPolicy = ContextPolicy()
     """The token budget of one conversation; off by default."""
-    store: StorePolicy = field(default_factory=StorePolicy)
+    store: StorePolicy = StorePolicy()
     """Where values are stored."""
-    server: ServerPolicy = field(default_factory=ServerPolicy)
+    server: ServerPolicy = ServerPolicy()
     """How the gateway presents itself to clients."""
-    limits: WirePolicy = field(default_factory=WirePolicy)
+    limits: WirePolicy = WirePolicy()
     """Limits of the messages, requests and lists of clients and upstreams."""
-    lock: LockPolicy = field(default_factory=LockPolicy)
+    lock: LockPolicy = LockPolicy()
     """Pinned tool definitions."""
-    auth: AuthPolicy = field(default_factory=AuthPolicy)
+    auth: AuthPolicy = AuthPolicy()
     """Authentication over HTTP."""
-    flows: Annotated[FlowsPolicy, Shorthand("allow")] = field(default_factory=FlowsPolicy)
+    flows: Annotated[FlowsPolicy, Shorthand("allow")] = FlowsPolicy()
     """Which values may flow where, by their labels. A list is short for `allow`."""
-    audit: AuditPolicy = field(default_factory=AuditPolicy)
+    audit: AuditPolicy = AuditPolicy()
     """The audit log."""
-    events: EventsPolicy = field(default_factory=EventsPolicy)
+    events: EventsPolicy = EventsPolicy()
     """The log of calls in the store."""
-    dashboard: DashboardPolicy = field(default_factory=DashboardPolicy)
+    dashboard: DashboardPolicy = DashboardPolicy()
     """The web page for people."""
     disabled: Annotated[tuple[str, ...], INTERNAL] = ()
     """The names of upstreams that the file leaves out."""

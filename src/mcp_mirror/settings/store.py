@@ -1,13 +1,15 @@
 """The settings of the store: where values are stored, how many, for how long, and how they are encrypted."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Annotated, Literal
+
+from msgspec.structs import replace
 
 from mcp_mirror.settings.declarations import (
     INTERNAL,
     REQUIRED,
+    SECRET,
     AtLeast,
     Bytes,
     Duration,
@@ -15,6 +17,7 @@ from mcp_mirror.settings.declarations import (
     FilePath,
     Line,
     Secret,
+    Section,
     Whole,
 )
 from mcp_mirror.settings.limits import PrincipalLimits, find_limits
@@ -27,13 +30,12 @@ _SHARES = 4
 _LIFETIMES: Mapping[str, float] = MappingProxyType({"disk": 7 * 86_400.0})
 
 
-@dataclass(frozen=True, slots=True)
-class EncryptionPolicy:
+class EncryptionPolicy(Section, frozen=True):
     """Encryption of values at rest, on disk and in Redis. Each value is bound to its owner and path."""
 
     keys: Annotated[
-        tuple[Secret, ...], REQUIRED, AtLeast(1, "a list of one secret or more"), Example(("${STORE_KEY}",))
-    ] = field(default=(), repr=False)
+        tuple[Secret, ...], SECRET, REQUIRED, AtLeast(1, "a list of one secret or more"), Example(("${STORE_KEY}",))
+    ] = ()
     """The first key encrypts, all keys decrypt: to rotate keys, put the new one first. 32 bytes in base64 each
     (`openssl rand -base64 32`), or another unguessable secret of 32 characters or more."""
     enabled: bool = True
@@ -43,8 +45,7 @@ class EncryptionPolicy:
     the store is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class StorePolicy:
+class StorePolicy(Section, frozen=True):
     """Where values are stored, how many, and for how long."""
 
     kind: Annotated[StoreKind | None, Example("disk")] = None
@@ -52,16 +53,14 @@ class StorePolicy:
     gateways. Default: disk with stdio, memory over HTTP."""
     path: Annotated[FilePath | None, Example("~/.local/share/mcp-mirror")] = None
     """Folder of the disk store, relative to this file's folder. Default: the user's data folder."""
-    url: Annotated[Line | None, Example("rediss://user:${REDIS_PASSWORD}@redis.example.com:6379/0")] = field(
-        default=None, repr=False
-    )
+    url: Annotated[Line | None, SECRET, Example("rediss://user:${REDIS_PASSWORD}@redis.example.com:6379/0")] = None
     """Address of the Redis or Valkey server: redis://, rediss:// for TLS, or unix://."""
     prefix: Line = "mcp-mirror:"
     """Prefix of the keys in Redis."""
     blobs: Annotated[Line | None, Example("s3://my-bucket/mcp-mirror")] = None
     """With redis: a bucket of an S3-compatible server for values over 64 KiB, s3://BUCKET or s3://BUCKET/PREFIX.
     Credentials, region and endpoint come from the environment. Default: all values are in Redis."""
-    encryption: EncryptionPolicy | None = field(default=None, repr=False)
+    encryption: EncryptionPolicy | None = None
     """Encryption at rest. Default: none."""
     fsync: bool = True
     """Write a value to the disk before its path is returned. Without, a crash of the machine may lose values; a crash

@@ -1,7 +1,6 @@
 """The settings of upstreams: what to start or connect to, which tools to serve, and how."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import PurePath
@@ -15,6 +14,7 @@ from mcp_mirror.settings.declarations import (
     INLINE,
     INTERNAL,
     NAME,
+    SECRET,
     Address,
     Bytes,
     Command,
@@ -27,6 +27,7 @@ from mcp_mirror.settings.declarations import (
     Line,
     Scopes,
     Seconds,
+    Section,
     Whole,
     Words,
 )
@@ -50,17 +51,14 @@ _AUTH = Group(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StdioEndpoint:
+class StdioEndpoint(Section, frozen=True):
     """A program to start. Arguments and environment may contain secrets, so `repr` omits them."""
 
     command: Annotated[Command, Example("npx")]
     """The program to start; it speaks MCP on its stdin and stdout. `${PYTHON}` is the gateway's own Python."""
-    args: Annotated[Words, Example(("-y", "@modelcontextprotocol/server-filesystem", "${HOME:-.}"))] = field(
-        default=(), repr=False
-    )
+    args: Annotated[Words, SECRET, Example(("-y", "@modelcontextprotocol/server-filesystem", "${HOME:-.}"))] = ()
     """Arguments of the program."""
-    env: Annotated[Environment, Example({"NODE_ENV": "production"})] = field(default_factory=lambda: _NONE, repr=False)
+    env: Annotated[Environment, SECRET, Example({"NODE_ENV": "production"})] = _NONE
     """Environment variables of the program. Keep secrets out of the file with `${VAR}`."""
     cwd: Annotated[FilePath | None, Example("~")] = None
     """Folder to start the program in, relative to this file's folder. Default: the gateway's own."""
@@ -74,15 +72,12 @@ def is_sse_address(url: str) -> bool:
     return urlsplit(url).path.rstrip("/").endswith("/sse")
 
 
-@dataclass(frozen=True, slots=True)
-class HttpEndpoint:
+class HttpEndpoint(Section, frozen=True):
     """An address to connect to. Address and headers may contain secrets, so `repr` omits them."""
 
-    url: Annotated[Address, Example("https://api.githubcopilot.com/mcp/")] = field(repr=False)
+    url: Annotated[Address, SECRET, Example("https://api.githubcopilot.com/mcp/")]
     """Address of a remote MCP server."""
-    headers: Annotated[Headers, Example({"Authorization": "Bearer ${GITHUB_TOKEN}"})] = field(
-        default_factory=lambda: _NONE, repr=False
-    )
+    headers: Annotated[Headers, SECRET, Example({"Authorization": "Bearer ${GITHUB_TOKEN}"})] = _NONE
     """HTTP headers to send with every request."""
     legacy_sse: Annotated[bool, INTERNAL] = False
     """Use the HTTP+SSE transport of 2024-11-05 instead of Streamable HTTP."""
@@ -95,13 +90,11 @@ class HttpEndpoint:
     local network, cloud metadata. An address that `url` itself contains is always allowed."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalEndpoint:
+class LocalEndpoint(Section, frozen=True):
     """Functions of the program that the gateway runs in: nothing to start, nowhere to connect."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolPolicy:
+class ToolPolicy(Section, frozen=True):
     """Settings of the tools that match a glob. If several globs match, later ones win key by key, and scopes add up."""
 
     capture: Annotated[CaptureMode | None, Example("always")] = None
@@ -119,11 +112,10 @@ class ToolPolicy:
     `auth`."""
 
 
-_TOOL_FIELDS = tuple(ToolPolicy.__dataclass_fields__)
+_TOOL_FIELDS = tuple(ToolPolicy.__struct_fields__)
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamPolicy:
+class UpstreamPolicy(Section, frozen=True):
     """One MCP server: a program to start (`command`) or an address to connect to (`url`)."""
 
     name: Annotated[str, NAME]
@@ -161,8 +153,8 @@ class UpstreamPolicy:
     """As `lock.mode`, for this upstream."""
     preview: bool = True
     """As `mirror.preview`, for this upstream, which is also the default."""
-    place: Annotated[PlacePolicy, INLINE] = field(default_factory=PlacePolicy)
-    bounds: Annotated[UpstreamBounds, INTERNAL] = field(default_factory=UpstreamBounds)
+    place: Annotated[PlacePolicy, INLINE] = PlacePolicy()
+    bounds: Annotated[UpstreamBounds, INTERNAL] = UpstreamBounds()
     """The limits of its requests and lists: `limits`."""
     transport: Annotated[Transport | None, FILE_ONLY, Example("stdio")] = None
     """Transport. Default: stdio for `command`; for `url` sse if the path ends with `/sse`, else streamable-http."""

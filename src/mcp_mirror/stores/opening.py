@@ -4,13 +4,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from msgspec.structs import replace
 from platformdirs import user_data_path
 
 from mcp_mirror.errors import MirrorError, StoreError

@@ -4,7 +4,6 @@ Later versions may add members with defaults.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -27,8 +26,7 @@ _DEFAULTS: Final[tuple[Any, ...]] = (None, "", None, None, None, True, {}, _NO_E
 """The defaults at the end of a compact descriptor, the last first."""
 
 
-@dataclass(frozen=True)
-class RecordCodec(Generic[T]):
+class RecordCodec(msgspec.Struct, Generic[T], frozen=True):
     """Encodes and decodes records of one type."""
 
     pack: Callable[[T], bytes]

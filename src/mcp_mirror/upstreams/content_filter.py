@@ -4,18 +4,17 @@ Upstreams whose text is hidden (`preview: false`, or a flow policy) get the seco
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import mcp_types as types
+import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data, rebuild_notification, rebuild_request
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelProxy:
+class ChannelProxy(msgspec.Struct, frozen=True):
     """The properties of another client channel. Subclasses decide what they forward to it."""
 
     channel: ClientChannel
@@ -46,8 +45,7 @@ class ChannelProxy:
         return self.channel.session_channel
 
 
-@dataclass(frozen=True, slots=True)
-class ScopedChannel(ChannelProxy):
+class ScopedChannel(ChannelProxy, frozen=True):
     """The channel of a session for an upstream with required scopes: later tokens of the session may have fewer."""
 
     required: Collection[str]
@@ -78,8 +76,7 @@ def require_scopes(channel: ClientChannel | None, required: Collection[str]) -> 
 _SAMPLING: Final = "sampling/createMessage"
 
 
-@dataclass(frozen=True, slots=True)
-class ContentFilteredChannel(ChannelProxy):
+class ContentFilteredChannel(ChannelProxy, frozen=True):
     """A client channel that removes an upstream's text from notifications, and refuses requests to the model."""
 
     is_content_hidden: Callable[[], bool] = lambda: True

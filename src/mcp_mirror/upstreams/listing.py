@@ -8,7 +8,6 @@ the names.
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -40,15 +39,14 @@ _NAMES: Final = ("*.json", "*.json.*", UNFINISHED_NAMES)
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """The tools and the description of an upstream, read after the handshake."""
 
     tools: tuple[RawTool, ...]
     instructions: str | None
     protocol_version: str
     server: str
-    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    capabilities: Mapping[str, Any] = msgspec.field(default_factory=dict)
     hints: tuple[tuple[int | None, str | None], ...] = ()
     """`ttlMs` and `cacheScope` of each page of the tools."""
     problems: tuple[str, ...] = ()
@@ -57,15 +55,15 @@ class Listing:
     """The results of examining the tools."""
     size: int = 0
     """Bytes of the tools as listed."""
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """How the server describes itself: name, title, version."""
     is_stale: bool = False
     """The listing is from an earlier run: the upstream has not connected yet."""
-    is_stateless: bool = field(init=False)
-    """The upstream uses protocol version 2026-07-28 or later. Each call asks for it."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "is_stateless", self.protocol_version in MODERN_PROTOCOL_VERSIONS)
+    @property
+    def is_stateless(self) -> bool:
+        """The upstream uses protocol version 2026-07-28 or later."""
+        return self.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 class PagedList(msgspec.Struct):

@@ -8,13 +8,13 @@ import inspect
 from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
 import msgspec
+from msgspec.structs import replace
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError

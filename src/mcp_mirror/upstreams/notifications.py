@@ -9,7 +9,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
 import anyio
@@ -118,8 +117,7 @@ class NotificationQueue:
             idle.set()
 
 
-@dataclass(slots=True)
-class InflightRequest:
+class InflightRequest(msgspec.Struct):
     """A request of a caller that waits for its response, for the duration of its context."""
 
     queue: NotificationQueue
@@ -127,11 +125,11 @@ class InflightRequest:
     resets_timeout: bool
     """Progress starts the timeout again."""
     _token: str
-    _tracked: dict[str, "InflightRequest"] = field(repr=False)
+    _tracked: dict[str, "InflightRequest"]
     """The requests of the connection that wait, by token."""
     server_requests: int = 0
     """Requests that the server has made of the client during this one."""
-    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     """Set when the request has ended, after the gateway sent its cancellation to the server."""
 
     @property

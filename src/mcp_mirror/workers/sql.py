@@ -6,7 +6,6 @@ DuckDB keeps memory after a query. Large values and results cross as files, so t
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -27,12 +26,11 @@ _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
 _ADVICE: Final = "Use parts of the values, filter before you join, or group."
 
 
-@dataclass(frozen=True, slots=True)
-class TableValue:
+class TableValue(msgspec.Struct, frozen=True):
     """A value that becomes a table."""
 
     name: str
-    blob: Buffer = field(repr=False)
+    blob: Buffer
     """JSON text."""
     file: FileSpan | None = None
     """A file with the same bytes."""

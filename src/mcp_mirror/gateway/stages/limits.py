@@ -2,7 +2,7 @@
 
 from calendar import monthrange
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -181,12 +181,11 @@ class ConcurrencyStage(msgspec.Struct, frozen=True):
             return build_error_reply(str(error))
 
 
-@dataclass(frozen=True, slots=True)
-class ContextBudgetStage:
+class ContextBudgetStage(msgspec.Struct, frozen=True):
     """Reserves tokens before a call and settles them after it."""
 
     budgets: ContextBudgets
-    estimate: Callable[[Buffer], int] = field(repr=False)
+    estimate: Callable[[Buffer], int]
     """Returns the tokens of a text."""
 
     async def __call__(self, call: Call, call_next: Next) -> ToolResult:

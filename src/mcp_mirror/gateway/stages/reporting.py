@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -123,12 +122,11 @@ class EventStage(msgspec.Struct, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class UsageStage:
+class UsageStage(msgspec.Struct, frozen=True):
     """Counts sent and saved tokens by namespace, and notes them in the call's trace."""
 
     usage_counter: UsageCounter
-    estimate: Callable[[Buffer], int] = field(repr=False)
+    estimate: Callable[[Buffer], int]
     """Returns the tokens of a text."""
 
     async def __call__(self, call: Call, call_next: Next) -> ToolResult:

@@ -3,7 +3,6 @@
 import keyword
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -57,8 +56,7 @@ class ValueBudget:
         self._left -= size
 
 
-@dataclass(frozen=True, slots=True)
-class Input(TableValue):
+class Input(TableValue, frozen=True):
     """One input of a script, or of a query, which makes a table of it."""
 
     is_stored: bool = False

@@ -8,7 +8,6 @@ not see the set gets a memory path and nothing else, whether the script returned
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from operator import itemgetter
@@ -98,8 +97,7 @@ _NO_VALUE: Final = (
 )
 
 
-@dataclass(slots=True)
-class _Progress:
+class _Progress(msgspec.Struct):
     """The values that one script has received and made until now, and its printed text."""
 
     code: str
@@ -107,7 +105,7 @@ class _Progress:
     """The names of all inputs."""
     labels: Labels
     preview: bool
-    join: Callable[..., Labels] = field(repr=False)
+    join: Callable[..., Labels]
     """Joins labels."""
     budget: ValueBudget
     most_printed: int
@@ -115,15 +113,15 @@ class _Progress:
     calls: int = 0
     changes: int = 0
     """Successful calls of tools that are not read-only."""
-    stored: list[tuple[str, str]] = field(default_factory=list)
+    stored: list[tuple[str, str]] = msgspec.field(default_factory=list)
     """The tool and the memory path of each stored result."""
-    parsed: dict[str, Buffer] = field(default_factory=dict, repr=False)
+    parsed: dict[str, Buffer] = msgspec.field(default_factory=dict)
     """The JSON text of each input that the script uses and of the first result of each tool."""
-    texts: dict[str, Buffer] = field(default_factory=dict, repr=False)
+    texts: dict[str, Buffer] = msgspec.field(default_factory=dict)
     """The JSON text of each other input that the script uses, a text."""
-    names: list[str] = field(default_factory=list, repr=False)
+    names: list[str] = msgspec.field(default_factory=list)
     """The inputs that the script uses and that may be meant as a path, short texts."""
-    printed: list[str] = field(default_factory=list)
+    printed: list[str] = msgspec.field(default_factory=list)
     printed_characters: int = 0
 
     def add_text(self, text: str) -> None:

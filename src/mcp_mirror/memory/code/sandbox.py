@@ -11,7 +11,6 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -75,8 +74,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Bytes of the returned value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(msgspec.Struct, frozen=True):
     """One script."""
 
     code: str
@@ -84,12 +82,12 @@ class Script:
     """Code that defines the script's variables and tools; empty if it needs none."""
     inputs: Mapping[str, str | bytes]
     """The texts that the prelude uses."""
-    files: Mapping[str, Callable[[], str]] = field(repr=False)
+    files: Mapping[str, Callable[[], str]]
     """Reads the text of each file in the folder of the inputs."""
     stubs: str | None
     """Types for the check before the script runs; None: no check."""
     limits: Limits
-    on_print: Callable[[str], None] = field(repr=False)
+    on_print: Callable[[str], None]
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -117,7 +115,7 @@ CallTool = Callable[[str, str], Awaitable[Settled]]
 """Calls a tool with JSON arguments; returns `{"return_value": JSON text}`, or an exception by its name."""
 
 
-class _FixedLimit(Limit):
+class _FixedLimit(Limit, frozen=True):
     """A limit that is not in the configuration."""
 
     def __str__(self) -> str:

@@ -1,6 +1,5 @@
 """The interfaces between a script and the gateway: the tools that a script can call, and their results."""
 
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -11,15 +10,14 @@ from mcp_mirror.settings.policies import CodePolicy
 from mcp_mirror.types import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptTool:
+class ScriptTool(msgspec.Struct, frozen=True):
     """A tool as scripts see it."""
 
     name: str
     """The name of its twin."""
     tool: str
     """Its own name."""
-    schema: dict[str, Any] = field(repr=False)
+    schema: dict[str, Any]
     """The upstream's own input schema."""
     is_read_only: bool
     """Its server annotates it as read-only, or it is a function of the program."""

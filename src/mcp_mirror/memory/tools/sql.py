@@ -7,10 +7,10 @@ whether the query worked or failed, as from a script.
 import hashlib
 import re
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.errors import ToolError

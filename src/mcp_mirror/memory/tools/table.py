@@ -1,8 +1,9 @@
 """The table of the gateway's own tools: their definitions and their functions."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from mcp_mirror.memory.tools.edit import edit, put
 from mcp_mirror.memory.tools.files import export_file, import_file

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -123,8 +122,7 @@ class ToolInput(msgspec.Struct, frozen=True):
     arguments: Arguments
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryTool:
+class MemoryTool(msgspec.Struct, frozen=True):
     """One of the gateway's own tools."""
 
     name: str
@@ -132,9 +130,9 @@ class MemoryTool:
     properties: Mapping[str, Mapping[str, Any]]
     """The schema of each argument."""
     required: tuple[str, ...]
-    run: Callable[[ToolInput], Awaitable[Content]] = field(repr=False)
-    hints: Mapping[str, bool] = field(default_factory=lambda: READS)
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    run: Callable[[ToolInput], Awaitable[Content]]
+    hints: Mapping[str, bool] = msgspec.field(default_factory=lambda: READS)
+    meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
     optional: tuple[str, ...] = ()
     """Required arguments that a call may leave out: models forget arguments that a definition does not require."""
     may_be_empty: tuple[str, ...] = ()

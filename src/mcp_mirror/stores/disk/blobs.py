@@ -10,7 +10,6 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +24,7 @@ _WORTH_A_LINK: Final = 0.5
 """Share of a message's file that a value must have to be stored as a hard link to the file."""
 
 
-@dataclass(frozen=True)
-class SystemCalls:
+class SystemCalls(msgspec.Struct, frozen=True):
     """The system calls of this module, so that tests can make them fail."""
 
     open: Callable[..., int] = os.open
