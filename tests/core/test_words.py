@@ -1,6 +1,7 @@
 """Policies, errors and spans."""
 
 import pytest
+from rich.pretty import pretty_repr
 
 from mcp_mirror import errors
 from mcp_mirror.settings.policies import Config, MirrorPolicy
@@ -51,6 +52,7 @@ def test_the_repr_of_a_configuration_has_no_secrets() -> None:
     http = HttpEndpoint("https://user:canary@x.example/?key=canary", {"Authorization": "canary"})
     config = Config(upstreams=(UpstreamPolicy("a", ENDPOINT), UpstreamPolicy("b", http)))
     assert "canary" not in repr(config)
+    assert "canary" not in pretty_repr(config)  # as rich prints it
     assert "server" in repr(config)
 
 
