@@ -224,6 +224,16 @@ async def test_auto_searches_above_its_budget(
         assert "say_mirrored" in await search(client, query="say")  # cached names work
 
 
+async def test_the_instructions_name_only_tools_that_are_listed(
+    configured: Configured, connect: Connect, files: Any
+) -> None:
+    for mirror in ({}, SEARCH):
+        async with connect(configured({"files": files()}, mirror=mirror)) as client:
+            named = set(re.findall(r"\b(?:memory|find|call)_\w+", client.instructions or ""))
+            assert named
+            assert named <= set(await names(client))
+
+
 async def test_nothing_changes_without_the_setting(configured: Configured, connect: Connect, files: Any) -> None:
     async with connect(configured({"files": files()})) as client:
         listed = await names(client)

@@ -42,13 +42,14 @@ def write_instructions(gateway: Gateway, caller: Caller, configured: str) -> str
     state, upstreams = gateway.state, gateway.upstreams
     only = gateway.find_only_upstream(caller)
     suffix = "" if caller.upstream else state.config.mirror.suffix
-    search = _SEARCH_INSTRUCTIONS if finish(gateway.listing_for(caller)).is_search else ""
+    listing = finish(gateway.listing_for(caller))
+    search = _SEARCH_INSTRUCTIONS if listing.is_search else ""
     own = ""
     if not state.config.is_transparent:
         which = f"whose name ends with {suffix}" if suffix else "here"
         has_tools = bool(upstreams.visible_to(caller))
         about_paths = _OWN_INSTRUCTIONS.format(which=which) if has_tools else _MEMORY_INSTRUCTIONS
-        own = " ".join((about_paths, *_write_tool_instructions(state.own_tools_for(caller))))
+        own = " ".join((about_paths, *_write_tool_instructions(listing.own_tools)))
     if only is not None:  # its instructions come first, as without the gateway
         own = "\n\n".join(part for part in (search, own) if part)
         room = _MAX_INSTRUCTIONS - len(own) - 2
@@ -61,7 +62,7 @@ def write_instructions(gateway: Gateway, caller: Caller, configured: str) -> str
 
 
 def _write_tool_instructions(tools: Mapping[str, MemoryTool]) -> Iterator[str]:
-    """Yield the instructions for the own tools that the gateway serves.
+    """Yield the instructions for the own tools that a client sees.
 
     Questions about whole values are for `memory_run`, and without it for SQL: small models that have both answer more
     of them with a script (docs/evaluation/wording.md).
