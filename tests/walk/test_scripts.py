@@ -536,6 +536,25 @@ async def test_a_missing_key_names_the_fields_of_inputs_and_results() -> None:
 
 
 @pytest.mark.parametrize(
+    "code", ["[hit['id'] for hit in page]", "sum(hit['hours'] for hit in page)", "page['rows']", "page.hits"]
+)
+async def test_a_script_that_takes_an_object_for_its_rows_learns_where_they_are(code: str) -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put({"page": 1, "hits": [{"id": 1, "hours": 3}]})
+        reply = await mirror.run(code, {"page": path})
+        assert '\npage is one object with the keys page, hits: its rows are page["hits"].\n' in reply.text
+        reply = await mirror.run("sum(hit['hours'] for hit in page[\"hits\"])", {"page": path})
+        assert reply.value == 3
+
+
+@pytest.mark.parametrize("code", ["rows['hits']", "rows.hits"])
+async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(code: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code, {"rows": await mirror.put([{"id": 1, "hours": 3}])})
+        assert "\nrows has the fields id, hours.\nCall memory_run again" in reply.text
+
+
+@pytest.mark.parametrize(
     ("text", "form", "count"),
     [
         ("id,name\n" + "1,Ada\n" * 20, "text (CSV, 2 columns)", 20),

@@ -1,5 +1,6 @@
 """The inputs of a script or an SQL query: resolves memory paths in them, and reads texts when a script needs them."""
 
+import json
 import keyword
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, trim
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.settings.labels import Labels
-from mcp_mirror.types import Buffer, Descriptor
+from mcp_mirror.types import Buffer, Descriptor, Member, Span
 from mcp_mirror.workers.sql import TableValue
 
 _RESERVED: Final = frozenset({"tools", "json"})
@@ -133,20 +134,39 @@ def describe_text(name: str, blob: Buffer) -> str | None:
     return f"{described}: its lines are {variable}.splitlines()."
 
 
-def read_fields(blob: Buffer) -> Sequence[str]:
-    """Return the first keys of an object, or of the first item of an array of objects; of any other value none.
+def describe_keys(name: str, blob: Buffer) -> str | None:
+    """Return a clause about the first keys of an object, or of the first object of an array; None for other values.
 
     A key with half of a surrogate pair, which is not valid text, ends them.
+
+    Args:
+        name: The name of the variable, or other words for the value.
+        blob: Its JSON text.
     """
     span = trim(blob)
-    if kind_at(blob, span.start) == "array":
-        span = next(items(blob, span), span)
-    keys: list[str] = []
+    is_array = kind_at(blob, span.start) == "array"
+    members = _read_members(blob, next(items(blob, span), span) if is_array else span)
+    if not members:
+        return None
+    keys = ", ".join(member.key[:_MAX_FIELD] for member in members)
+    if is_array:
+        return f"{name} has the fields {keys}"
+    rows = next((member.key for member in members if _has_objects(blob, member.span)), None)
+    advice = f": its rows are {name}[{json.dumps(rows)}]" if rows and name.isidentifier() else ""
+    return f"{name} is one object with the keys {keys}{advice}"
+
+
+def _read_members(blob: Buffer, span: Span) -> Sequence[Member]:
+    found: list[Member] = []
     if kind_at(blob, span.start) == "object":
         with suppress(msgspec.DecodeError):
-            for _, member in islice(members_with_offsets(blob, span), _MAX_FIELDS):
-                keys.append(member.key[:_MAX_FIELD])
-    return keys
+            found.extend(member for _, member in islice(members_with_offsets(blob, span), _MAX_FIELDS))
+    return found
+
+
+def _has_objects(blob: Buffer, span: Span) -> bool:
+    first = next(items(blob, span), None) if kind_at(blob, span.start) == "array" else None
+    return first is not None and kind_at(blob, first.start) == "object"
 
 
 async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collection[str]], None]) -> Inputs:

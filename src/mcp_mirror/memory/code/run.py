@@ -7,10 +7,9 @@ not see the set gets a memory path and nothing else, whether the script returned
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
-from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -21,8 +20,8 @@ from mcp_mirror.memory.code.inputs import (
     Inputs,
     ValueBudget,
     check_variables,
+    describe_keys,
     describe_text,
-    read_fields,
     read_inputs,
     read_python_literal,
 )
@@ -76,12 +75,19 @@ _ADVICE: Final[Mapping[str, str]] = {
     "not allowed on the same line": _ONE_LINE,
 }
 """Parts of messages of exceptions, with advice."""
-_NOT_PARSED: Final = (
+_TEXT_FOR_ROWS: Final = (
     "string indices must be integers",
     "'str' object has no attribute",
     "'str' object is not a mapping",
 )
-"""Parts of messages of a script that takes a text for parsed rows."""
+"""Parts of messages of a script that takes a text, or the keys of an object, for parsed rows."""
+_WRONG_SHAPE: Final = (
+    *_TEXT_FOR_ROWS,
+    "list indices must be integers",
+    "'list' object has no attribute",
+    "'dict' object has no attribute",
+)
+"""Parts of messages of a script that takes values for others."""
 _UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
 _MISSPELLED: Final = 0.75
 """The similarity (`difflib`) from which a name is a misspelled other one; *drivers* and *trips* have 0.5."""
@@ -174,7 +180,7 @@ async def run(call: ToolInput) -> Content:
     if not memory.flows.may_show(progress.labels) and not is_rejected:
         return await _reply_hidden(call, inputs, progress, outcome)
     if outcome.failure:
-        if progress.names and progress.preview and not progress.calls and _takes_text_for_rows(outcome.failure):
+        if progress.names and progress.preview and not progress.calls and _mentions(outcome.failure, _TEXT_FOR_ROWS):
             raise await unknown_path_error(memory.store, call.namespace, progress.names[0])
         size = sum(map(len, (*progress.parsed.values(), *progress.texts.values())))
         raise await run_by_size(size, _build_error, outcome.failure, policy, progress)
@@ -356,12 +362,13 @@ def _advise(failure: Failure, progress: _Progress) -> Iterator[str]:
     if (undefined := _UNDEFINED.search(failure.message)) and undefined[1] in _MODULES:
         yield f"Begin with `import {undefined[1]}`."
     general = next((text for part, text in _ADVICE.items() if part in failure.message), None)
-    if failure.kind == "KeyError" and (named := _name_fields(progress.parsed)):
-        yield named
+    if failure.kind == "KeyError":
+        yield from _describe_keys(progress)
     elif general:
         yield general
-    elif _takes_text_for_rows(failure):
+    elif _mentions(failure, _WRONG_SHAPE):
         yield from _describe_texts(progress)
+        yield from _describe_keys(progress)
     yield _AGAIN
 
 
@@ -381,8 +388,8 @@ def _find_missing_input(message: str, progress: _Progress) -> str | None:
     return name if is_read and not get_close_matches(name, known, cutoff=_MISSPELLED) else None
 
 
-def _takes_text_for_rows(failure: Failure) -> bool:
-    return any(part in failure.message for part in _NOT_PARSED)
+def _mentions(failure: Failure, parts: Sequence[str]) -> bool:
+    return any(part in failure.message for part in parts)
 
 
 def _describe_texts(progress: _Progress) -> Iterator[str]:
@@ -391,12 +398,11 @@ def _describe_texts(progress: _Progress) -> Iterator[str]:
     return islice(filter(None, described), _MAX_NAMED)
 
 
-def _name_fields(parsed: Mapping[str, Buffer]) -> str:
-    fields = ((name, read_fields(value)) for name, value in parsed.items())
-    named = [
-        f"{name} has the fields {', '.join(keys)}" for name, keys in islice(filter(itemgetter(1), fields), _MAX_NAMED)
-    ]
-    return f"{'; '.join(named)}." if named else ""
+def _describe_keys(progress: _Progress) -> Iterator[str]:
+    """Yield one sentence about the keys of the values that the script has, at most 10, if there are any."""
+    described = (describe_keys(name, value) for name, value in progress.parsed.items())
+    if clauses := list(islice(filter(None, described), _MAX_NAMED)):
+        yield f"{'; '.join(clauses)}."
 
 
 def _describe_limit(limit: str, policy: CodePolicy) -> str:
