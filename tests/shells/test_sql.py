@@ -420,6 +420,13 @@ def test_the_error_of_a_missing_column_names_the_table_that_has_it(sql: str, exp
 def test_the_error_of_a_text_in_double_quotes_says_how_texts_are_written(sql: str) -> None:
     message = failure(sql, o=OBJECTS).message
     assert " a text has single quotes: 'Paid'. Tables: " in message
+
+
+def test_an_object_in_place_of_its_rows_is_explained() -> None:
+    page = {"page": 1, "tags": ["a"], "hits": [{"id": 1, "state": "open"}]}
+    message = failure("SELECT count(*) FROM p WHERE state = 'open'", p=page).message
+    assert ' "p" has rows in its column "hits": add the key to its path in `inputs`. Tables: p(page' in message
+    assert "has rows" not in failure("SELECT nothing FROM p", p=page["hits"]).message
     assert ": 'it''s'." in failure('SELECT * FROM o WHERE name = "it\'s"', o=OBJECTS).message
     assert "single quotes" not in failure("SELECT Paid FROM o WHERE name = 'Paid'", o=OBJECTS).message
 

@@ -43,6 +43,8 @@ _NODES: Final = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_N
 """Nodes of the syntax tree that read. The others are parts that write, such as `WITH x AS (INSERT ...)`."""
 _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree", "repeat"})
 """Table functions that read only their arguments."""
+_ROWS: Final = re.compile(r"STRUCT\(.*\)\[\]", re.DOTALL)
+"""The type of a column with rows."""
 _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
 _MISSING_COLUMN: Final = re.compile(r'(?:column named|Referenced column) "([^"]+)"')
@@ -328,7 +330,10 @@ def _list_columns(database: "DuckDBPyConnection") -> Mapping[str, Mapping[str, s
 
 
 def _explain_missing(message: str, tables: Mapping[str, Mapping[str, str]], sql: str) -> str:
-    """Name the tables that have the column which an error reports as missing, or say how a text is written."""
+    """Name the tables that have the column which an error reports as missing, or the mistake that fits.
+
+    The mistakes are a text in double quotes, and an object with the rows in one of its columns in place of the rows.
+    """
     if (missing := _MISSING_COLUMN.search(message)) is None:
         return ""
     wanted = missing[1].casefold()
@@ -338,6 +343,11 @@ def _explain_missing(message: str, tables: Mapping[str, Mapping[str, str]], sql:
     if _quote(wanted) in sql.casefold():
         text = missing[1].replace("'", "''")
         return f"Double quotes enclose names of columns; a text has single quotes: '{text}'."
+    for table, columns in tables.items():
+        if rows := next((column for column, kind in columns.items() if _ROWS.fullmatch(kind)), None):
+            return sanitize(
+                f"{_quote(table)} has rows in its column {_quote(rows)}: add the key to its path in `inputs`."
+            )
     return ""
 
 
