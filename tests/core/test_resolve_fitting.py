@@ -8,16 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mcp_mirror.core.conversion import MisfitError, Resolved, coerce, fits
 from mcp_mirror.core.resolve import (
     Correction,
-    MisfitError,
     Pointer,
-    Resolved,
-    coerce,
     find_corrections,
     find_pointers,
     find_refused_text,
-    fits,
     substitute_pointers,
     unwrap_pointer,
 )

@@ -13,13 +13,12 @@ import msgspec
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
+from mcp_mirror.core.conversion import MisfitError, Resolved
 from mcp_mirror.core.replies import ToolResult, build_content_reply, build_error_reply
 from mcp_mirror.core.resolve import (
     Correction,
     EscapedPath,
-    MisfitError,
     Pointer,
-    Resolved,
     explain_strings,
     find_corrections,
     find_refused_text,

@@ -9,6 +9,7 @@ import msgspec
 
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import CatalogEntry
+from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.replies import (
     ToolResult,
     build_error_reply,
@@ -18,7 +19,7 @@ from mcp_mirror.core.replies import (
     count_hidden_tokens,
     count_result_tokens,
 )
-from mcp_mirror.core.resolve import Pointer, Resolved
+from mcp_mirror.core.resolve import Pointer
 from mcp_mirror.core.result_processing import (
     QUOTED_BYTES,
     ProcessedResult,

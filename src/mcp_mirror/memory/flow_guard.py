@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved
+from mcp_mirror.core.conversion import Resolved
+from mcp_mirror.core.resolve import EscapedPath, Pointer
 from mcp_mirror.errors import FlowError
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.memory.value_writer import ValueWriter

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.resolve import Resolved, fits
+from mcp_mirror.core.conversion import Resolved, fits
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.memory.value_writer import ValueWriter

@@ -11,8 +11,9 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.python_literals import translate_python_literal
-from mcp_mirror.core.resolve import Pointer, Resolved, find_pointers, substitute_pointers
+from mcp_mirror.core.resolve import Pointer, find_pointers, substitute_pointers
 from mcp_mirror.core.text_format import find_delimiter, find_format, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader

@@ -1,0 +1,199 @@
+"""Converts stored values to the JSON types that arguments accept.
+
+A value that the argument accepts stays as it is, byte for byte. `_FORMS` is the table of the other conversions.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
+from mcp_mirror.core.media import locate_content
+from mcp_mirror.errors import ToolError
+from mcp_mirror.payload.json_strings import text_start
+from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
+
+_HEAD_BYTES: Final = 1 << 12
+"""Bytes of a text in which its first characters are looked for."""
+_DIGITS: Final = "-0123456789"
+_MAX_NAMED: Final = 200
+"""Characters of a path or a location in an error message."""
+_ORDER: Final = ("object", "array", "integer", "number", "boolean", "null", "string")
+"""Target types by preference: structured forms first, text last."""
+_PIECE: Final = 1 << 20
+"""Bytes of a value that are encoded at once."""
+_NUMBER: Final = re.compile(rb"-?(?P<whole>0|[1-9][0-9]*)(?:\.(?P<fraction>[0-9]+))?(?:[eE](?P<exponent>[+-]?[0-9]+))?")
+_MAX_EXPONENT: Final = 18
+"""Digits of an exponent above which no number is long enough to compensate it."""
+_TYPES: Final[Mapping[Kind, frozenset[str]]] = {
+    "object": frozenset({"object"}),
+    "array": frozenset({"array"}),
+    "text": frozenset({"string"}),
+    "number": frozenset({"number"}),
+    "boolean": frozenset({"boolean"}),
+    "null": frozenset({"null"}),
+    "binary": frozenset({"object"}),
+}
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """The value of a pointer."""
+
+    path: str
+    blob: Buffer
+    kind: Kind
+    preview: bool = True
+    """Notices may show parts of the value to a model."""
+    file: FileSpan | None = None
+    """The position in a file if the value is large and its store has files."""
+
+
+Converter = Callable[[Resolved], Segments | None]
+
+
+class MisfitError(ToolError):
+    """The value of a memory path has no form that the argument accepts."""
+
+    def __init__(self, value: Resolved, wanted: frozenset[str], location: Location) -> None:
+        where = ".".join(str(token) for token in location)
+        self.path = value.path
+        self.location = location
+        """The argument."""
+        self.wanted = wanted
+        """The JSON types that the argument accepts."""
+        self.own = _types_of_value(value)
+        """The JSON types of the value."""
+        self.cause = (
+            f"Argument {_quote_bounded(where)} expects {' or '.join(sorted(wanted))}, "
+            f"but {_quote_bounded(value.path)} is {value.kind}."
+        )
+        other = "a path below it" if value.kind in ("object", "array") else "another path"
+        super().__init__(f"{self.cause} Pass {other} that fits, or a literal value.")
+
+
+def coerce(value: Resolved, wanted: frozenset[str], location: Location) -> Segments:
+    """Convert a value to a form that the argument accepts: unchanged if possible, else by `_FORMS`.
+
+    Raises:
+        ToolError: No form of the value fits; the message names both types.
+    """
+    own = _types_of_value(value)
+    if not wanted or own & wanted:
+        return (value.blob,)
+    if (changed := convert(value, wanted)) is not None:
+        return changed
+    raise MisfitError(value, wanted, location)
+
+
+def fits(value: Resolved, wanted: frozenset[str]) -> bool:
+    """Whether a value has a form of one of the JSON types that an argument accepts."""
+    return bool(_types_of_value(value) & wanted) or convert(value, wanted) is not None
+
+
+def convert(value: Resolved, wanted: frozenset[str]) -> Segments | None:
+    """Convert a value to the first accepted type in `_ORDER`; None if no form fits."""
+    converters = (_FORMS.get((value.kind, target)) for target in _ORDER if target in wanted)
+    forms = (converter(value) for converter in converters if converter is not None)
+    return next((form for form in forms if form is not None), None)
+
+
+def _quote_bounded(name: str) -> str:
+    return repr(name if len(name) <= _MAX_NAMED else f"{name[:_MAX_NAMED]}...")
+
+
+def _types_of_value(value: Resolved) -> frozenset[str]:
+    """The JSON Schema types of a value."""
+    if value.kind == "number" and _is_integer(value.blob):
+        return frozenset({"number", "integer"})
+    return _TYPES[value.kind]
+
+
+def _is_integer(text: Buffer) -> bool:
+    """Whether a JSON number is an `integer` of JSON Schema, which counts its value: `1`, `1.0` and `1.5e1` are."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return False
+    digits = match["whole"] + (match["fraction"] or b"")
+    zeros = len(digits) - len(digits.rstrip(b"0"))
+    exponent = match["exponent"] or b"0"
+    if not digits.strip(b"0"):
+        return True
+    if len(exponent) > _MAX_EXPONENT:
+        return not exponent.startswith(b"-")
+    return zeros + int(exponent) >= len(match["fraction"] or b"")
+
+
+def _convert_to_text(value: Resolved) -> Segments:
+    """The JSON text as a string, encoded in pieces so that no lock is held for long."""
+    pieces: list[bytes] = [b'"']
+    position = 0
+    while position < len(value.blob):
+        end = min(position + _PIECE, len(value.blob))
+        while end < len(value.blob) and value.blob[end] & 0xC0 == 0x80:  # noqa: PLR2004  # inside a UTF-8 sequence
+            end -= 1
+        pieces.append(msgspec.json.encode(str(value.blob[position:end], "utf-8"))[1:-1])
+        position = end
+    return (*pieces, b'"')
+
+
+def _convert_binary_to_text(value: Resolved) -> Segments | None:
+    """The base64 of an image, a recording or a resource; for a text resource its text."""
+    found = locate_content(value.blob)
+    return (memoryview(value.blob)[found[1].start : found[1].stop],) if found else None
+
+
+def _parse_if(starts: str, matches: Callable[[bytes], bool]) -> Converter:
+    """Parse the text as JSON.
+
+    Args:
+        starts: The first characters of the accepted kind, so that a large text of another kind is not decoded.
+        matches: Selects the accepted kind by its bytes.
+    """
+
+    def form(value: Resolved) -> Segments | None:
+        head = text_start(value.blob, Span(0, len(value.blob)), _HEAD_BYTES).strip()
+        if head and head[0] not in starts:
+            return None
+        try:
+            text = msgspec.json.decode(value.blob, type=str).strip().encode()
+            msgspec.json.decode(text, type=msgspec.Raw)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return None
+        return (text,) if matches(text) else None
+
+    return form
+
+
+def _parse_container(first: str) -> Converter:
+    """Parse the text as the object or array that begins with `first`, or that makes up most of it below a heading.
+
+    Only a whole text is parsed at any size: a search in 100 MB would hold up the other calls.
+    """
+    parse = _parse_if(first, lambda text: text[:1] == first.encode())
+
+    def form(value: Resolved) -> Segments | None:
+        whole = parse(value)
+        if whole is not None or len(value.blob) > MAX_SEARCHED_BYTES:
+            return whole
+        found = find_embedded_json(value.blob)
+        is_most = found is not None and found[:1] == first.encode() and 2 * len(found) >= len(value.blob)
+        return (found,) if found is not None and is_most else None
+
+    return form
+
+
+_FORMS: Final[Mapping[tuple[Kind, str], Converter]] = {
+    ("object", "string"): _convert_to_text,
+    ("array", "string"): _convert_to_text,
+    ("number", "string"): _convert_to_text,
+    ("boolean", "string"): _convert_to_text,
+    ("binary", "string"): _convert_binary_to_text,
+    ("text", "object"): _parse_container("{"),
+    ("text", "array"): _parse_container("["),
+    ("text", "integer"): _parse_if(_DIGITS, _is_integer),
+    ("text", "number"): _parse_if(_DIGITS, lambda text: _NUMBER.fullmatch(text) is not None),
+    ("text", "boolean"): _parse_if("tf", lambda text: text in (b"true", b"false")),
+    ("text", "null"): _parse_if("n", lambda text: text == b"null"),
+}
