@@ -82,6 +82,42 @@ def test_selected_numbers_keep_their_digits(expression: str, found: str) -> None
     assert select(ROWS, expression) == found.encode()
 
 
+@pytest.mark.parametrize(
+    ("expression", "advice"),
+    [
+        ('length(rows[?k == "b"])', "'b'"),
+        ("rows[?k == b].n", "'b'"),
+        ('rows[?k != "b" && n > `1`]', "'b'"),
+        ('rows[?contains(k, "L\'Aquila")]', r"'L\\'Aquila'"),
+        ("rows[?t == true]", "`true`"),
+        ("rows[?n > 10]", "`10`"),
+        ("rows.0.n", r"\[0\]"),
+    ],
+)
+def test_a_literal_that_jmespath_takes_for_a_key_is_an_error(expression: str, advice: str) -> None:
+    with pytest.raises(ToolError, match=f"{advice}"):
+        select(ROWS, expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("length(rows[?k == n])", "0"),
+        ('rows[].{a: k, b: k}[?a == "b"] | length(@)', "3"),
+        ("length(rows[?nothing == null])", "3"),
+        ("rows[?nothing == 'b']", "[]"),
+        ('rows[?contains(`["a"]`, k)].k', '["a"]'),
+    ],
+)
+def test_an_expression_compares_with_keys_of_the_value(expression: str, found: str) -> None:
+    assert select(ROWS, expression) == found.encode()
+
+
+def test_a_compared_key_is_found_in_any_notation() -> None:
+    assert select(b'[{"k": 1, "\\u00e9" : 1}]', '[?k == "\u00e9"].k') == b"[1]"
+    assert select('[{"k": 1, "\u00e9": 1}]'.encode(), '[?k == "\u00e9"].k') == b"[1]"
+
+
 def test_numbers_in_any_notation_keep_their_digits() -> None:
     numbers = b"[-0,0,-0.0,1.50,0.1,1e5,1E+2,1e+16,0.00001,100000000000000000000.0,12345678901234567890,-1.5]"
     assert select(numbers, "[]") == numbers
