@@ -72,6 +72,16 @@ def test_long_lines_are_cut_and_the_rest_left_out() -> None:
     assert preview("\n".join("y" * 1000 for _ in range(50)), len).lines == ("y" * 37 + "...", "... 49 lines ...")
 
 
+def test_a_long_line_after_a_few_long_ones_shows_its_beginning() -> None:
+    table = json.dumps([["region", "amount"], *([f"region {number}", number] for number in range(900))])
+    heading = ["[Sheet: Sales]", "[To change cells: " + "use edit with a range, " * 20 + "]", ""]
+    for footer in ((), ("done",)):
+        shown = preview("\n".join((*heading, table, *footer)), lambda text: len(text) // 2)
+        assert shown.lines[0] == heading[0]
+        assert shown.lines[3].startswith('[["region", "amount"], ["region 0"')
+        assert shown.lines[4:] == footer
+
+
 def test_no_line_is_shown_where_none_fits() -> None:
     shown = preview("\n".join("y" * 1000 for _ in range(50)), lambda text: 10 * len(text))
     assert shown.lines == ("... 50 lines ...",)
