@@ -82,6 +82,13 @@ def test_a_long_line_after_a_few_long_ones_shows_its_beginning() -> None:
         assert shown.lines[4:] == footer
 
 
+def test_the_path_of_rows_below_the_path_of_a_file_is_whole() -> None:
+    file = "/home/somebody/projects/shop/src/components/checkout/payment_methods.py"
+    rows = rows_of(json.dumps({file: {"ranges": [{"line": n, "text": "x" * 40} for n in range(99)]}}).encode())
+    assert rows is not None
+    assert rows.startswith(f'fields of "{BASE}/{file.replace("/", "~1")}/ranges", array[99], with first values: line 0')
+
+
 def test_no_line_is_shown_where_none_fits() -> None:
     shown = preview("\n".join("y" * 1000 for _ in range(50)), lambda text: 10 * len(text))
     assert shown.lines == ("... 50 lines ...",)
