@@ -123,6 +123,18 @@ async def test_status_and_doctor_know_the_gateway_of_a_merged_client(
         assert f"problem: claude-desktop: mirror: {config}:1: " in ended.err or f"problem: {config}:1: " in ended.out
 
 
+async def test_doctor_takes_a_gateway_with_settings_without_effect_for_ready(
+    raw: Any, write: Callable[..., Path], run: Run
+) -> None:
+    write(good={**raw(), "alwaysAllow": ["say"]})
+    assert (await run("install", "claude-desktop", "--merge", "--no-connect")).code == 0
+    ended = await run("doctor")
+    assert ended.code == 0, ended.err
+    assert "claude-desktop: mirror: ready, 1 server, after " in ended.out
+    assert "mcpServers.good.alwaysAllow: it has no effect here" in ended.err
+    assert ended.err.splitlines()[-1] == "1 of 1 server is ready."
+
+
 async def test_install_with_no_connect_starts_no_server(raw: Any, write: Callable[..., Path], run: Run) -> None:
     write(bad=raw("silent"))
     ended = await run("install", "claude-desktop", "--merge", "--no-connect")
