@@ -12,6 +12,7 @@ from jmespath.exceptions import JMESPathError, ParseError
 from mcp_mirror.core.text_format import find_format, is_table, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer
 
 
@@ -58,8 +59,12 @@ _OPTIONS: Final = jmespath.Options()
 _NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
 """An integer that Python writes differently, or a text that looks like it."""
 
+_MAX_NAME: Final = 80
+"""Bytes of a key that an error quotes."""
 _TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
 """Functions whose second argument is a text, or a value that is searched for."""
+_EMPTY: Final = (b"null", b"[]", b"{}", b"0")
+"""Results of an expression that finds nothing; 0 is the length or the sum of nothing."""
 _NULL: Final = frozenset({"null", "None"})
 """Names of keys that no value has; a comparison with one is a comparison with null, as it was meant."""
 
@@ -96,14 +101,14 @@ def select(blob: Buffer, expression: str) -> bytes:
 
     Raises:
         ToolError: The expression is invalid, does not fit the value, compares with a key that the value does not have,
-            or has a result that is not JSON.
+            has a result that is not JSON, or finds nothing because the value does not have a key.
     """
     try:
         compiled = jmespath.compile(expression)
         _check_compared_keys(compiled.parsed, blob)
         parse_integer = int if _NEGATIVE_ZERO.search(blob) is None else _parse_integer
         value = json.loads(str(blob, "utf-8"), parse_int=parse_integer, parse_float=_parse_float)
-        return msgspec.json.encode(compiled.search(value, _OPTIONS), enc_hook=_encode_number)
+        found = msgspec.json.encode(compiled.search(value, _OPTIONS), enc_hook=_encode_number)
     except JMESPathError as error:
         advice = "Correct it, see jmespath.org."
         if isinstance(error, ParseError) and error.token_type == "NUMBER":  # noqa: S105
@@ -113,6 +118,11 @@ def select(blob: Buffer, expression: str) -> bytes:
         raise ToolError("The result of `expression`, such as `&field`, is not a JSON value. Select values.") from None
     except (ValueError, OverflowError):
         raise ToolError("`expression` cannot process a number or a text of the value. Select other parts.") from None
+    if value and found in _EMPTY and (missing := _find_missing_key(compiled.parsed, blob)) is not None:
+        raise ToolError(
+            f"{found.decode()}: the expression finds nothing. No object of the value has the key {missing}."
+        )
+    return found
 
 
 def _check_compared_keys(parsed: Mapping[str, Any], blob: Buffer) -> None:
@@ -133,11 +143,21 @@ def _check_compared_keys(parsed: Mapping[str, Any], blob: Buffer) -> None:
         name = compared["value"] if compared is not node and compared["type"] == "field" else None
         if name is None or name in _NULL or name in made or _has_key(blob, name):
             continue
-        literal = f"`{name}`" if name in ("true", "false") else "'" + name.replace("'", "\\'") + "'"
+        quoted = as_json_string(name, _MAX_NAME)
+        literal = f"`{name}`" if name in ("true", "false") else "'" + quoted[1:-1].replace("'", "\\'") + "'"
         raise ToolError(
-            f"`expression` compares with a key {json.dumps(name, ensure_ascii=False)}, which the value does not have. "
+            f"`expression` compares with a key {quoted}, which the value does not have. "
             f"Double quotes enclose names of keys; write {literal}."
         )
+
+
+def _find_missing_key(parsed: Mapping[str, Any], blob: Buffer) -> str | None:
+    """Return the first key of an expression that the value does not have, quoted; None if it has all of them."""
+    nodes = tuple(_walk(parsed))
+    made = {node["value"] for node in nodes if node["type"] == "key_val_pair"}
+    names = dict.fromkeys(node["value"] for node in nodes if node["type"] == "field")
+    missing = (name for name in names if name not in made | _NULL and not _has_key(blob, name))
+    return next((as_json_string(name, _MAX_NAME) for name in missing), None)
 
 
 def _walk(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -150,4 +170,5 @@ def _walk(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _has_key(blob: Buffer, name: str) -> bool:
     """Whether any object in JSON text has a key, written with or without escapes for characters beyond ASCII."""
     forms = {json.dumps(name), json.dumps(name, ensure_ascii=False)}
-    return re.search("|".join(rf"{re.escape(form)}\s*:" for form in forms).encode(), blob) is not None
+    found = re.search("|".join(rf"{re.escape(form)}\s*:" for form in forms).encode("utf-8", "surrogatepass"), blob)
+    return found is not None
