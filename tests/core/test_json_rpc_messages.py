@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from tests.load import slowness
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_rpc import Message, open_array, open_message, open_object, recover_id, recover_method
+from mcp_mirror.payload.json_rpc import (
+    Message,
+    open_array,
+    open_message,
+    open_object,
+    open_server_message,
+    recover_id,
+    recover_method,
+)
 
 PIECES = [
     *(
@@ -250,3 +258,27 @@ def test_an_object_is_split_into_the_bytes_of_its_members(text: bytes, members: 
 def test_an_array_is_split_into_the_bytes_of_its_items(text: bytes, items: list[bytes] | None) -> None:
     opened = open_array(text)
     assert (opened and [bytes(raw) for raw in opened]) == items
+
+
+@pytest.mark.parametrize(
+    ("text", "repaired"),
+    [
+        (b"\\ud83d\\ude00", b"\\ud83d\\ude00"),
+        (b"\\ud83d", b"\\ufffd"),
+        (b"\\uDE00\\ud83d\\ud83d\\ude00", b"\\ufffd\\ufffd\\ud83d\\ude00"),
+        (b"\\\\ud83d \\ud83d", b"\\\\ud83d \\ufffd"),
+        (b"\\ud83d\\\\ude00", b"\\ufffd\\\\ude00"),
+    ],
+)
+@pytest.mark.parametrize("form", [bytes, memoryview])
+def test_half_of_a_pair_in_a_servers_message_is_replaced(text: bytes, repaired: bytes, form: type[bytes]) -> None:
+    message, frame = open_server_message(form(b'{"id":1,"result":{"a":"' + text + b'"}}'))
+    assert bytes(frame) == b'{"id":1,"result":{"a":"' + repaired + b'"}}'
+    assert isinstance(message.result, dict)
+    assert bytes(message.result["a"]) == b'"' + repaired + b'"'
+
+
+def test_another_fault_of_a_servers_message_is_an_error() -> None:
+    for broken in (b'{"result":{"a":"\\ud83d', b'{"result":{"a":01}}', b'{"result":{"a":"\\ud83"}}'):
+        with pytest.raises(WireError):
+            open_server_message(broken)

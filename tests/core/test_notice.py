@@ -197,7 +197,7 @@ LONG = "A long sentence about the meeting. " * 60
             {"body": LONG, "labels": [{"id": 3}]},
             ('"body" text 2.1 kB at "{base}/body", "labels" [{"id": 3}].\nfields of "labels", with first values: id 3'),
         ),
-        ({"key " + "k" * 80: LONG}, '"key ' + "k" * 80 + '" text 2.1 kB'),
+        ({"k" * 80: LONG}, f'"{"k" * 80}" text 2.1 kB at "{{base}}/{"k" * 80}"'),
         (
             {"stdout": LONG, "stderr": LONG[:400], "env": "x" * 300, "n": [1] * 999},
             (
@@ -214,6 +214,11 @@ def test_the_notice_of_an_object_names_the_paths_of_its_long_texts(value: Any, o
     assert notice_of(value) == f'"{BASE}"\n{described}\n{USE}'
     assert find_notice_bases(notice_of(value)) == {BASE}
     assert "/" not in notice_of(value, preview=False).replace(BASE, "")
+
+
+def test_a_notice_with_the_longest_paths_of_texts_is_short() -> None:
+    assert len(notice_of({f"{n}{'k' * 159}": LONG for n in range(9)}).encode()) < 2048
+    assert '" at "' not in notice_of({"k" * 161: LONG})
 
 
 def test_the_paths_of_the_three_longest_texts_are_named() -> None:

@@ -1,6 +1,7 @@
 """Outlines of values, and JMESPath expressions."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -75,11 +76,74 @@ ROWS = b'{"rows": [{"n": 1.0, "k": "b"}, {"n": 12345678901234567890.5, "k": "a"}
         ("max_by(rows, &n).k", '"b"'),
         ("sum(rows[:1].n)", "1.0"),
         ("t", "true"),
-        ("nothing", "null"),
     ],
 )
 def test_selected_numbers_keep_their_digits(expression: str, found: str) -> None:
     assert select(ROWS, expression) == found.encode()
+
+
+@pytest.mark.parametrize(
+    ("expression", "advice"),
+    [
+        ('length(rows[?k == "b"])', "'b'"),
+        ("rows[?k == b].n", "'b'"),
+        ('rows[?k != "b" && n > `1`]', "'b'"),
+        ('rows[?contains(k, "L\'Aquila")]', r"'L\\'Aquila'"),
+        ("rows[?t == true]", "`true`"),
+        ("rows[?n > 10]", "`10`"),
+        ("rows.0.n", r"\[0\]"),
+    ],
+)
+def test_a_literal_that_jmespath_takes_for_a_key_is_an_error(expression: str, advice: str) -> None:
+    with pytest.raises(ToolError, match=f"{advice}"):
+        select(ROWS, expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("length(rows[?k == n])", "0"),
+        ('rows[].{a: k, b: k}[?a == "b"] | length(@)', "3"),
+        ("length(rows[?nothing == null])", "3"),
+        ("rows[?k == 'c']", "[]"),
+        ('rows[?contains(`["a"]`, k)].k', '["a"]'),
+    ],
+)
+def test_an_expression_compares_with_keys_of_the_value(expression: str, found: str) -> None:
+    assert select(ROWS, expression) == found.encode()
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("nothing", 'null: the expression finds nothing. No object of the value has the key "nothing".'),
+        ("rows[].price", '[]: the expression finds nothing. No object of the value has the key "price".'),
+        ("sum(rows[].price)", '0: the expression finds nothing. No object of the value has the key "price".'),
+        ("length(rows[?price > `1`])", '0: the expression finds nothing. No object of the value has the key "price".'),
+    ],
+)
+def test_an_expression_that_finds_nothing_names_the_key_that_the_value_does_not_have(
+    expression: str, message: str
+) -> None:
+    with pytest.raises(ToolError, match=re.escape(message)):
+        select(ROWS, expression)
+
+
+@pytest.mark.parametrize("name", ['"\\ud800"', "k" * 50_000])
+def test_a_missing_key_with_an_odd_name_is_an_error_of_one_line(name: str) -> None:
+    for expression in (f"rows[?k == {name}]", f"rows[].{name}"):
+        with pytest.raises(ToolError) as caught:
+            select(ROWS, expression)
+        assert len(str(caught.value).encode()) < 400
+
+
+def test_nothing_is_found_in_an_empty_value() -> None:
+    assert select(b"[]", "[].name") == b"[]"
+
+
+def test_a_compared_key_is_found_in_any_notation() -> None:
+    assert select(b'[{"k": 1, "\\u00e9" : 1}]', '[?k == "\u00e9"].k') == b"[1]"
+    assert select('[{"k": 1, "\u00e9": 1}]'.encode(), '[?k == "\u00e9"].k') == b"[1]"
 
 
 def test_numbers_in_any_notation_keep_their_digits() -> None:

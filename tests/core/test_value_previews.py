@@ -72,6 +72,23 @@ def test_long_lines_are_cut_and_the_rest_left_out() -> None:
     assert preview("\n".join("y" * 1000 for _ in range(50)), len).lines == ("y" * 37 + "...", "... 49 lines ...")
 
 
+def test_a_long_line_after_a_few_long_ones_shows_its_beginning() -> None:
+    table = json.dumps([["region", "amount"], *([f"region {number}", number] for number in range(900))])
+    heading = ["[Sheet: Sales]", "[To change cells: " + "use edit with a range, " * 20 + "]", ""]
+    for footer in ((), ("done",)):
+        shown = preview("\n".join((*heading, table, *footer)), lambda text: len(text) // 2)
+        assert shown.lines[0] == heading[0]
+        assert shown.lines[3].startswith('[["region", "amount"], ["region 0"')
+        assert shown.lines[4:] == footer
+
+
+def test_the_path_of_rows_below_the_path_of_a_file_is_whole() -> None:
+    file = "/home/somebody/projects/shop/src/components/checkout/payment_methods.py"
+    rows = rows_of(json.dumps({file: {"ranges": [{"line": n, "text": "x" * 40} for n in range(99)]}}).encode())
+    assert rows is not None
+    assert rows.startswith(f'fields of "{BASE}/{file.replace("/", "~1")}/ranges", array[99], with first values: line 0')
+
+
 def test_no_line_is_shown_where_none_fits() -> None:
     shown = preview("\n".join("y" * 1000 for _ in range(50)), lambda text: 10 * len(text))
     assert shown.lines == ("... 50 lines ...",)

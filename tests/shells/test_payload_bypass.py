@@ -223,6 +223,7 @@ SERVER_MESSAGES: list[tuple[bytes, ServerMessage]] = [
         ServerMessage("elicitation/create", {"message": "?"}, "q", None),
     ),
     (b'"id":1,"method":"vendor/odd","params":{}', ServerMessage("vendor/odd", {}, 1, None)),
+    (b'"method":"vendor/odd","params":{"x":"\\ud83d"}', ServerMessage("vendor/odd", {"x": "\ufffd"}, None, None)),
 ]
 
 
@@ -236,7 +237,7 @@ def test_server_messages_are_dispatched_and_the_sdk_does_not_see_them(members: b
 
 
 @pytest.mark.parametrize("identity", [None, 1])
-@pytest.mark.parametrize("broken", ["NaN", '"\\ud83d"', "1e400", '"\udcff"', "[" * 100_000])
+@pytest.mark.parametrize("broken", ["NaN", "1e400", '"\udcff"', "[" * 100_000])
 def test_unreadable_server_messages_are_dispatched_with_a_fault(identity: int | None, broken: str) -> None:
     dispatched: list[ServerMessage] = []
     bypass = PayloadBypass(dispatch=dispatched.append)

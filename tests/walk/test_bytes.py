@@ -53,6 +53,21 @@ async def test_a_small_result_passes_unchanged_on_stdio(
             assert member in line
 
 
+@pytest.mark.parametrize("rest", ["-", "x" * 20_000])
+async def test_half_of_an_emoji_in_a_result_is_replaced(
+    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any, rest: str
+) -> None:
+    """Servers in JavaScript cut texts within a pair of surrogates and send the half as an escape."""
+    whole = "\\ud83d\\ude00 \\\\ud83d "
+    result = f'{{"content":[{{"type":"text","text":"{whole}\\ud83d{rest}\\ude00"}}]}}'
+    wanted = f"\U0001f600 \\ud83d \ufffd{rest}\ufffd"
+    async with open_lines(configured(upstreams(raw, "always"), **sections)) as client:
+        await client.greet()
+        path = path_in(await client.text("say_mirrored", {"result": result}))
+        received = await client.text("hear_mirrored", {"x": path})
+        assert json.loads(received)["params"]["arguments"]["x"] == wanted
+
+
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 async def test_null_arguments_are_those_of_a_call_without_arguments(
     configured: Configured, open_lines: OpenLines, raw: Any, version: str

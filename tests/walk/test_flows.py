@@ -133,9 +133,15 @@ async def test_no_tool_washes_a_value_clean(desk: Any) -> None:
     """A -> B -> C is refused at C where A -> C would be, whatever B is."""
     async with desk(STRICT, flows=SELF, mirror={"capture": "always", "inline_budget": 0}) as user:
         path = await user.say("crm")
-        for tool, arguments in WASHES:
-            key = "x" if tool.startswith("web") else "memory_path"
-            washed = path_in((await user.text(tool, **{key: path}, **arguments)).replace(path, ""))
+        page = path_in(await user.text("memory_put", value={"title": "x"}))
+        calls = [
+            *((tool, {"x" if tool.startswith("web") else "memory_path": path, **rest}) for tool, rest in WASHES),
+            ("memory_put", {"value": [path]}),
+            ("memory_edit", {"memory_path": page, "merge": {"rows": f"{path}/rows"}}),
+            ("memory_edit", {"memory_path": page, "old_text": '"x"', "new_text": path}),
+        ]
+        for tool, arguments in calls:
+            washed = path_in((await user.text(tool, **arguments)).replace(path, ""))
             assert washed != path
             labels = await user.labels(washed)
             assert labels["confidentiality"] == "private"
@@ -201,6 +207,13 @@ async def test_the_model_is_a_place_that_values_may_be_kept_from(desk: Any) -> N
                 text = await user.refused(tool, memory_path=path + below, **arguments)
                 assert "may not be shown to the model" in text
                 assert "`flows.model.accepts.confidentiality` is internal" in text
+        page = path_in(await user.text("memory_put", value={"title": "x"}))
+        for tool, arguments in (
+            ("memory_put", {"value": [path]}),
+            ("memory_edit", {"memory_path": page, "merge": {"rows": f"{path}/rows"}}),
+            ("memory_edit", {"memory_path": page, "old_text": '"x"', "new_text": path}),
+        ):
+            assert "may not be shown to the model" in await user.refused(tool, **arguments)
         assert "may not be shown" not in await user.text("memory_list")
         assert SECRET not in await user.refused("mail_hear_mirrored", x=f"{path}/nothing")
         got = await user.reply("mail_hear_mirrored", x=f"{path}/rows")

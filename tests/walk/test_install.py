@@ -123,6 +123,18 @@ async def test_status_and_doctor_know_the_gateway_of_a_merged_client(
         assert f"problem: claude-desktop: mirror: {config}:1: " in ended.err or f"problem: {config}:1: " in ended.out
 
 
+async def test_doctor_takes_a_gateway_with_settings_without_effect_for_ready(
+    raw: Any, write: Callable[..., Path], run: Run
+) -> None:
+    write(good={**raw(), "alwaysAllow": ["say"]})
+    assert (await run("install", "claude-desktop", "--merge", "--no-connect")).code == 0
+    ended = await run("doctor")
+    assert ended.code == 0, ended.err
+    assert "claude-desktop: mirror: ready, 1 server, after " in ended.out
+    assert "mcpServers.good.alwaysAllow: it has no effect here" in ended.err
+    assert ended.err.splitlines()[-1] == "1 of 1 server is ready."
+
+
 async def test_install_with_no_connect_starts_no_server(raw: Any, write: Callable[..., Path], run: Run) -> None:
     write(bad=raw("silent"))
     ended = await run("install", "claude-desktop", "--merge", "--no-connect")
@@ -234,6 +246,21 @@ async def test_doctor_prints_no_control_characters_of_a_server(write: Callable[.
     assert not {"\x1b", "\x07"} & set(ended.err)
 
 
+async def test_doctor_prints_no_secret_of_an_entry(write: Callable[..., Path], run: Run) -> None:
+    program = "import os, sys; sys.exit(f'refused: {sys.argv[1:]} {os.environ[\"SHOP_KEY\"]}')"
+    args = ["-c", program, "--token=first-secret", "--user", "second-secret"]
+    write(
+        shop={"command": sys.executable, "args": args, "env": {"SHOP_KEY": "third-secret"}},
+        remote={"type": "http", "url": "http://127.0.0.1:9/mcp?key=fourth-secret"},
+    )
+    assert (await run("install", "claude-desktop")).code == 0
+    ended = await run("doctor")
+    assert ended.code == 1
+    assert "refused: [" in ended.err
+    assert "127.0.0.1:9 failed" in ended.err
+    assert "-secret" not in ended.err + ended.out
+
+
 @pytest.mark.parametrize(
     ("client", "file", "code"),
     sample(
@@ -262,6 +289,7 @@ async def test_doctor_names_the_variables_that_only_the_client_sets(
     placed = {**raw(), "cwd": "${workspaceFolder}"}
     args = ["${userHome}/raw.py", "${userHome}", "${workspaceFolder}"]
     servers = {"placed": placed, "named": {"command": sys.executable, "args": args}, "bad": raw("exits")}
+    servers["remote"] = {"url": "http://127.0.0.1:9/mcp?key=k"}  # `wrap` reads its address from a variable of the entry
     path.write_text(json.dumps({"mcpServers": servers}))
     assert (await run("install", "cursor")).code == 0
     ended = await run("doctor", "cursor")
@@ -269,7 +297,7 @@ async def test_doctor_names_the_variables_that_only_the_client_sets(
     found = {part.split(":")[1].strip(): part for part in ended.err.split("problem: ")[1:]}
     assert "The entry contains ${workspaceFolder}, which is not set here. If Cursor" in found["placed"]
     assert "The entry contains ${userHome}, ${workspaceFolder}, which are not set here." in found["named"]
-    assert "The entry contains" not in found["bad"]
+    assert "The entry contains" not in found["bad"] + found["remote"]
     monkeypatch.setenv("workspaceFolder", str(tmp_path))
     ended = await run("doctor", "cursor")
     assert "cursor: placed: ready, 10 tools" in ended.out, ended.err

@@ -165,6 +165,43 @@ async def test_a_model_can_save_a_value_and_use_its_path(
         assert "object, " in listed[0]
 
 
+async def test_paths_in_an_edit_and_in_a_saved_value_are_replaced_by_the_values(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
+        await client.greet()
+        rows, text = await store(client, {"rows": [1.50, {"n": 2}]}), await store_text(client, 'a "text"\n' * 300)
+        page = await store(client, {"title": "x", "old": True})
+
+        async def edit(**change: Any) -> str:
+            edited = path_in(await client.text("memory_edit", {"memory_path": page, **change}))
+            described = await client.text("memory_describe", {"memory_path": edited})
+            assert any(f"{one}" in described for one in (rows, text))
+            return json.dumps(json.loads(await receive_at_upstream(client, edited))["params"]["arguments"]["x"])
+
+        patch = [
+            {"op": "add", "path": "/rows", "value": f"{rows}/rows"},
+            {"op": "replace", "path": "/old", "value": {"note": [text, f"literal:{text}", f"see {text}"]}},
+        ]
+        note = ['a "text"\n' * 300, text, f"see {text}"]
+        wanted = {"title": "x", "old": {"note": note}, "rows": [1.5, {"n": 2}]}
+        assert await edit(patch=patch) == json.dumps(wanted)
+        assert await edit(merge={"rows": f"{rows}/rows/1"}) == json.dumps({"title": "x", "old": True, "rows": {"n": 2}})
+        change = {"memory_path": page, "old_text": '"x"', "new_text": f"{rows}/rows/1"}
+        copy = path_in(await client.text("memory_edit", change))
+        assert '"title": {"n": 2}' in await receive_at_upstream(client, copy)
+        saved = path_in(await client.text("memory_put", {"value": {"page": page, "rows": [f"{rows}/rows/0"]}}))
+        assert '"rows": [1.5]' in (await receive_at_upstream(client, saved)).replace("1.50", "1.5")
+        gone = f"{rows[:-4]}0000"
+        for tool, arguments in (
+            ("memory_edit", {"memory_path": page, "merge": {"a": gone}}),
+            ("memory_put", {"value": [f"{rows}/nothing"]}),
+        ):
+            await refused(client, tool, arguments)
+        wrong = await refused(client, "memory_edit", {"memory_path": page, "patch": [{"op": "remove", "path": page}]})
+        assert 'must be empty or begin with "/"' in wrong
+
+
 async def test_values_are_listed_page_by_page_and_forgotten(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:

@@ -507,6 +507,7 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
         ("counts = {row: 1 for row in rows}\nmax(counts, key=counts.get)", "use a lambda"),
         ("for row in rows: n = row; n", ""),
         ("import pandas", "A script can import asyncio, base64, collections, csv, "),
+        ("import csv, io\ncsv.reader(io.StringIO(rows))", 'csv.DictReader(open("/memory/NAME", newline=""))'),
         ("total = 0 for row in rows: total += row", "Write each statement on a line of its own."),
         ("total = 0; for row in rows: total += row", "Write each statement on a line of its own."),
     ],
@@ -574,6 +575,23 @@ async def test_a_script_that_takes_a_text_for_rows_learns_what_reads_them(
         assert advice, reply.text
         reply = await mirror.run(f"import csv\nrows = list({advice[1]})\n[len(rows), rows[-1]]", inputs)
         assert reply.value == [count, {"id": "1", "name": "Ada"}]
+
+
+async def test_rows_that_are_read_as_advised_keep_the_line_breaks_of_cells() -> None:
+    mirror = with_tools()
+
+    @mirror.tool
+    def read_table() -> str:
+        return "id,note\n" + "0,none\n" * 60 + '1,"first\nsecond"\n'
+
+    async with mirror:
+        inputs = {"t": await mirror.put(read_table())}
+        for get, given in (("text = t", inputs), ("text = await tools.read_table()", {})):
+            reply = await mirror.run(f"{get}\n[row['id'] for row in text]", given)
+            advice = re.search(r"one string: .* are (.+)\.\nCall memory_run again", reply.text)
+            assert advice, reply.text
+            reply = await mirror.run(f"import csv\n{get}\nlist({advice[1]})[-1]", given)
+            assert reply.value == {"id": "1", "note": "first\nsecond"}
 
 
 async def test_other_texts_are_described_by_their_lines() -> None:

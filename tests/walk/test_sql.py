@@ -69,6 +69,16 @@ async def test_instructions_name_one_tool_for_whole_values(tools: dict[str, Any]
         assert [one.rpartition(" ")[2] for one in whole] == ([named] if named else [])
 
 
+@pytest.mark.parametrize("line", ["{0},{1},{2}\n", "| {0} | {1} | {2} |\n"])
+async def test_missing_numbers_that_pandas_writes_as_nan_are_null(line: str) -> None:
+    rule = "| --- | --- | --- |\n" if line.startswith("|") else ""
+    rows = "".join(line.format(n, "NaN" if n % 4 else n / 2, "nan" if n % 2 else "bread") for n in range(40))
+    async with Mirror() as mirror:
+        table = await mirror.put(line.format("id", "amount", "name") + rule + rows)
+        reply = await mirror.sql("SELECT count(amount) n, sum(amount) s, count(name) t FROM t", {"t": table})
+        assert reply.value == [{"n": 10, "s": 90.0, "t": 40}]
+
+
 async def test_a_large_result_is_stored_with_its_inputs() -> None:
     async with with_tools() as mirror:
         orders, users = await mirror.put(ORDERS), await mirror.put(USERS)

@@ -15,6 +15,8 @@ from mcp_mirror.types import Buffer, Kind, Member, Span
 
 MAX_FIELD_NAME: Final = 60
 """Bytes of a field's name."""
+_MAX_LOCATION: Final = 160
+"""Bytes of the part of a path below a value. A key may be the path of a file."""
 _MIN_NESTED_BYTES: Final = 1 << 10
 MAX_NESTED_BYTES: Final = 1 << 20
 """Bytes of a member in which an array of objects is searched."""
@@ -53,10 +55,9 @@ class Part(NamedTuple):
     span: Span
 
     def find_path(self, path: str) -> str | None:
-        """Its memory path for the path of the object; None if a key is too long or has invisible characters."""
-        tokens = [escape_token(key) for key in self.keys]
-        is_shown = all(strip_invisible(token, MAX_FIELD_NAME) == token for token in tokens)
-        return "/".join((path, *tokens)) if is_shown else None
+        """Its memory path for the path of the object; None if the keys are too long or have invisible characters."""
+        location = "/".join(map(escape_token, self.keys))
+        return f"{path}/{location}" if strip_invisible(location, _MAX_LOCATION) == location else None
 
 
 def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:

@@ -186,10 +186,11 @@ def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: Tok
     room.take("... 1,000 lines ...")
     heads: list[str] = []
     tails: list[str] = []
+    is_short = 0 < count <= _HEAD_LINES + _TAIL_LINES  # each line counts: the last one may be all of the data
     for at in range(_HEAD_LINES):
-        if at < len(first) and not _append_line(first[at], heads, room):
+        if at < len(first) and not _append_line(first[at], heads, room, is_short=is_short):
             break
-        if at < len(last) and not _append_line(last[-1 - at], tails, room):
+        if at < len(last) and not _append_line(last[-1 - at], tails, room, is_short=is_short):
             break
     yield from heads
     if not count:
@@ -199,15 +200,19 @@ def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: Tok
     yield from reversed(tails)
 
 
-def _append_line(line: str, lines: list[str], room: TokenBudget) -> bool:
-    """Append a line, or a shortened first line; return whether the whole line fits."""
+def _append_line(line: str, lines: list[str], room: TokenBudget, *, is_short: bool) -> bool:
+    """Append a line if there is room; return whether another one may follow.
+
+    The first line, and each line of a text with a few lines, is shortened if the whole line has no room.
+    """
     if room.take(line):
         lines.append(line)
         return True
-    if not lines:
+    if is_short or not lines:
         shorter = cut(line, _MAX_LINE // 4)
         if room.take(shorter):
             lines.append(shorter)
+            return is_short
     return False
 
 

@@ -15,7 +15,14 @@ from mcp_mirror.core.parsed_result import PARTS
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import WireError
 from mcp_mirror.paths import FixedBases, NewBases
-from mcp_mirror.payload.json_rpc import is_input_required, object_of, open_message, open_object, read_error
+from mcp_mirror.payload.json_rpc import (
+    is_input_required,
+    object_of,
+    open_message,
+    open_object,
+    open_server_message,
+    read_error,
+)
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.limits import MAX_DEPTH
@@ -206,7 +213,7 @@ def read_result_members(
     """
     if scans and max_depth == MAX_DEPTH and (members := _read_scanned_members(frame, scans)) is not None:
         return members
-    message = open_message(frame, max_depth)
+    message, _ = open_server_message(frame, max_depth)
     if not isinstance(message.result, dict):
         if isinstance(message.error, msgspec.UnsetType):
             raise WireError("The message is not a response: it has neither a result nor an error.")

@@ -63,6 +63,11 @@ _HINTS: Final = (
     ),
 )
 """Causes that the parser's messages do not name."""
+_ESCAPES: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""The escapes of JSON text, a pair of surrogates as one."""
 _HINTED: Final = 32
 """Bytes before and after the parser's position in which these causes are searched."""
 _POSITION: Final = re.compile(r"\(byte ([0-9]+)\)")
@@ -122,6 +127,28 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
         raise WireError(f"The message is not a JSON-RPC object: {error}.") from None
     except msgspec.DecodeError as error:
         raise WireError(f"The message is not valid JSON: {error}.{_find_hint(frame, str(error))}") from None
+
+
+def open_server_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> tuple[Message, Buffer]:
+    """Split a frame of an upstream into its members; return the frame too, which may have been repaired.
+
+    Servers in JavaScript cut texts within an emoji and send half of a surrogate pair as an escape. The escape of U+FFFD
+    replaces it, as JavaScript does when it encodes a text as UTF-8.
+
+    Raises:
+        WireError: As by `open_message`.
+    """
+    try:
+        return open_message(frame, max_depth), frame
+    except WireError as error:
+        if "surrogate" not in str(error):
+            raise
+        repaired = _ESCAPES.sub(_replace_half_pair, bytes(frame))
+        return open_message(repaired, max_depth), repaired
+
+
+def _replace_half_pair(escape: re.Match[bytes]) -> bytes:
+    return escape[0] if escape["half"] is None else b"\\ufffd"
 
 
 def _find_hint(frame: Buffer, error: str) -> str:

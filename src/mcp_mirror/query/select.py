@@ -2,15 +2,17 @@
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import jmespath
 import msgspec
-from jmespath.exceptions import JMESPathError
+from jmespath.exceptions import JMESPathError, ParseError
 
 from mcp_mirror.core.text_format import find_format, is_table, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer
 
 
@@ -57,6 +59,15 @@ _OPTIONS: Final = jmespath.Options()
 _NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
 """An integer that Python writes differently, or a text that looks like it."""
 
+_MAX_NAME: Final = 80
+"""Bytes of a key that an error quotes."""
+_TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
+"""Functions whose second argument is a text, or a value that is searched for."""
+_EMPTY: Final = (b"null", b"[]", b"{}", b"0")
+"""Results of an expression that finds nothing; 0 is the length or the sum of nothing."""
+_NULL: Final = frozenset({"null", "None"})
+"""Names of keys that no value has; a comparison with one is a comparison with null, as it was meant."""
+
 READ_TEXT: Final = "Use memory_grep or memory_read."
 """The advice about a text without rows and columns."""
 
@@ -89,18 +100,75 @@ def select(blob: Buffer, expression: str) -> bytes:
     """The result of an expression on a value, as JSON.
 
     Raises:
-        ToolError: The expression is invalid, does not fit the value, or has a result that is not JSON.
+        ToolError: The expression is invalid, does not fit the value, compares with a key that the value does not have,
+            has a result that is not JSON, or finds nothing because the value does not have a key.
     """
     try:
         compiled = jmespath.compile(expression)
+        _check_compared_keys(compiled.parsed, blob)
         parse_integer = int if _NEGATIVE_ZERO.search(blob) is None else _parse_integer
         value = json.loads(str(blob, "utf-8"), parse_int=parse_integer, parse_float=_parse_float)
-        return msgspec.json.encode(compiled.search(value, _OPTIONS), enc_hook=_encode_number)
+        found = msgspec.json.encode(compiled.search(value, _OPTIONS), enc_hook=_encode_number)
     except JMESPathError as error:
-        raise ToolError(
-            f"`expression` does not work: {' '.join(str(error).split())[:300]} Correct it, see jmespath.org."
-        ) from None
+        advice = "Correct it, see jmespath.org."
+        if isinstance(error, ParseError) and error.token_type == "NUMBER":  # noqa: S105
+            advice = f"Write a number in backticks (`{error.token_value}`) and an index in brackets ([0])."
+        raise ToolError(f"`expression` does not work: {' '.join(str(error).split())[:300]} {advice}") from None
     except TypeError:
         raise ToolError("The result of `expression`, such as `&field`, is not a JSON value. Select values.") from None
     except (ValueError, OverflowError):
         raise ToolError("`expression` cannot process a number or a text of the value. Select other parts.") from None
+    if value and found in _EMPTY and (missing := _find_missing_key(compiled.parsed, blob)) is not None:
+        raise ToolError(
+            f"{found.decode()}: the expression finds nothing. No object of the value has the key {missing}."
+        )
+    return found
+
+
+def _check_compared_keys(parsed: Mapping[str, Any], blob: Buffer) -> None:
+    """Check that the value has the keys with which an expression compares.
+
+    In JMESPath, `status == "open"` compares two keys. Without a key `open` it selects nothing, and `length()` is 0.
+
+    Raises:
+        ToolError: The value does not have one, so the name was meant as a text.
+    """
+    nodes = tuple(_walk(parsed))
+    made = {node["value"] for node in nodes if node["type"] == "key_val_pair"}
+    for node in nodes:
+        compares = node["type"] == "comparator" or (
+            node["type"] == "function_expression" and node["value"] in _TAKES_TEXT
+        )
+        compared = node["children"][1] if compares and len(node["children"]) > 1 else node
+        name = compared["value"] if compared is not node and compared["type"] == "field" else None
+        if name is None or name in _NULL or name in made or _has_key(blob, name):
+            continue
+        quoted = as_json_string(name, _MAX_NAME)
+        literal = f"`{name}`" if name in ("true", "false") else "'" + quoted[1:-1].replace("'", "\\'") + "'"
+        raise ToolError(
+            f"`expression` compares with a key {quoted}, which the value does not have. "
+            f"Double quotes enclose names of keys; write {literal}."
+        )
+
+
+def _find_missing_key(parsed: Mapping[str, Any], blob: Buffer) -> str | None:
+    """Return the first key of an expression that the value does not have, quoted; None if it has all of them."""
+    nodes = tuple(_walk(parsed))
+    made = {node["value"] for node in nodes if node["type"] == "key_val_pair"}
+    names = dict.fromkeys(node["value"] for node in nodes if node["type"] == "field")
+    missing = (name for name in names if name not in made | _NULL and not _has_key(blob, name))
+    return next((as_json_string(name, _MAX_NAME) for name in missing), None)
+
+
+def _walk(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield node
+    for child in node["children"]:
+        if isinstance(child, Mapping):  # a slice has numbers
+            yield from _walk(child)
+
+
+def _has_key(blob: Buffer, name: str) -> bool:
+    """Whether any object in JSON text has a key, written with or without escapes for characters beyond ASCII."""
+    forms = {json.dumps(name), json.dumps(name, ensure_ascii=False)}
+    found = re.search("|".join(rf"{re.escape(form)}\s*:" for form in forms).encode("utf-8", "surrogatepass"), blob)
+    return found is not None

@@ -48,6 +48,7 @@ _LINE_ENDS: Final = re.compile(rb'("[^"]*")|\r\n?')
 _INTEGERS: Final = ("BIGINT", "HUGEINT")
 _PREFIXED: Final = re.compile(rb"0[xXbB]")
 """The prefix of hexadecimal and binary integers."""
+_NAN: Final = re.compile(rb"nan", re.IGNORECASE)
 _PLAIN: Final = r"\s*(?i:true|false|[+-]?\d+)\s*"
 """Booleans and integers that have only one meaning."""
 _NORMALIZED: Final = re.compile(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP)(?=[,)\[]|$)')
@@ -210,7 +211,7 @@ def _find_mark(data: bytes) -> str:
 
 
 def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: str) -> dict[str, str]:
-    """Make a table of a CSV file, and return the types of its columns.
+    """Make a table of a CSV file, and return the types of its columns. NaN among numbers, as pandas writes it, is NULL.
 
     Columns with texts that DuckDB would write differently are text: `F` and `yes`, which it takes for booleans, and
     numbers such as `0x1F`.
@@ -226,15 +227,18 @@ def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: st
     columns = _describe(database, _quote_name(name))
     has_prefixes = _PREFIXED.search(data) is not None
     doubtful = [one for one, kind in columns.items() if kind == "BOOLEAN" or (has_prefixes and kind in _INTEGERS)]
-    if not doubtful:
-        return columns
-    checks = ", ".join(f"bool_and(regexp_full_match({_quote_name(one)}, '{_PLAIN}'))" for one in doubtful)
-    found = database.execute(f"SELECT {checks} FROM read_csv({source}, {_CSV}, all_varchar = true)").fetchone()  # noqa: S608  # quoted names
-    texts = [one for one, is_plain in zip(doubtful, found or (), strict=True) if is_plain is False]
-    if texts:
-        types = ", ".join(f"{_quote_text(one)}: 'VARCHAR'" for one in texts)
-        _create(database, name, f"read_csv({source}, {_CSV}, types = {{{types}}})")
-    return columns | dict.fromkeys(texts, "VARCHAR")
+    if doubtful:
+        checks = ", ".join(f"bool_and(regexp_full_match({_quote_name(one)}, '{_PLAIN}'))" for one in doubtful)
+        found = database.execute(f"SELECT {checks} FROM read_csv({source}, {_CSV}, all_varchar = true)").fetchone()  # noqa: S608  # quoted names
+        texts = [one for one, is_plain in zip(doubtful, found or (), strict=True) if is_plain is False]
+        if texts:
+            types = ", ".join(f"{_quote_text(one)}: 'VARCHAR'" for one in texts)
+            _create(database, name, f"read_csv({source}, {_CSV}, types = {{{types}}})")
+        columns |= dict.fromkeys(texts, "VARCHAR")
+    if _NAN.search(data):
+        for one in (_quote_name(column) for column, kind in columns.items() if kind == "DOUBLE"):
+            database.execute(f"UPDATE {_quote_name(name)} SET {one} = NULL WHERE isnan({one})")  # noqa: S608  # quoted names
+    return columns
 
 
 def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> str:

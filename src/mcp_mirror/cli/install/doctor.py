@@ -20,6 +20,7 @@ from mcp_mirror.cli.install.files import describe_command
 from mcp_mirror.cli.install.started_program import end_programs, list_tools
 from mcp_mirror.cli.install.starting import (
     build_environment,
+    build_redactor,
     expand_variables,
     find_folder,
     find_unset_variables,
@@ -31,6 +32,7 @@ from mcp_mirror.cli.run import exit_with_error, print_note, run_until_signal
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.tools.table import RETRIEVE
+from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.sanitize import sanitize_to_lines
 
 _AT_ONCE: Final = 4
@@ -156,7 +158,7 @@ async def _start(check: _Check, timeout: float, running: set[int]) -> list[str]:
                 found = await (_check_gateway(check) if is_gateway else _list_tools(check, errors, running))
         except TimeoutError:
             found = [f"it did not list its tools within {timeout:.0f} s"]
-        lines = _read_last_lines(errors)
+        lines = _read_last_lines(errors, build_redactor(check.entry, check.target))
     if isinstance(found, str):
         print(f"{check.title}: ready, {found}, after {anyio.current_time() - began:.1f} s", flush=True)
         return []
@@ -164,10 +166,11 @@ async def _start(check: _Check, timeout: float, running: set[int]) -> list[str]:
     return [*found, "\n    ".join((last, *_find_output(lines, last)))]
 
 
-def _read_last_lines(file: IO[bytes]) -> list[str]:
+def _read_last_lines(file: IO[bytes], redactor: Redactor) -> list[str]:
     """Return the last lines of a server's standard error, which may have written gigabytes and control characters."""
     file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_OUTPUT))
-    lines = (sanitize_to_lines(line).strip() for line in file.read().decode(errors="replace").splitlines())
+    text = redactor.clean(file.read().decode(errors="replace"))
+    lines = (sanitize_to_lines(line).strip() for line in text.splitlines())
     return [line for line in lines if line]
 
 
@@ -184,10 +187,16 @@ async def _check_gateway(check: _Check) -> str | list[str]:
     )
     folder = find_folder(check.entry, check.target)
     ended = await anyio.run_process(command, check=False, stdin=DEVNULL, cwd=folder, env=environ)
+    count = format_count(len(config.upstreams), "server")
     if ended.returncode == 0:
-        return format_count(len(config.upstreams), "server")
+        return count
     found = [one.rstrip() for one in _FINDING.split(ended.stderr.decode(errors="replace")) if one.strip()]
-    return found or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
+    problems = [one for one in found if one not in config.warnings]
+    for warning in config.warnings:  # the gateway works with such settings
+        print_note(f"{check.title}: {warning}")
+    if found and not problems:
+        return count
+    return problems or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
 
 
 async def _list_tools(check: _Check, errors: IO[bytes], running: set[int]) -> str | list[str]:

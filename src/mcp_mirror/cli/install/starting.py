@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +10,8 @@ from typing import Any, Final
 from mcp_mirror.cli.install.entries import ENVIRONMENTS, read_words
 from mcp_mirror.cli.install.targets import Entry, Target
 from mcp_mirror.config import Config, find_config, load_config
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.settings.upstreams import StdioEndpoint
 
 _VARIABLE: Final = re.compile(
     r"\$\{(?:env:)?(?P<braced>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\{env:(?P<colon>[A-Za-z_]\w*)\}|\$(?P<bare>[A-Za-z_]\w*)",
@@ -42,9 +44,28 @@ def find_unset_variables(entry: Entry, target: Target) -> list[str]:
     """Return the references in an entry to variables that are not set here, each once; the client may know them."""
     if not target.client.expands_variables:
         return []
-    texts = [*read_words(entry.value), *_read_environment(entry).values(), str(entry.value.get("cwd", ""))]
-    found = (_REFERENCE.findall(text) for text in expand_variables(texts, target))
-    return list(dict.fromkeys(chain.from_iterable(found)))
+    environment, words = _read_environment(entry), read_words(entry.value)
+    others = [*_read_server(words), *environment.values(), str(entry.value.get("cwd", ""))]
+    own = words[: len(words) - len(_read_server(words))]
+
+    def find(texts: list[str]) -> Iterator[str]:
+        return chain.from_iterable(_REFERENCE.findall(text) for text in expand_variables(texts, target))
+
+    known = {f"${{{name}}}" for name in environment}  # `wrap` replaces them in its own options
+    return list(dict.fromkeys((*(one for one in find(own) if one not in known), *find(others))))
+
+
+def build_redactor(entry: Entry, target: Target) -> Redactor:
+    """Return a redactor of what may be secret in the arguments and variables of an entry's server."""
+    program, *args = expand_variables(_read_server(read_words(entry.value)), target) or [""]
+    env = _read_environment(entry)
+    values = expand_variables(list(env.values()), target)
+    return Redactor(StdioEndpoint(program, tuple(args), dict(zip(env, values, strict=True))))
+
+
+def _read_server(words: list[str]) -> list[str]:
+    """Return the command that `wrap` starts; empty for a remote server."""
+    return words[words.index("--") + 1 :] if "--" in words else []
 
 
 def expand_variables(words: list[str], target: Target) -> list[str]:

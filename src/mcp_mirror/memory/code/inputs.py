@@ -124,12 +124,15 @@ def describe_text(name: str, blob: Buffer) -> str | None:
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
         return None
-    edges, variable = read_edges(blob, span), name if name.isidentifier() else "text"
+    edges, is_input = read_edges(blob, span), name.isidentifier()
+    variable = name if is_input else "text"
     form, delimiter = find_format(edges), find_delimiter(edges)
     described = f"{name} is text{form and f' ({form})'}, one string"
     if delimiter:
         argument = "" if delimiter == "," else f", delimiter={delimiter!r}"
-        return f"{described}: after `import csv`, its rows are csv.DictReader({variable}.splitlines(){argument})."
+        # Lines without their ends lose the line breaks in quoted cells.
+        lines = f'open("/memory/{name}", newline="")' if is_input else "text.splitlines(True)"
+        return f"{described}: after `import csv`, its rows are csv.DictReader({lines}{argument})."
     if form == "JSON lines":
         return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines()]."
     return f"{described}: its lines are {variable}.splitlines()."

@@ -65,11 +65,13 @@ _MODULES: Final = (
     *("math", "random", "re"),
 )
 _IMPORTABLE: Final = f"A script can import {', '.join(_MODULES[:-1])} and {_MODULES[-1]}."
+_FILES: Final = 'Each input is a file too: csv.DictReader(open("/memory/NAME", newline="")).'
 _ADVICE: Final[Mapping[str, str]] = {
     "the JSON object must be str": _PARSED,  # json.loads(value)
     "has no attribute 'read'": _PARSED,  # json.load(value)
     "'dict' object has no attribute 'get'": _NO_METHOD,  # key=counts.get
     "No module named 'ast'": _PRINTED,
+    "No module named 'io'": _FILES,  # io.StringIO(text)
     "No module named": _IMPORTABLE,
     "must be separated by newlines": _ONE_LINE,
     "not allowed on the same line": _ONE_LINE,
@@ -99,7 +101,7 @@ _VARIABLE: Final = re.compile(r"\b([A-Za-z_]\w*)\s*=")
 _UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
 """Parts of messages about a name that a script does not have."""
 _NO_VALUE: Final = (
-    "The script returned nothing. Let its last line be the value to return, or print text. Then call memory_run again."
+    "The script returned None. Let its last line be the value to return, or print text. Then call memory_run again."
 )
 
 

@@ -2,12 +2,16 @@
 
 from typing import Final
 
+import msgspec
+
 from mcp_mirror.core.media import find_embedded_text
-from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.lookup import find_argument
+from mcp_mirror.core.resolve import Pointer, Resolved, find_pointers, substitute_pointers
+from mcp_mirror.errors import RefusalReason, ToolError
+from mcp_mirror.memory.tools.lookup import encode_json_string, find_argument, find_value
 from mcp_mirror.memory.tools.read import run_query
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput
+from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.workers.queries import THREAD_BYTES
@@ -23,7 +27,8 @@ _PIECE_COST: Final = 64
 
 async def edit(call: ToolInput) -> Content:
     """Store an edited copy of a value and return its notice."""
-    change = _read_change(call.arguments)
+    way = _choose_way(call.arguments)
+    change, used = await _read_change(call, way)
     found_value = await find_argument(call)
     is_editable = found_value.kind != "binary" or (
         isinstance(change, Replace)
@@ -43,12 +48,14 @@ async def edit(call: ToolInput) -> Content:
         cost = min(cost, THREAD_BYTES)
     pieces = await run_query(call, found_value, change, cost)
     size = max(pieces.size, _PIECE_COST * len(pieces))
-    copy = NewValue(join_pieces(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=size)
+    inputs = (found_value, *used)
+    preview = all(one.preview for one in inputs)
+    copy = NewValue(join_pieces(found_value.blob, pieces), inputs, preview=preview, size=size)
     return await save_and_reply(call, copy)
 
 
-def _read_change(arguments: Arguments) -> Query[Pieces]:
-    """The edit that the arguments describe.
+def _choose_way(arguments: Arguments) -> str:
+    """Return the argument that describes the edit.
 
     Raises:
         ToolError: They describe none or several, or `old_text` without `new_text`.
@@ -60,16 +67,58 @@ def _read_change(arguments: Arguments) -> Query[Pieces]:
         raise ToolError(
             "Give one of `patch` (JSON Patch), `merge` (merge patch), or `old_text` with `new_text` (exact text)."
         )
-    if ways == ["patch"]:
-        return Patch(arguments.json("patch"))
-    if ways == ["merge"]:
-        return Merge(arguments.json("merge"))
-    if not arguments.has("new_text"):
+    if ways == ["old_text"] and not arguments.has("new_text"):
         raise ToolError("`old_text` needs `new_text`; it may be empty.")
-    return Replace(arguments.text("old_text"), arguments.text("new_text"), arguments.flag("all"))
+    return ways[0]
+
+
+async def _read_change(call: ToolInput, way: str) -> tuple[Query[Pieces], tuple[FoundValue, ...]]:
+    """Return the edit, and the stored values that became parts of it."""
+    arguments = call.arguments
+    if way == "old_text":
+        text, used = await _resolve(call, msgspec.json.encode(arguments.text("new_text")))
+        new = msgspec.json.decode(encode_json_string(used[0]) if used else text, type=str)
+        return Replace(arguments.text("old_text"), new, arguments.flag("all")), used
+    given, used = await _resolve(call, arguments.json(way), is_patch=way == "patch")
+    return Patch(given) if way == "patch" else Merge(given), used
+
+
+async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> tuple[bytes, tuple[FoundValue, ...]]:
+    """Replace the memory paths in an argument, JSON text, by the stored values; return these too.
+
+    Args:
+        call: The call.
+        given: The argument.
+        is_patch: It is a JSON Patch, in which only `value` contains values.
+
+    Raises:
+        FlowError: The flow policy hides a value from the model.
+        ToolError: A path has no value.
+    """
+    found = tuple(
+        one
+        for one in find_pointers(given, call.memory.path_labels)
+        if not is_patch or not isinstance(one, Pointer) or one.location[1:2] == ("value",)
+    )
+    values: dict[Pointer, FoundValue] = {}
+    for pointer in found:
+        if not isinstance(pointer, Pointer):
+            continue
+        try:
+            values[pointer] = await find_value(call.memory, call.namespace, pointer.text, call.tool)
+        except ToolError as error:
+            if pointer.is_known or error.reason is not RefusalReason.UNKNOWN_PATH:
+                raise
+    resolved = {
+        pointer: Resolved(str(one.path), one.blob, one.kind, one.preview, one.file) for pointer, one in values.items()
+    }
+    return b"".join(substitute_pointers(given, found, resolved, lambda _: frozenset())), tuple(values.values())
 
 
 async def put(call: ToolInput) -> Content:
     """Store a value that the model wrote and return its notice."""
-    value = call.arguments.json("value")
-    return await save_and_reply(call, NewValue((value,), may_inline=False, is_text=value[:1] == b'"', size=len(value)))
+    value, used = await _resolve(call, call.arguments.json("value"))
+    preview = all(one.preview for one in used)
+    is_text = value[:1] == b'"'
+    new = NewValue((value,), used, preview=preview, may_inline=False, is_text=is_text, size=len(value))
+    return await save_and_reply(call, new)

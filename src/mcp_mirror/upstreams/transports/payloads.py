@@ -29,6 +29,7 @@ from mcp_mirror.payload.json_rpc import (
     object_of,
     open_message,
     open_object,
+    open_server_message,
     read_error,
     recover_id,
     recover_method,
@@ -269,7 +270,7 @@ class PayloadBypass:
 
     def _take_frame(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
         try:
-            message = open_message(frame, self._limits.max_depth)
+            message, frame = open_server_message(frame, self._limits.max_depth)
             identity = message.id if isinstance(message.id, int | str) else None
             if not isinstance(message.result, dict) or self.find(identity) is None:
                 check_envelope(frame, self._limits.max_envelope_bytes)
