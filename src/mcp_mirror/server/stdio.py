@@ -40,7 +40,8 @@ _STARTUP_GRACE: Final = 5.0
 _SHUTDOWN_GRACE: Final = 0.5
 """The same at a shutdown, when all calls are answered."""
 _LAST_WRITE: Final = 1.0
-"""Seconds that the error for a request may take which the end of the connection cancels."""
+"""Seconds that the error for a request may take which the end of the connection cancels. A line that is being written
+stays unfinished if the client does not read for so long."""
 _CONNECTION_CLOSED: Final = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
 _INITIALIZE: Final = "initialize"
 _DISCOVER: Final = "server/discover"
@@ -78,6 +79,7 @@ async def open_stdio_streams(
                 yield _StdioReader(connection, source, direct_requests), _StdioWriter(connection)
             finally:
                 await direct_requests.end()
+            await sink.finish(_LAST_WRITE)
             tasks.cancel_scope.cancel()
 
 
