@@ -268,6 +268,31 @@ async def test_an_invalid_body_is_rejected_and_the_next_is_served(shared: str) -
         assert "retrieve_final_answer_from_memory" in again.text
 
 
+async def test_requests_with_the_same_id_are_all_answered(
+    configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    arguments = {"started": str(started), "until": str(gate)}
+    call = {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "method": "tools/call",
+        "params": {"name": "hang_mirrored", "arguments": arguments},
+    }
+    listing = {"jsonrpc": "2.0", "id": "7", "method": "prompts/list"}  # the SDK compares ids as texts
+    async with serve(configured({"raw": raw()})) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        headers, others = [HEADERS | await open_session(client, served.url) for _ in range(2)]
+        posted = [asyncio.create_task(client.post(served.url, json=call, headers=headers))]
+        await until(started.exists)
+        posted += [asyncio.create_task(client.post(served.url, json=listing, headers=headers)) for _ in range(2)]
+        assert '"prompts"' in (await client.post(served.url, json=listing, headers=others)).text
+        gate.touch()
+        async with asyncio.timeout(BOUND):
+            answers = [answer.text for answer in await asyncio.gather(*posted)]
+    assert "late" in answers[0]
+    assert ['"prompts"' in answer for answer in answers] == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("body", "identity", "message"),
     [
