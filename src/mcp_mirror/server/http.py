@@ -178,8 +178,11 @@ class PayloadMiddleware:
             message = _check_message(stub)
             self._check_new_session(stub, request)
             writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send))
+            # A 2025-11-25 client that disconnects does not cancel its request. If the SDK noticed it, the response
+            # would go to the next request with this id.
+            further = _receive_nothing if request.session_key else receive
             async with self._take_id(message, request):
-                await self._app(_with_length(request.scope, len(stub)), _replay(stub, receive), writer.send)
+                await self._app(_with_length(request.scope, len(stub)), _replay(stub, further), writer.send)
         finally:
             self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
@@ -413,6 +416,12 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return replay
+
+
+async def _receive_nothing() -> Message:
+    """Wait until cancelled."""
+    message: Message = await asyncio.get_running_loop().create_future()
+    return message
 
 
 def _reject_over_limit(name: str, limit: int, fact: str) -> _RejectedError:
