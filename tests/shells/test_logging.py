@@ -1,5 +1,6 @@
 """The log filter and the log format."""
 
+import errno
 import io
 import json
 import logging
@@ -116,6 +117,18 @@ def test_an_error_is_logged_by_kind_and_place(log: Log, capsys: pytest.CaptureFi
     (line,) = capsys.readouterr().err.splitlines()
     assert "it failed (ValueError at test_logging.py:" in line
     assert "c4nary" not in line
+
+
+def test_a_shortage_that_a_library_reports_is_explained(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    log()
+    for number in (errno.EMFILE, errno.ENOENT):
+        logging.getLogger("asyncio").error("socket.accept() failed", exc_info=OSError(number, "c4nary"))
+    shortage, other = capsys.readouterr().err.splitlines()
+    assert shortage.endswith(
+        ", on OSError: the gateway has no free file handle. Close sessions, or raise its limit (`ulimit -n`)"
+    )
+    assert other.endswith(", on FileNotFoundError")
+    assert "c4nary" not in shortage + other
 
 
 def test_other_handlers_get_redacted_messages_also_after_a_reload(log: Log) -> None:

@@ -213,6 +213,50 @@ async def test_lines_for_a_slow_reader_wait_and_arrive_whole(ends: tuple[int, in
     os.close(reading)
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_the_end_waits_for_a_line_as_long_as_its_reader_reads(ends: tuple[int, int], *, is_read: bool) -> None:
+    reading, writing = ends
+    sink, line = LineSink(writing), b"x" * (5 << 20)
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(sink.run)
+            tasks.start_soon(sink.send, (line,))
+            received = await anyio.to_thread.run_sync(os.read, reading, 1)  # the thread writes
+            tasks.start_soon(sink.finish, BOUND if is_read else 0.01)
+            while is_read and not received.endswith(b"\n"):
+                received += await anyio.to_thread.run_sync(os.read, reading, 1 << 20)
+            if not is_read:
+                await sink.finish(0.01)
+            tasks.cancel_scope.cancel()
+    assert received == (line + b"\n" if is_read else b"x")
+    sink.close()
+    os.close(reading)
+
+
+async def test_lines_that_wait_for_a_stopped_sink_fail(ends: tuple[int, int]) -> None:
+    reading, writing = ends
+    sink, failures = LineSink(writing), list[OSError]()
+
+    async def send() -> None:
+        try:
+            await sink.send((b"x" * (5 << 20),))
+        except OSError as error:
+            failures.append(error)
+
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as senders:
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(sink.run)
+                for _ in range(3):
+                    senders.start_soon(send)
+                await anyio.to_thread.run_sync(os.read, reading, 1)  # the thread writes the first
+                tasks.cancel_scope.cancel()
+            senders.start_soon(send)
+    assert len(failures) == 3
+    sink.close()
+    os.close(reading)
+
+
 async def test_a_long_line_to_a_file_is_written_by_the_thread(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     sink = LineSink(descriptor)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import signal
 import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from http_sessions import HEADERS, META
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from gateway_processes import GatewayProcess
+    from gateway_processes import GatewayProcess, Start
     from tests.walk.conftest import Configured, OpenLines, Serve, Served
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
@@ -241,6 +243,33 @@ async def test_the_shutdown_does_not_wait_for_cancelled_calls(
         async with asyncio.timeout(SOON):
             assert await client.process.wait() == 0
         assert client.stderr == []
+
+
+@pytest.mark.executable  # its interpreter waits for threads at its end
+async def test_a_client_that_does_not_read_does_not_hold_the_end(
+    configured: Configured, start: Start, raw: Any
+) -> None:
+    config = configured({"raw": raw()}, server={"drain": 0}, mirror={"capture": "never"})
+    reading, writing = os.pipe()
+    process = await start("serve", "--config", str(config), stdin=PIPE, stdout=writing, stderr=PIPE)
+    os.close(writing)
+    try:
+        assert process.stdin is not None
+        call = {"name": "hear_mirrored", "arguments": {"text": "y" * 1_000_000}}
+        # The answer to the first call fills the pipe, the others wait.
+        messages = [request(0, "initialize", HELLO), *(request(number, "tools/call", call) for number in range(1, 4))]
+        process.stdin.write("".join(f"{message}\n" for message in messages).encode())
+        received = b""
+        async with asyncio.timeout(BOUND):
+            while b"yyy" not in received:
+                received += await asyncio.to_thread(os.read, reading, 1000)
+            process.send_signal(signal.SIGTERM)
+            await asyncio.wait_for(process.wait(), SOON)
+    finally:
+        os.close(reading)
+        _, errors = await process.communicate()
+    assert process.returncode == 0
+    assert errors == b""
 
 
 HANGING = """

@@ -166,6 +166,24 @@ async def test_sessions_and_open_requests_of_one_principal_are_bounded(
             assert "`limits.requests_per_principal` (3)" in over.json()["error"]["message"]
 
 
+async def test_open_requests_over_stdio_are_bounded(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    config = configured({"up": raw()}, limits={"requests_per_principal": 2})
+    arguments = {"started": str(tmp_path / "started"), "until": str(tmp_path / "gate")}
+    async with open_lines(config) as client:
+        await client.greet()
+        for number in ("first", "second"):
+            params = {"name": "hang_mirrored", "arguments": arguments}
+            await client.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}))
+        for method in ("tools/call", "tools/list", "ping"):
+            refused = json.loads(await client.request(method, '{"name":"hear_mirrored"}'))
+            assert "`limits.requests_per_principal` (2)" in refused["error"]["message"]
+        (tmp_path / "gate").touch()
+        assert {json.loads(await client.receive())["id"] for _ in range(2)} == {"first", "second"}
+        assert "fine" in await client.text("hear_mirrored", {"text": "fine"})
+
+
 async def test_concurrent_requests_begin_no_more_sessions_than_the_limit(
     configured: Configured, serve: Serve, raw: Any
 ) -> None:

@@ -268,6 +268,62 @@ async def test_an_invalid_body_is_rejected_and_the_next_is_served(shared: str) -
         assert "retrieve_final_answer_from_memory" in again.text
 
 
+async def test_requests_with_the_same_id_are_all_answered(
+    configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    arguments = {"started": str(started), "until": str(gate)}
+    call = {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "method": "tools/call",
+        "params": {"name": "hang_mirrored", "arguments": arguments},
+    }
+    listing = {"jsonrpc": "2.0", "id": "7", "method": "prompts/list"}  # the SDK compares ids as texts
+    async with serve(configured({"raw": raw()})) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        headers, others = [HEADERS | await open_session(client, served.url) for _ in range(2)]
+        posted = [asyncio.create_task(client.post(served.url, json=call, headers=headers))]
+        await until(started.exists)
+        posted += [asyncio.create_task(client.post(served.url, json=listing, headers=headers)) for _ in range(2)]
+        assert '"prompts"' in (await client.post(served.url, json=listing, headers=others)).text
+        gate.touch()
+        async with asyncio.timeout(BOUND):
+            answers = [answer.text for answer in await asyncio.gather(*posted)]
+    assert "late" in answers[0]
+    assert ['"prompts"' in answer for answer in answers] == [False, True, True]
+
+
+async def test_a_repeated_call_does_not_get_the_response_to_the_one_before(
+    configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    async with serve(configured({"raw": raw()})) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        headers = HEADERS | await open_session(client, served.url)
+
+        def post(name: str) -> asyncio.Task[httpx2.Response]:
+            arguments = {"started": str(tmp_path / name), "until": str(tmp_path / f"{name} ends"), "pad": "x" * 40_000}
+            params = {"name": "hang_mirrored", "arguments": arguments}  # large, so it takes the SDK's path
+            call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+            return asyncio.create_task(client.post(served.url, json=call, headers=headers))
+
+        async def count_running() -> str:
+            read = {"jsonrpc": "2.0", "id": 8, "method": "resources/read", "params": {"uri": "mcp-mirror://upstreams"}}
+            status = (await client.post(served.url, json=read, headers=headers)).text
+            return status.partition('under_way\\": ')[2][0]
+
+        dropped = post("first")
+        await until((tmp_path / "first").exists)
+        dropped.cancel()
+        repeated = post("second")
+        await client.post(served.url, json={"jsonrpc": "2.0", "id": 8, "method": "ping"}, headers=headers)
+        (tmp_path / "first ends").touch()
+        await until((tmp_path / "second").exists)
+        async with asyncio.timeout(BOUND):
+            while await count_running() != "1":  # the first call has ended
+                pass
+            (tmp_path / "second ends").touch()
+            assert "late" in (await repeated).text
+
+
 @pytest.mark.parametrize(
     ("body", "identity", "message"),
     [

@@ -20,6 +20,7 @@ from mcp_mirror.security.redaction import HIDDEN, encode_secret, find_secrets, l
 from mcp_mirror.security.sanitize import PathHasher, cut, sanitize
 from mcp_mirror.settings.policies import Config, LogFormat
 from mcp_mirror.settings.upstreams import HttpEndpoint
+from mcp_mirror.system.resources import explain_shortage
 
 OWN_LOGGER: Final = "mcp_mirror"
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
@@ -100,9 +101,12 @@ def _format_own_message(record: logging.LogRecord) -> str:
 
 
 def _describe_origin(record: logging.LogRecord) -> str:
-    """The origin of a library's message. The message itself may quote data."""
-    kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
-    return f"(library) a message from {record.funcName}, line {record.lineno}{f', on {kind}' if kind else ''}"
+    """The origin of a library's message, and the shortage that caused it. The message itself may quote data."""
+    origin = f"(library) a message from {record.funcName}, line {record.lineno}"
+    if not record.exc_info or (error := record.exc_info[1]) is None:
+        return origin
+    shortage = explain_shortage(error)
+    return f"{origin}, on {type(error).__name__}{f': {shortage}' if shortage else ''}"
 
 
 def configure_logging(verbosity: int, config: Config | None = None) -> None:

@@ -2,7 +2,8 @@
 
 The event loop reads when the descriptor is readable. It also writes a line that cannot block: a short one, or one that
 fits into an empty pipe or socket. A thread writes the others, and finishes them even if the sending task is cancelled,
-because half a line would break the connection. The descriptors stay blocking, since other processes may share them.
+because half a line would break the connection. A daemon thread, as the process must end although the other end does not
+read. The descriptors stay blocking, since other processes may share them.
 """
 
 import asyncio
@@ -16,7 +17,10 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import closing
 from functools import partial
+from queue import SimpleQueue
 from typing import Final, Self
 
 import anyio
@@ -200,8 +204,10 @@ class LineSink:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._queue: MemoryObjectSendStream[tuple[Segments, anyio.Event]] | None = None
-        self._writing = False
-        """The thread has a line to write."""
+        self._writing: anyio.Event | None = None
+        """Set when the thread has written its line; None while it has none."""
+        self._pieces = 0
+        """The number of pieces that the thread has written."""
         self._closing = threading.Lock()
         """Held while the event loop and the thread agree on who closes the descriptor."""
         self._is_in_use = False
@@ -221,19 +227,28 @@ class LineSink:
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Write long lines, until cancelled."""
         self._queue, queue = anyio.create_memory_object_stream[tuple[Segments, anyio.Event]](0)
-        limiter = anyio.CapacityLimiter(1)
+        thread = _DaemonThread()
         task_status.started()
-        with self._queue, queue:
+        with self._queue, queue, closing(thread):
             async for segments, done in queue:
                 self._write_held()
-                self._writing = True
+                self._writing = done
                 try:
-                    await anyio.to_thread.run_sync(self._write, segments, abandon_on_cancel=True, limiter=limiter)
+                    await thread.run(partial(self._write, segments))
                 except OSError as error:
                     self._failure = error
                 finally:
-                    self._writing = False
+                    self._writing = None
                     done.set()
+
+    async def finish(self, patience: float) -> None:
+        """Wait until the thread has written its line, or the other end has not read for so many seconds."""
+        while (writing := self._writing) is not None:
+            pieces = self._pieces
+            with anyio.move_on_after(patience):
+                await writing.wait()
+            if pieces == self._pieces:
+                return
 
     async def send(self, segments: Segments) -> None:
         """Write one line with its newline. The line is written whole even if the caller is cancelled.
@@ -245,7 +260,10 @@ class LineSink:
             return
         assert self._queue is not None  # noqa: S101  # run() opens it
         done = anyio.Event()
-        await self._queue.send((segments, done))
+        try:
+            await self._queue.send((segments, done))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # `run` was cancelled
+            raise BrokenPipeError(errno.EPIPE, "The sink is closed") from None
         await done.wait()
         if self._failure:
             raise self._failure
@@ -266,7 +284,7 @@ class LineSink:
             self._write_held()
             if self._failure:
                 raise self._failure
-            if self._writing or not self._has_room(size):
+            if self._writing is not None or not self._has_room(size):
                 return False
         line = b"".join(segments).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"  # as `line_of`, in one piece
         if self._held or (may_wait and size <= _SHORT):
@@ -329,6 +347,7 @@ class LineSink:
                 if self._closed.is_set():
                     break
                 self._write_all(piece)
+                self._pieces += 1
         finally:
             with self._closing:
                 self._is_in_use = False
@@ -339,6 +358,39 @@ class LineSink:
         view = memoryview(data)
         while view:
             view = view[os.write(self._descriptor, view) :]
+
+
+class _DaemonThread:
+    """A thread for which the process does not wait when it ends, as it does for the threads of anyio."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = SimpleQueue()
+        self._has_started = False
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """Run work after the work before. If the caller is cancelled, the work continues; its errors are raised."""
+        if not self._has_started:
+            threading.Thread(target=self._run, name="mcp-mirror-writer", daemon=True).start()
+            self._has_started = True
+        ended: Future[None] = Future()
+        ended.set_running_or_notify_cancel()
+        self._work.put((work, ended))
+        await asyncio.wrap_future(ended)
+
+    def close(self) -> None:
+        """End the thread after its work."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (given := self._work.get()) is not None:
+            work, ended = given
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001  # the caller raises it
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
+            del given, work, ended  # they would keep the line in memory
 
 
 def _measure_capacity(descriptor: int) -> int:

@@ -6,7 +6,8 @@ bodies and server-sent events.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
@@ -98,6 +99,8 @@ class PayloadMiddleware:
         """The number of open requests by namespace."""
         self._new_sessions: dict[int, str] = {}
         """The namespaces of the requests whose sessions have not begun yet, by the identity of the request."""
+        self._sdk_requests: dict[tuple[str, str], anyio.Event] = {}
+        """Set when the SDK has answered a request, by its session and its id, which the SDK compares as a text."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or reject it."""
@@ -172,10 +175,14 @@ class PayloadMiddleware:
         if await self._direct_http.apply(stub, request, send):
             return
         try:
-            _check_message(stub)
+            message = _check_message(stub)
             self._check_new_session(stub, request)
             writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send))
-            await self._app(_with_length(request.scope, len(stub)), _replay(stub, receive), writer.send)
+            # A 2025-11-25 client that disconnects does not cancel its request. If the SDK noticed it, the response
+            # would go to the next request with this id.
+            further = _receive_nothing if request.session_key else receive
+            async with self._take_id(message, request):
+                await self._app(_with_length(request.scope, len(stub)), _replay(stub, further), writer.send)
         finally:
             self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
@@ -207,6 +214,22 @@ class PayloadMiddleware:
         if self._sessions.count(namespace) + beginning >= limit:
             raise _reject_over_limit("sessions_per_principal", limit, "sessions are open")
         self._new_sessions[id(request)] = namespace
+
+    @asynccontextmanager
+    async def _take_id(self, message: types.JSONRPCMessage, request: HttpRequest) -> AsyncIterator[None]:
+        """Wait while the SDK answers another request of the session with the same id: of two, it answers only one."""
+        if not isinstance(message, types.JSONRPCRequest) or not request.session_key:
+            yield
+            return
+        key = (request.session_key, str(message.id))
+        while (other := self._sdk_requests.get(key)) is not None:
+            await other.wait()
+        self._sdk_requests[key] = answered = anyio.Event()
+        try:
+            yield
+        finally:
+            del self._sdk_requests[key]
+            answered.set()
 
     async def _read_body(self, request: HttpRequest, receive: Receive) -> bytes | SpooledFrame:
         """Return the body of a request.
@@ -395,20 +418,26 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
+async def _receive_nothing() -> Message:
+    """Wait until cancelled."""
+    message: Message = await asyncio.get_running_loop().create_future()
+    return message
+
+
 def _reject_over_limit(name: str, limit: int, fact: str) -> _RejectedError:
     error = _reject(429, types.INTERNAL_ERROR, f"`limits.{name}` ({limit:,}) {fact}. Try again in {_RETRY_AFTER} s.")
     error.response.headers["retry-after"] = str(_RETRY_AFTER)
     return error
 
 
-def _check_message(stub: bytes) -> None:
-    """Check that the SDK can read a message, because its own response to others is long and does not name the cause.
+def _check_message(stub: bytes) -> types.JSONRPCMessage:
+    """Return the message that the SDK reads. Its own response to others is long and does not name the cause.
 
     Raises:
         _RejectedError: The SDK cannot read the message.
     """
     try:
-        read_sdk_message(stub)
+        return read_sdk_message(stub)
     except ValueError as error:
         raise _reject(400, types.INVALID_REQUEST, str(error), frame_id(stub)) from None
 

@@ -40,7 +40,8 @@ _STARTUP_GRACE: Final = 5.0
 _SHUTDOWN_GRACE: Final = 0.5
 """The same at a shutdown, when all calls are answered."""
 _LAST_WRITE: Final = 1.0
-"""Seconds that the error for a request may take which the end of the connection cancels."""
+"""Seconds that the error for a request may take which the end of the connection cancels. A line that is being written
+stays unfinished if the client does not read for so long."""
 _CONNECTION_CLOSED: Final = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
 _INITIALIZE: Final = "initialize"
 _DISCOVER: Final = "server/discover"
@@ -69,7 +70,7 @@ async def open_stdio_streams(
         sink = LineSink(output_descriptor)
         async with anyio.create_task_group() as tasks:
             await tasks.start(sink.run)
-            connection = _Connection(pending_payloads, sink, shutdown)
+            connection = _Connection(pending_payloads, sink, shutdown, spool.policy.traffic.requests_per_principal)
             source = LineSource(input_descriptor, spool.collector())
             tasks.start_soon(_end_at_shutdown, connection, source, tasks.cancel_scope)
             direct_requests = _DirectRequests(direct_path, connection)
@@ -78,16 +79,20 @@ async def open_stdio_streams(
                 yield _StdioReader(connection, source, direct_requests), _StdioWriter(connection)
             finally:
                 await direct_requests.end()
+            await sink.finish(_LAST_WRITE)
             tasks.cancel_scope.cancel()
 
 
 class _Connection:
     """The state that reader and writer share: the output and the open requests."""
 
-    def __init__(self, pending_payloads: PendingPayloads, sink: LineSink, shutdown: anyio.Event) -> None:
+    def __init__(
+        self, pending_payloads: PendingPayloads, sink: LineSink, shutdown: anyio.Event, max_requests: int
+    ) -> None:
         self.pending_payloads = pending_payloads
         self.sink = sink
         self.shutdown = shutdown
+        self.max_requests = max_requests
         self._open_requests: dict[RequestId, str] = {}
         """The method of each request without a response, by its id as the SDK compares ids."""
         self._is_answered: anyio.Event | None = None
@@ -130,6 +135,11 @@ class _Connection:
         return coerce_request_id(request_id) in self._open_requests
 
     @property
+    def is_full(self) -> bool:
+        """Whether as many requests are open as the limit allows. Requests are open until the client reads."""
+        return len(self._open_requests) >= self.max_requests
+
+    @property
     def grace(self) -> float:
         """Seconds after the end of the input in which open requests can be answered."""
         if self.shutdown.is_set():
@@ -170,7 +180,7 @@ class _DirectRequests:
         if self._connection.shutdown.is_set() or self._has_ended or not isinstance(frame, bytes):
             return False
         opened = self._direct_path.open_request(frame)
-        if opened is None or self._connection.is_open(opened.id):
+        if opened is None or self._connection.is_full or self._connection.is_open(opened.id):
             return False
         if (sender := self._direct_path.find_sender(opened, STDIO, LOCAL)) is None:
             return False
@@ -272,6 +282,9 @@ class _StdioReader(MessageStream):
         if self._connection.shutdown.is_set():
             reason = "The gateway is stopping: it accepts no new requests."
             return types.ErrorData(code=types.INTERNAL_ERROR, message=reason)
+        if self._connection.is_full:
+            reason = f"`limits.requests_per_principal` ({self._connection.max_requests:,}) requests are open. Read the "
+            return types.ErrorData(code=types.INTERNAL_ERROR, message=f"{reason}responses before the next request.")
         return self._connection.discover_error if request.method == _INITIALIZE else None
 
 

@@ -73,7 +73,7 @@ class TrafficPolicy(QueuePolicy, frozen=True):
     connections_per_principal: Count = 32
     """Dedicated upstream connections of one principal, for all its sessions; shared connections do not count."""
     requests_per_principal: Count = 2000
-    """Open HTTP requests of one principal, including streams."""
+    """Open requests of one principal, over HTTP including streams."""
     streams_per_principal: Count = 200
     """Notification streams of one principal (`subscriptions/listen`)."""
     subscriptions_per_principal: Count = 1000

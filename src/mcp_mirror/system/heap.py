@@ -24,6 +24,8 @@ _FEW_BLOCKS: Final = 200_000
 """Blocks that the heap may grow in any case, about 20 MB."""
 _FEW_BYTES: Final = 64 << 20
 """Bytes that the resident memory may grow in any case."""
+_RELEASE_PAUSE: Final = 60.0
+"""Seconds after a release in which memory is released only if it grows. Doubled after each release in vain."""
 
 
 def keep_freed_memory() -> None:
@@ -54,11 +56,16 @@ class HeapCleanup:
         """Of the heap after the last collection."""
         self._resident = 0
         """Bytes of resident memory after the last release, or fewer if it has shrunk since."""
+        self._lowest = 0
+        """The fewest bytes of resident memory so far."""
+        self._pause = _RELEASE_PAUSE
+        self._next_release = math.inf
+        """The time from which an idle loop releases memory that was in use at the last release, and may be free now."""
 
     def start(self, now: float) -> None:
         """Begin; what is in memory now has never been garbage."""
         self._blocks = sys.getallocatedblocks()
-        self._resident = _measure_resident()
+        self._resident = self._lowest = _measure_resident()
         self.next_check = now + _CHECK_INTERVAL
 
     def run(self, now: float, *, is_idle: bool) -> bool:
@@ -74,10 +81,15 @@ class HeapCleanup:
             gc.collect()
             self._blocks = sys.getallocatedblocks()
         resident = _measure_resident()
-        if resident > self._resident * growth + _FEW_BYTES:
+        has_grown = resident > self._resident * growth + _FEW_BYTES
+        if has_grown or (is_idle and now >= self._next_release and resident > self._lowest * growth + _FEW_BYTES):
             _release_freed_memory()
             self._resident = _measure_resident()
+            is_in_vain = not has_grown and self._resident > resident - _FEW_BYTES
+            self._pause = 2 * self._pause if is_in_vain else _RELEASE_PAUSE
+            self._next_release = now + self._pause
         self._resident = min(self._resident, resident)
+        self._lowest = min(self._lowest, self._resident)
         return has_garbage
 
 
