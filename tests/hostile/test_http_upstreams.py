@@ -280,6 +280,18 @@ async def test_a_listing_that_fails_at_the_start_is_explained(configured: Config
             assert reason in checked.err
 
 
+@pytest.mark.parametrize("address", [b"https://127.0.0.1:1/post", b"//inner:8000/post", b"http://[", b"\xff"])
+async def test_an_address_for_messages_at_another_server_is_named_at_once(
+    configured: Configured, run: Run, address: bytes
+) -> None:
+    upstream = Upstream()
+    upstream.answers["GET"] = pouring(head(EVENTS) + b"event: endpoint\ndata: " + address + b"\n\n")(upstream)
+    async with listening(upstream):
+        checked = await run("check", "--config", str(configured({"bad": {"url": upstream.url, "transport": "sse"}})))
+    assert upstream.sent < 20 * MIB
+    assert "wants messages at another address than `url`. Correct the public address" in checked.err
+
+
 @pytest.mark.slow
 async def test_a_stream_is_not_resumed_after_its_call(configured: Configured, open_lines: OpenLines) -> None:
     stream = head(EVENTS) + RESUMED
@@ -313,9 +325,9 @@ async def test_events_that_are_not_messages_leave_nothing(tmp_path: Path) -> Non
     body = b"".join(b"event: %b\nid: 1\ndata: %b\n\n" % (kind, data) for kind in (b"other", b"endpoint"))
     response = httpx2.Response(200, content=body)
     with Spool(WirePolicy(spool_bytes=MIB), tmp_path) as spool:
-        bodies = BodyReader(
-            PayloadBypass(), spool, ServerOutput(Redactor(HttpEndpoint("http://127.0.0.1"))), ends_with_stream=False
-        )
+        url = "http://127.0.0.1"
+        output = ServerOutput(Redactor(HttpEndpoint(url)))
+        bodies = BodyReader(url, PayloadBypass(), spool, output, ends_with_stream=False)
         assert [event async for event in bodies.read_events(response, None)] == [b"id: 1\n\n"] * 2
         assert not [path for path in spool.directory.iterdir() if path.stat().st_size]
 

@@ -363,6 +363,32 @@ async def test_a_server_that_does_not_answer_the_handshake_is_named() -> None:
         )
 
 
+async def test_a_server_that_closes_the_connection_before_tls_is_named() -> None:
+    async def connect(address: str, port: int) -> Receiver:
+        receiver = await open_connection(address, port)
+        assert await receiver.receive(BOUND) == b""  # the server has closed the connection
+        return receiver
+
+    async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
+        connections = HttpConnections(connect, 20, 5.0)
+        request = httpx2.Request("GET", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        with anyio.fail_after(BOUND), pytest.raises(httpx2.TransportError) as failure:
+            await connections.handle_async_request(request)
+    assert "it ended the connection, or sent something that is not HTTP. Check scheme and port in `url`" in (
+        explain_failed_connection(failure.value, request.url)
+    )
+
+
+async def test_a_server_that_refuses_tls_is_not_taken_for_one_without_tls() -> None:
+    alert = b"\x15\x03\x03\x00\x02\x02\x28"  # handshake_failure
+    async with serving(alert) as site:
+        request = httpx2.Request("GET", site.url.replace("http:", "https:"))
+        with pytest.raises(httpx2.ConnectError) as failure:
+            await site.kept.handle_async_request(request)
+    explained = explain_failed_connection(failure.value, request.url)
+    assert "TLS failed (SSLV3_ALERT_HANDSHAKE_FAILURE). See the server's log; the gateway uses TLS 1.2" in explained
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     """A certificate for 127.0.0.1, signed by itself, with its key."""

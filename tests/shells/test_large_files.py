@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.files import map_file, unlink_large
@@ -91,3 +93,16 @@ async def test_a_large_value_that_the_memory_store_removes_is_freed_in_a_thread(
         assert await store.delete("me", base)
         assert list((tmp_path / "store").iterdir()) == []
         assert len(descriptors_of(tmp_path / "store")) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
+@pytest.mark.parametrize("limit", [LARGE, LARGE + 9])
+def test_an_unfinished_or_overlong_message_is_freed_in_a_thread(tmp_path: Path, limit: int) -> None:
+    wait_until_closed(tmp_path.parent)
+    with Spool(WirePolicy(max_message_bytes=limit), tmp_path) as spool:
+        collector = spool.collector()
+        for piece in (b"x" * LARGE, b"x"):
+            collector.add(piece)
+        if not collector.is_dropping:
+            collector.close()
+        assert len(removed_files_of(spool.directory)) == 1

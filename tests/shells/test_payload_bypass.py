@@ -308,15 +308,26 @@ def test_responses_of_the_sdks_transport_reach_the_caller() -> None:
     assert not bypass.resolve(types.JSONRPCNotification(jsonrpc="2.0", method="x"))
 
 
-def test_large_server_messages_are_dispatched(tmp_path: Path) -> None:
+def dispatch_spooled(frame: bytes, path: Path) -> ServerMessage:
+    """Return the message that a frame in a file is dispatched as; the file is deleted."""
     dispatched: list[ServerMessage] = []
-    bypass = PayloadBypass(dispatch=dispatched.append)
-    frame = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"%b"}}' % (b"x" * 100_000)
-    path = tmp_path / "frame"
     path.write_bytes(frame)
-    assert bypass.inbound(SpooledFrame(path, len(frame), frame[:100])) is None
-    assert len(dispatched[0].params["data"]) == 100_000
+    assert PayloadBypass(dispatch=dispatched.append).inbound(SpooledFrame(path, len(frame), frame[:100])) is None
     assert not path.exists()
+    (message,) = dispatched
+    return message
+
+
+def test_large_server_messages_are_dispatched(tmp_path: Path) -> None:
+    frame = b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{"messages":"%b"}}' % (b"x" * 100_000)
+    assert len(dispatch_spooled(frame, tmp_path / "frame").params["messages"]) == 100_000
+
+
+def test_long_members_of_a_notification_are_not_read(tmp_path: Path) -> None:
+    params = b'{"progressToken":"a","message":"%b"}' % (b"x" * 100_000)
+    frame = b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params
+    message = dispatch_spooled(frame, tmp_path / "frame")
+    assert (message.params, message.size, message.fault) == ({"progressToken": "a"}, len(frame), None)
 
 
 def test_a_handshake_declares_the_callers_capabilities() -> None:

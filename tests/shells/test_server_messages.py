@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import mcp_types as types
 import pytest
 import pytest_asyncio
@@ -502,6 +503,32 @@ async def test_a_ping_is_answered_without_a_client() -> None:
     async with dispatching() as setup:
         setup.receive("ping", id="p")
         assert await setup.sink.answer() == types.JSONRPCResponse(jsonrpc="2.0", id="p", result={})
+
+
+async def test_a_server_request_that_the_server_cancels_at_once_does_not_reach_the_client() -> None:
+    client = ready()
+    async with dispatching(client) as setup:
+        setup.receive("roots/list", id=5)
+        setup.receive("notifications/cancelled", {"requestId": 5})
+        setup.receive("ping", id=6)
+        assert (await setup.sink.answer()).id == 6
+        await anyio.wait_all_tasks_blocked()
+        assert setup.sink.answers.empty()
+    assert client.received == []
+
+
+async def test_other_tasks_run_between_the_requests_of_a_server() -> None:
+    client = Client()
+    client.accepts.set()
+    async with dispatching(client) as setup:
+        for number in range(50):
+            setup.receive("roots/list", id=number)
+        most = 0
+        while len(client.received) < 50:
+            before = len(client.received)
+            await anyio.lowlevel.checkpoint()
+            most = max(most, len(client.received) - before)
+    assert most == 1
 
 
 async def test_a_server_request_that_the_server_cancels_is_not_answered() -> None:

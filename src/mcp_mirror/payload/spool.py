@@ -333,7 +333,7 @@ class SpoolCollector:
         if self._file is not None and self._path is not None:
             os.close(self._file)
             with suppress(OSError):
-                self._path.unlink(missing_ok=True)
+                unlink_large(self._path)
         self._file = self._path = None
         self._written = 0
 

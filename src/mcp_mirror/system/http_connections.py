@@ -336,6 +336,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         Raises:
             httpx2.ConnectError: The host cannot be reached.
             httpx2.ConnectTimeout: The connection, or TLS on it, took too long.
+            httpx2.RemoteProtocolError: The server ended the connection before TLS.
             httpx2.UnsupportedProtocol: The URL is not of HTTP.
         """
         origin = _origin_of(request.url)
@@ -355,17 +356,22 @@ class HttpConnections(httpx2.AsyncBaseTransport):
 
         Raises:
             httpx2.ConnectError: The handshake failed.
+            httpx2.RemoteProtocolError: The server ended the connection, or sent something before the handshake.
         """
         if self._context is None:
             self._context = httpx2.create_ssl_context()
             self._context.set_alpn_protocols(["http/1.1"])
         receiver = Receiver()
         try:
+            if not plain.is_idle:  # asyncio would wait for the bytes or the end that the plain connection took
+                raise ConnectionResetError  # noqa: TRY301  # the same as an end some moments later
             transport = await asyncio.get_running_loop().start_tls(
                 plain.transport, receiver, self._context, server_hostname=host
             )
         except BaseException as error:
             plain.transport.abort()
+            if isinstance(error, ConnectionError):
+                raise httpx2.RemoteProtocolError("the server closed the connection before TLS") from error
             if isinstance(error, OSError):  # also the errors of `ssl`
                 raise httpx2.ConnectError(str(error)) from error
             raise

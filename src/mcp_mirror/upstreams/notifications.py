@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final, Self
 
 import anyio
+import anyio.lowlevel
 import mcp_types as types
 import msgspec
 from anyio.abc import TaskGroup
@@ -180,6 +181,8 @@ class NotificationDispatcher:
         self._owner_queue = NotificationQueue(owner.channel, tasks, self._bounds) if owner.channel else None
         self._inflight: dict[str, InflightRequest] = {}
         self._server_requests: dict[RequestId, anyio.CancelScope] = {}
+        self._accepted: deque[tuple[ServerMessage, RequestId, anyio.CancelScope]] = deque()
+        """Requests that no task answers yet."""
         self._refused: deque[RequestId] = deque()
         self._is_subscribed = False
 
@@ -207,7 +210,10 @@ class NotificationDispatcher:
             self._refuse(message.id)
         else:
             self._answering += 1
-            self._tasks.start_soon(self._answer, message, message.id)
+            self._server_requests[message.id] = scope = anyio.CancelScope()
+            if not self._accepted:
+                self._tasks.start_soon(self._start_answers)
+            self._accepted.append((message, message.id, scope))
 
     def _relay_progress(self, message: ServerMessage) -> None:
         inflight = self._inflight.get(str(message.params.get("progressToken")))
@@ -303,12 +309,19 @@ class NotificationDispatcher:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._sink.send(SessionMessage(response))
 
-    async def _answer(self, message: ServerMessage, identity: RequestId) -> None:
+    async def _start_answers(self) -> None:
+        """Answer the accepted requests, each in a task, one in each pass of the event loop."""
+        while self._accepted:
+            self._tasks.start_soon(self._answer, *self._accepted[0])
+            await anyio.lowlevel.checkpoint()
+            self._accepted.popleft()
+
+    async def _answer(self, message: ServerMessage, identity: RequestId, scope: anyio.CancelScope) -> None:
         """Answer a request of the server with the client's answer, unless the server cancels it."""
         try:
-            with anyio.CancelScope() as scope:
-                self._server_requests[identity] = scope
+            with scope:
                 try:
+                    await anyio.lowlevel.checkpoint_if_cancelled()  # cancelled before this task began
                     response = await self._build_response(message, identity)
                 finally:
                     if self._server_requests.get(identity) is scope:  # a server may use an id twice

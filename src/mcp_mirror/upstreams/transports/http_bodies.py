@@ -6,6 +6,7 @@ A body is one JSON-RPC message, or a stream of events with a message each. Large
 import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
+from urllib.parse import urljoin, urlsplit
 
 import httpx2
 import mcp_types as types
@@ -22,6 +23,7 @@ from mcp_mirror.upstreams.oauth import AuthorizationError
 from mcp_mirror.upstreams.transports.network_errors import (
     explain_failed_connection,
     explain_response,
+    format_address,
     mark,
     mark_invalid,
 )
@@ -44,15 +46,19 @@ Read = Callable[[httpx2.Response, RequestId | None], AsyncGenerator[bytes]]
 class BodyReader:
     """Reads the bodies of one connection."""
 
-    def __init__(self, bypass: PayloadBypass, spool: Spool, output: ServerOutput, *, ends_with_stream: bool) -> None:
+    def __init__(
+        self, url: str, bypass: PayloadBypass, spool: Spool, output: ServerOutput, *, ends_with_stream: bool
+    ) -> None:
         """Read bodies.
 
         Args:
+            url: The address of the server.
             bypass: Takes the messages for the gateway.
             spool: Stores large messages.
             output: Gets what the server sends instead of messages.
             ends_with_stream: The connection ends with its event stream.
         """
+        self._url = url
         self._bypass = bypass
         self._spool = spool
         self._output = output
@@ -105,6 +111,7 @@ class BodyReader:
 
         Raises:
             httpx2.ReadError: The server sends too many messages that the gateway did not request.
+            httpx2.SSEError: The server wants messages at another server.
         """
         flood = self._bypass.flood
         flood.pacer.begin()
@@ -114,6 +121,8 @@ class BodyReader:
             flood.pacer.begin()
             fields, data = self._take_event(event, identity)
             await flood.pacer.end()
+            if data is not None and _kind_of(fields) == b"endpoint":
+                self._check_endpoint(data)
             if flood.reason:
                 self._bypass.give_up()
                 raise httpx2.ReadError(flood.reason)
@@ -136,6 +145,23 @@ class BodyReader:
         if data is not None:
             return event.fields, data
         return tuple(field for field in event.fields if not field.startswith(b"event")), None
+
+    def _check_endpoint(self, address: bytes) -> None:
+        """Check the address for messages of the older transport: the SDK would wait forever for another one.
+
+        Raises:
+            httpx2.SSEError: The address has another scheme, host or port than `url`.
+        """
+        try:
+            origin = urlsplit(urljoin(self._url, address.decode()))[:2]
+        except ValueError:
+            origin = None
+        if origin != urlsplit(self._url)[:2]:
+            self._output.refusal = (
+                f"{format_address(httpx2.URL(self._url))} wants messages at another address than `url`. Correct the "
+                "public address in the server's settings, or `url`."
+            )
+            raise httpx2.SSEError(self._output.refusal)
 
     def _read_message(self, frame: Frame, response: httpx2.Response, identity: RequestId | None) -> bytes:
         """Return what the SDK sees of a body with one message, the response."""

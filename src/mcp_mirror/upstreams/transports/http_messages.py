@@ -142,7 +142,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._inner = inner
         self._output = output
         self._bypass = bypass
-        self._bodies = BodyReader(bypass, spool, output, ends_with_stream=endpoint.legacy_sse)
+        self._bodies = BodyReader(endpoint.url, bypass, spool, output, ends_with_stream=endpoint.legacy_sse)
         self._waiting: dict[RequestId, anyio.CancelScope] = {}
         self._reading: dict[RequestId, httpx2.Response] = {}
         """Responses whose bodies are being read, by the ids of their requests."""

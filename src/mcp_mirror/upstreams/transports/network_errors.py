@@ -56,6 +56,7 @@ _NOT_SSE: Final = (
     "Check the path in `url`; a server of Streamable HTTP needs `transport: streamable-http`, or no --sse if wrapped"
 )
 _REDIRECTED: Final = "The gateway does not follow it: find the address with `curl -i`, and set `url` to it"
+_REFUSED_TLS: Final = "See the server's log; the gateway uses TLS 1.2 or later, and has no client certificate"
 _OK: Final = 200
 _NOT_ALLOWED: Final = 405
 _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
@@ -163,7 +164,12 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})", "Use a certificate that this machine trusts"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason or 'no reason'})", "If the server uses plain HTTP, use http:// in `url`"
+        reason = error.reason or "no reason"
+        is_refused = "_ALERT_" in reason  # the server speaks TLS
+        return (
+            f"TLS failed ({reason})",
+            _REFUSED_TLS if is_refused else "If the server uses plain HTTP, use http:// in `url`",
+        )
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
         return "this machine has no route to it", "Check this machine's network, and the address in `url`"
     return None

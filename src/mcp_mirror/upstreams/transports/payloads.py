@@ -37,6 +37,7 @@ from mcp_mirror.payload.json_rpc import (
 from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.upstreams.fields import MAX_BOUNDED
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
     Outcome,
@@ -357,13 +358,17 @@ def _read_outcome(message: Message, frame: Buffer) -> RawResult | types.ErrorDat
 
 
 def _decode_server_message(message: Message, method: str, about: str | None, frame: Buffer) -> ServerMessage:
-    """Decode a message that the server sent on its own; such messages are small."""
+    """Decode a message that the server sent on its own; the long members of a notification are left out."""
     params = message.params if isinstance(message.params, dict) else {}
     identity = message.id if isinstance(message.id, int | str) else None
-    text = bytes(frame)
-    memory = len(text) + _VALUE_BYTES * (text.count(b",") + text.count(b"[") + text.count(b"{"))
+    text = b""
+    if identity is not None or len(frame) <= MAX_BOUNDED:
+        text = bytes(frame)
+    else:  # a notification of which at most small members are relayed
+        params = {key: raw for key, raw in params.items() if len(memoryview(raw)) <= MAX_BOUNDED}
+    memory = len(frame) + _VALUE_BYTES * (text.count(b",") + text.count(b"[") + text.count(b"{"))
     try:
         decoded = {key: msgspec.json.decode(raw) for key, raw in params.items()}
-        return ServerMessage(method, decoded, identity, about, size=len(text), memory=memory)
+        return ServerMessage(method, decoded, identity, about, size=len(frame), memory=memory)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return ServerMessage(method, {}, identity, about, f"The message cannot be read: {error}.")
