@@ -278,6 +278,16 @@ def test_half_of_a_pair_in_a_servers_message_is_replaced(text: bytes, repaired: 
     assert bytes(message.result["a"]) == b'"' + repaired + b'"'
 
 
+def test_large_messages_are_repaired_only_where_they_delay_no_other_call() -> None:
+    for text in (b"\\n" * (3 << 20) + b"\\ud83d", b"\\uD83D" * 20_000):
+        frame = b'{"result":{"a":"' + text + b'"}}'
+        with pytest.raises(WireError, match="surrogate"):
+            open_server_message(frame)
+        _, repaired = open_server_message(frame, is_on_loop=False)
+        assert bytes(repaired).endswith(b'\\ufffd"}}')
+        assert len(repaired) == len(frame)
+
+
 def test_another_fault_of_a_servers_message_is_an_error() -> None:
     for broken in (b'{"result":{"a":"\\ud83d', b'{"result":{"a":01}}', b'{"result":{"a":"\\ud83"}}'):
         with pytest.raises(WireError):

@@ -213,7 +213,7 @@ def read_result_members(
     """
     if scans and max_depth == MAX_DEPTH and (members := _read_scanned_members(frame, scans)) is not None:
         return members
-    message, _ = open_server_message(frame, max_depth)
+    message, _ = open_server_message(frame, max_depth, is_on_loop=False)
     if not isinstance(message.result, dict):
         if isinstance(message.error, msgspec.UnsetType):
             raise WireError("The message is not a response: it has neither a result nor an error.")

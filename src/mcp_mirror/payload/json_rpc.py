@@ -63,11 +63,16 @@ _HINTS: Final = (
     ),
 )
 """Causes that the parser's messages do not name."""
-_ESCAPES: Final = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
+_HALF_PAIR: Final = re.compile(
+    rb"((?:[^\\]++|\\(?:[^u]|u(?:[^dD]|[dD](?:[0-7]|[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))))*+)"
+    rb"(?:(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\|\Z)"
 )
-"""The escapes of JSON text, a pair of surrogates as one."""
+"""JSON text with whole pairs of surrogates and all other escapes, and half of a pair after it. The pattern matches
+anywhere, so a search never begins within an escape."""
+_MAX_REPAIRED: Final = 1 << 22
+"""Bytes of a message that is repaired in the event loop, which takes at most 60 ms."""
+_MAX_SURROGATES: Final = 10_000
+"""Escapes of surrogates in such a message."""
 _HINTED: Final = 32
 """Bytes before and after the parser's position in which these causes are searched."""
 _POSITION: Final = re.compile(r"\(byte ([0-9]+)\)")
@@ -129,11 +134,18 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
         raise WireError(f"The message is not valid JSON: {error}.{_find_hint(frame, str(error))}") from None
 
 
-def open_server_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> tuple[Message, Buffer]:
+def open_server_message(
+    frame: Buffer, max_depth: int = MAX_DEPTH, *, is_on_loop: bool = True
+) -> tuple[Message, Buffer]:
     """Split a frame of an upstream into its members; return the frame too, which may have been repaired.
 
     Servers in JavaScript cut texts within an emoji and send half of a surrogate pair as an escape. The escape of U+FFFD
     replaces it, as JavaScript does when it encodes a text as UTF-8.
+
+    Args:
+        frame: The frame.
+        max_depth: Levels of nesting that it may have.
+        is_on_loop: The event loop waits, so very large frames are not repaired.
 
     Raises:
         WireError: As by `open_message`.
@@ -141,14 +153,21 @@ def open_server_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> tuple[Mess
     try:
         return open_message(frame, max_depth), frame
     except WireError as error:
-        if "surrogate" not in str(error):
+        if "surrogate" not in str(error) or (is_on_loop and not _is_quickly_repaired(frame)):
             raise
-        repaired = _ESCAPES.sub(_replace_half_pair, bytes(frame))
+        repaired = _HALF_PAIR.sub(_replace_half_pair, bytes(frame))
         return open_message(repaired, max_depth), repaired
 
 
-def _replace_half_pair(escape: re.Match[bytes]) -> bytes:
-    return escape[0] if escape["half"] is None else b"\\ufffd"
+def _replace_half_pair(match: re.Match[bytes]) -> bytes:
+    return match[0] if match[2] is None else match[1] + b"\\ufffd"
+
+
+def _is_quickly_repaired(frame: Buffer) -> bool:
+    if len(frame) > _MAX_REPAIRED:
+        return False
+    text = bytes(frame)
+    return text.count(b"\\ud") + text.count(b"\\uD") <= _MAX_SURROGATES
 
 
 def _find_hint(frame: Buffer, error: str) -> str:

@@ -4,8 +4,9 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.media import find_embedded_text
-from mcp_mirror.core.resolve import Pointer, Resolved, find_pointers, substitute_pointers
+from mcp_mirror.core.resolve import Pointer, find_pointers, substitute_pointers
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.lookup import encode_json_string, find_argument, find_value
 from mcp_mirror.memory.tools.read import run_query
