@@ -51,11 +51,11 @@ test-slow: $(VENV)/.installed $(NODE)/.installed ## run the tests marked `slow`:
 	$(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m slow tests
 
 test-lowest: $(LOWEST)/.installed ## run the tests of the core and of whole calls with the oldest dependencies that pyproject.toml permits
-	$(LOWEST)/bin/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not slow" tests/core tests/walk tests/commands tests/shells tests/demo
+	$(LOWEST)/bin/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not slow" tests/unit tests/end_to_end tests/commands tests/integration tests/demo
 
 check: lint words ## format, lint, types, layers, coverage of the pure core, words of the documentation
 	$(BIN)/coverage erase
-	HYPOTHESIS_PROFILE=same $(BIN)/coverage run -m pytest -q tests/core
+	HYPOTHESIS_PROFILE=same $(BIN)/coverage run -m pytest -q tests/unit
 	$(BIN)/coverage report --fail-under=100 --include='$(subst $() ,$(comma),$(PURE:%=src/mcp_mirror/%.py))'
 
 lint: $(VENV)/.installed ## format, lint, types and layers: the quick part of check
@@ -125,13 +125,13 @@ hostile: $(VENV)/.installed ## send hostile input at full size; prints its cost.
 	HOSTILE_FULL=1 $(BIN)/pytest -q -o timeout=600 tests/hostile
 
 soak: $(VENV)/.installed $(NODE)/.installed ## long tests: gateways killed as they write, attempts on another's memory, fuzzing, all combinations
-	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/shells/test_disk_crashes.py
+	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/integration/test_disk_crashes.py
 	SOAK_GATEWAYS=$(or $(SOAK_GATEWAYS),300) $(BIN)/pytest -q -s tests/hostile/test_two_gateways.py
 	STRANGER_ATTEMPTS=34000 STRANGER_PAIRS=2000 $(BIN)/pytest -q -o timeout=7200 tests/auth/test_two_principals.py
-	FULL_SIZE=1 HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n auto tests/core tests/demo tests/commands tests/shells/test_rounds.py tests/shells/test_conversations.py
+	FULL_SIZE=1 HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n auto tests/unit tests/demo tests/commands tests/integration/test_rounds.py tests/integration/test_conversations.py
 	PYTHONPATH=tests/helpers $(BIN)/python -m tests.fuzz.fuzz_transports $(or $(SOAK_FUZZ),600)
-	FULL_SIZE=1 GATEWAY_EXECUTABLE=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/walk tests/faults
-	ALL_COMBINATIONS=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/relay tests/faults tests/conformance tests/real tests/walk/test_walk.py
+	FULL_SIZE=1 GATEWAY_EXECUTABLE=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/end_to_end tests/faults
+	ALL_COMBINATIONS=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/relay tests/faults tests/conformance tests/real tests/end_to_end/test_whole_calls.py
 
 conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both protocol versions; prints tables
 	$(BIN)/python tests/conformance/tables.py $(CONFORMANCE_ARGS)
@@ -297,7 +297,7 @@ $(CLIENTS)/.installed: tests/clients/package-lock.json
 	touch $@
 
 comma := ,
-# The pure modules: tests/core covers every branch of them. Modules with I/O are tested with real processes.
+# The pure modules: tests/unit covers every branch of them. Modules with I/O are tested with real processes.
 PURE  := errors types callers $(addprefix paths/,__init__ grammar pasted) $(addprefix observability/,audit argument_shapes) \
          $(addprefix settings/,policies upstreams store labels access limits declarations) \
          $(addprefix payload/,json_rpc json_bounds framing json_spans json_strings scans) \

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
-from tests.walk.conftest import Configured, configured, connect, raw, run
+from tests.end_to_end.conftest import Configured, configured, connect, raw, run
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.config import load_config

@@ -15,7 +15,7 @@ import pytest
 from http_sessions import HEADERS, HELLO, open_session, session_of
 from tests.auth.conftest import HASHES, TOKENS, serving_gateway
 from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
-from tests.walk.conftest import BOUND
+from tests.end_to_end.conftest import BOUND
 
 from mcp_mirror.app import open_application
 from mcp_mirror.config import load_config
@@ -24,7 +24,7 @@ from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.auth.principals import mint_token
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Run
+    from tests.end_to_end.conftest import Configured, Run
 
 ISSUER = "https://login.example.com"
 RESOURCE = "https://tools.example.com/mcp"

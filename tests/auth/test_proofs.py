@@ -17,7 +17,7 @@ from http_sessions import HEADERS, HELLO
 from starlette.requests import Request
 from tests.auth.conftest import HASHES, TOKENS, serving_gateway
 from tests.auth.issuing import AUDIENCE, SigningKey, jwks
-from tests.walk.conftest import BOUND
+from tests.end_to_end.conftest import BOUND
 
 from mcp_mirror.config import load_config
 from mcp_mirror.security.pins import Pins
@@ -26,7 +26,7 @@ from mcp_mirror.server.auth.principals import Principal
 from mcp_mirror.server.auth.proofs import ProofVerifier, compute_thumbprint
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured
+    from tests.end_to_end.conftest import Configured
 
 ISSUER = "https://login.example.com"
 RESOURCE = "https://tools.example.com/mcp"

@@ -21,7 +21,7 @@ from http_sessions import HEADERS, META, session_of
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.issuing import AUDIENCE, SigningKey, jwks
 from tests.auth.strangers import MODERN, Visitor, visiting
-from tests.walk.conftest import BOUND
+from tests.end_to_end.conftest import BOUND
 
 from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.cli.serving import Reloading
@@ -34,7 +34,7 @@ from mcp_mirror.upstreams.content_filter import require_scopes
 from mcp_mirror.upstreams.elicitation import InputRequired
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Connect, Run
+    from tests.end_to_end.conftest import Configured, Connect, Run
 
 RELAY = Path(__file__).parents[1] / "relay" / "upstream.py"
 ISSUER = "https://login.example.com"

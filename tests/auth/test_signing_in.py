@@ -25,7 +25,7 @@ from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Run
+    from tests.end_to_end.conftest import Configured, Run
 
 BOUND = 60
 RECEIVED = '"shown": "ac"'

@@ -24,7 +24,7 @@ from mcp_mirror.callers import LOCAL
 
 if TYPE_CHECKING:
     from redis_process import RedisProcess
-    from tests.walk.conftest import Configured
+    from tests.end_to_end.conftest import Configured
 
 ATTEMPTS = int(os.environ.get("STRANGER_ATTEMPTS", "160"))
 """For each store. 34,000 make 100,000 over three."""

@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 import pytest
 from tests.dashboard.samples import NOW, open_disk
-from tests.walk.conftest import configured, raw, run
+from tests.end_to_end.conftest import configured, raw, run
 
 from mcp_mirror.dashboard.api import DashboardApi
 from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer

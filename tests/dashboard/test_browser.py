@@ -20,7 +20,7 @@ from tests.dashboard.samples import HOSTILE, fill_busy, image_block, log_calls, 
 from mcp_mirror.stores.base import Store
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured
+    from tests.end_to_end.conftest import Configured
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(find_missing()), reason=find_missing() or "-")]
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.dashboard.browsing import NODE, NODE_MODULES, SHOTS, find_missing, open_browser
 from tests.dashboard.samples import HOSTILE
-from tests.walk.conftest import SHOWS_VIEWS, open_lines
+from tests.end_to_end.conftest import SHOWS_VIEWS, open_lines
 
 from mcp_mirror.gateway.gateway import VIEW_URI
 from mcp_mirror.server.memory_view import OVERVIEW, VIEW_TYPE, read_view
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, OpenLines
+    from tests.end_to_end.conftest import Configured, OpenLines
 
 __all__ = ["open_lines"]
 

@@ -19,12 +19,12 @@ from http_sessions import HEADERS, HELLO, open_session
 from tests.auth.conftest import HASHES, TOKENS, serving_gateway
 from tests.auth.strangers import visiting
 from tests.dashboard.samples import base_of, open_disk, put
-from tests.walk.conftest import BOUND, stop
+from tests.end_to_end.conftest import BOUND, stop
 
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS, read_static
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured
+    from tests.end_to_end.conftest import Configured
 
 CHANGE = {"x-mcp-mirror": "1"}
 ROWS = json.dumps([{"number": at, "word": "canary"} for at in range(400)])

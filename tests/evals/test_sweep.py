@@ -86,7 +86,7 @@ async def test_without_the_gateway_the_same_case_passes_values(tmp_path: Path) -
 
 
 async def test_a_lost_server_makes_the_run_void(tmp_path: Path) -> None:
-    raw = Path(__file__).parents[1] / "walk" / "servers" / "raw.py"
+    raw = Path(__file__).parents[1] / "end_to_end" / "servers" / "raw.py"
     upstreams = {"raw": {"command": "${PYTHON}", "args": [str(raw), "ok"]}}
     case = Case(title="Lost", servers={"upstreams": upstreams}, name="lost", prompt="Go.", digest="0")
     run_folder = RunFolder(tmp_path, tmp_path)
@@ -100,7 +100,7 @@ async def test_a_lost_server_makes_the_run_void(tmp_path: Path) -> None:
 
 
 async def test_a_call_without_an_answer_times_out(tmp_path: Path) -> None:
-    raw = Path(__file__).parents[1] / "walk" / "servers" / "raw.py"
+    raw = Path(__file__).parents[1] / "end_to_end" / "servers" / "raw.py"
     upstream = {"command": "${PYTHON}", "args": [str(raw), "ok"], "timeout": 2}
     run_folder = RunFolder(tmp_path, tmp_path)
     async with start_servers(
@@ -134,7 +134,7 @@ def test_a_run_has_a_store_of_its_own(given: dict[str, str], expected: str, tmp_
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_without_the_gateway_http_servers_work_too(tmp_path: Path, transport: str) -> None:
-    chemist = Path(__file__).parents[1] / "walk" / "servers" / "chemist.py"
+    chemist = Path(__file__).parents[1] / "end_to_end" / "servers" / "chemist.py"
     program = await asyncio.create_subprocess_exec(
         *forked_python(str(chemist), transport), stdout=asyncio.subprocess.PIPE
     )

@@ -16,9 +16,9 @@ from typing import Any
 
 from mcp import Client
 from mcp_types import TextContent
+from tests.end_to_end.conftest import connect_gateway
 from tests.faults.proxy import FaultProxy, proxying
 from tests.faults.witness import BOUND, Witness, witnessing
-from tests.walk.conftest import connect_gateway
 
 ROOT = Path(__file__).parents[2]
 HANG = 0.5

@@ -16,7 +16,7 @@ from mcp_mirror.config import load_config
 from mcp_mirror.functions.reply import Reply, read_reply
 from mcp_mirror.types import Descriptor
 
-RAW: Final = str(Path(__file__).parents[1] / "walk" / "servers" / "raw.py")
+RAW: Final = str(Path(__file__).parents[1] / "end_to_end" / "servers" / "raw.py")
 BOUND: Final = 60.0
 """Seconds that a call may take."""
 SECRET: Final = "c4nary-of-a-customer"

@@ -33,8 +33,7 @@ import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from tests.load import slowness
-from tests.walk.conftest import (
+from tests.end_to_end.conftest import (
     BOUND,
     Configured,
     Lines,
@@ -49,6 +48,7 @@ from tests.walk.conftest import (
     run,
     serve,
 )
+from tests.load import slowness
 
 __all__ = [
     "Configured",

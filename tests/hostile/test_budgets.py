@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from gateway_processes import forked_python
+from tests.end_to_end.conftest import BOUND
 from tests.hostile.conftest import BEGIN, END, PAGE, Budget, Lines, Row, budget_with, longest_stall, table_of
-from tests.walk.conftest import BOUND
 
 PROGRAM = Path(__file__).parent / "stalling.py"
 

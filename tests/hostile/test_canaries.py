@@ -18,7 +18,7 @@ from samples import sample
 from tests.hostile.servers.canary import URI, mark
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Lines, OpenLines
+    from tests.end_to_end.conftest import Configured, Lines, OpenLines
 
 ROOT = Path(__file__).parents[2]
 

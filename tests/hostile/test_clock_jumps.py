@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from samples import sample
+from tests.end_to_end.conftest import until
 from tests.hostile.sessions import Session, children
-from tests.walk.conftest import until
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Serve
+    from tests.end_to_end.conftest import Configured, Serve
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 VALUE = json.dumps({"content": [], "structuredContent": {"a": "x" * 9000}})

@@ -18,7 +18,7 @@ from tests.auth.strangers import visiting
 from mcp_mirror.server.auth.keys import KeySet
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured
+    from tests.end_to_end.conftest import Configured
 
 OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp import Client
+    from tests.end_to_end.conftest import Serve
     from tests.hostile.conftest import Budget, Configured
-    from tests.walk.conftest import Serve
 
 CLIENTS = 6
 VALUE = 300_000

@@ -21,18 +21,18 @@ import pytest
 from gateway_processes import COMMAND, start_executable
 from http_sessions import META
 from tests.auth.conftest import HASHES, TOKENS
+from tests.end_to_end.conftest import BOUND, serve_gateway, until
 from tests.hostile.bystander import HEADERS, HttpClient
 from tests.hostile.conftest import MIB, pinging
 from tests.hostile.raw_connections import HeldConnection, Holder, holding
 from tests.hostile.sessions import resident_bytes
 from tests.load import slowness
-from tests.walk.conftest import BOUND, serve_gateway, until
 
 from mcp_mirror.server.http_server import listen
 
 if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Configured, Serve
     from tests.hostile.conftest import Budget
-    from tests.walk.conftest import Configured, Serve
 
 HALF = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:80\r\nx-half: "
 WHOLE = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:80\r\ncontent-type: application/json\r\n"

@@ -11,13 +11,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tests.auth.conftest import HASHES, TOKENS
+from tests.end_to_end.conftest import BOUND, until
 from tests.hostile.raw_connections import Holder, holding
-from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.walk.conftest import Configured, Serve
+    from tests.end_to_end.conftest import Configured, Serve
 
 LINE = b"POST /mcp HTTP/1.1\r\n"
 HOST = b"host: 127.0.0.1\r\n"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 import pytest
-from tests.walk.conftest import until
+from tests.end_to_end.conftest import until
 
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import Redactor
@@ -25,7 +25,7 @@ from mcp_mirror.upstreams.transports.server_output import ServerOutput
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.walk.conftest import Configured, OpenLines, Run
+    from tests.end_to_end.conftest import Configured, OpenLines, Run
 
 MIB: Final = 1 << 20
 TOOLS: Final = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flow_user import SELF, STRICT, Desk, path_in
-from tests.walk.conftest import configured, desk
+from tests.end_to_end.conftest import configured, desk
 
 if TYPE_CHECKING:
     from collections.abc import Callable

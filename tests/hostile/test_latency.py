@@ -17,7 +17,7 @@ from http_sessions import META
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Listening, Serve
+    from tests.end_to_end.conftest import Configured, Listening, Serve
 
 HEADERS = {**JSON_HEADERS, "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}
 CALLS = 200

@@ -13,11 +13,11 @@ import httpx2
 import pytest
 from http_sessions import META
 from mcp import Client
+from tests.end_to_end.conftest import BOUND, Serve, Served, until
 from tests.hostile import lister
 from tests.hostile.bystander import HEADERS
 from tests.hostile.conftest import Budget, Configured, connect_http, full_size, pinging
 from tests.hostile.schemas import tool
-from tests.walk.conftest import BOUND, Serve, Served, until
 
 Tools = list[dict[str, Any]]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from mcp import Client
+from tests.end_to_end.conftest import Serve, Served
 from tests.hostile.conftest import ROOT, Budget, Configured, connect_http, pinging
-from tests.walk.conftest import Serve, Served
 
-ATTACKER = ["-m", "tests.walk.servers.hostile", "ok"]
+ATTACKER = ["-m", "tests.end_to_end.servers.hostile", "ok"]
 
 
 def attacked(configured: Configured, raw: Any) -> Any:

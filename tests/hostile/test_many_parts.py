@@ -20,8 +20,8 @@ from tests.hostile.servers.many import COUNT, PAYLOADS, members
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.end_to_end.conftest import Configured, Serve
     from tests.hostile.conftest import Budget
-    from tests.walk.conftest import Configured, Serve
 
 MANY = {
     "command": sys.executable,

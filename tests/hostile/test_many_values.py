@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.hostile.conftest import FULL
+from tests.integration.conftest import memory_over
 from tests.load import slowness
-from tests.shells.conftest import memory_over
 
 from mcp_mirror.memory.resources import list_values
 from mcp_mirror.memory.value_lookup import unknown_path_error
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from redis_process import RedisProcess
-    from tests.shells.conftest import MemoryOver
+    from tests.integration.conftest import MemoryOver
 
     from mcp_mirror.stores.base import Store
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from http_sessions import META
+from tests.end_to_end.conftest import until
 from tests.hostile.conftest import MIB
-from tests.walk.conftest import until
 
 if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Configured, Connect, Lines, OpenLines, Run
     from tests.hostile.conftest import Budget
-    from tests.walk.conftest import Configured, Connect, Lines, OpenLines, Run
 
 OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"

@@ -26,7 +26,7 @@ from mcp_mirror.system.files import UnsafePathError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.walk.conftest import Configured, Run
+    from tests.end_to_end.conftest import Configured, Run
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
 SOMEBODY = 12_345

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from mcp import Client
+    from tests.end_to_end.conftest import Configured, Serve, Served
     from tests.hostile.conftest import Budget
-    from tests.walk.conftest import Configured, Serve, Served
 
 
 pytestmark = pytest.mark.slow

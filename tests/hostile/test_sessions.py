@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from http_sessions import META
+from tests.end_to_end.conftest import BOUND, until
 from tests.hostile.sessions import NOT_FOUND, Session, children, resident_bytes, threads
-from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Configured, Serve
     from tests.hostile.conftest import Budget
-    from tests.walk.conftest import Configured, Serve
 
 SESSIONS = 60
 HANDLES = 1024

@@ -25,8 +25,8 @@ import pytest
 from gateway_processes import COMMAND
 from http_sessions import META
 from redis_process import free_port
-from tests.shells.conftest import audit
-from tests.walk.conftest import Configured, configured, raw
+from tests.end_to_end.conftest import Configured, configured, raw
+from tests.integration.conftest import audit
 
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.shells.conftest import Audit
+    from tests.integration.conftest import Audit
 
 __all__ = ["audit", "configured", "raw"]
 

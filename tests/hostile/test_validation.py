@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from mcp import Client
+from tests.end_to_end.conftest import Serve
 from tests.hostile import lister
 from tests.hostile.conftest import Budget, Configured, connect_http, pinging
 from tests.hostile.schemas import blocks, doubling, nesting, page, tool
-from tests.walk.conftest import Serve
 
 LISTER = [lister.__file__]
 

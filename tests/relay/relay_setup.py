@@ -35,7 +35,7 @@ from mcp_types import (
     TextContent,
 )
 from pydantic import ValidationError
-from tests.walk.conftest import serve_gateway
+from tests.end_to_end.conftest import serve_gateway
 
 OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"

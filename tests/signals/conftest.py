@@ -4,8 +4,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.end_to_end.conftest import configured, raw, serve
 from tests.signals.receiver import Receiver
-from tests.walk.conftest import configured, raw, serve
 
 __all__ = ["configured", "raw", "serve"]
 

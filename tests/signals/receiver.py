@@ -13,7 +13,7 @@ from gateway_processes import COMMAND, forked_python
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from tests.walk.conftest import BOUND, stop
+from tests.end_to_end.conftest import BOUND, stop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

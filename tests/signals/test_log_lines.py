@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp import Client
-from tests.walk.conftest import until
+from tests.end_to_end.conftest import until
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Serve
+    from tests.end_to_end.conftest import Configured, Serve
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "monitoring.md"
 LARGE = json.dumps({"content": [{"type": "text", "text": "a line of text\n" * 2000}]})

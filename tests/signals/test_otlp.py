@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp import Client
+from tests.end_to_end.conftest import BOUND, until
 from tests.signals.receiver import exporting_gateway, read_attributes
-from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Configured, Serve
     from tests.signals.receiver import Receiver
-    from tests.walk.conftest import Configured, Serve
 
 SECRET = "canary-4711"
 LARGE = json.dumps({"content": [{"type": "text", "text": f"{SECRET} line\n" * 2000}]})

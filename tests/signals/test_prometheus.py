@@ -16,10 +16,10 @@ import httpx2
 import pytest
 from mcp import Client
 from redis_process import free_port
-from tests.walk.conftest import BOUND
+from tests.end_to_end.conftest import BOUND
 
 if TYPE_CHECKING:
-    from tests.walk.conftest import Configured, Serve
+    from tests.end_to_end.conftest import Configured, Serve
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "mcp-mirror.json").read_text())

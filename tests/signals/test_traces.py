@@ -11,8 +11,8 @@ from notices import path_in
 from tests.signals.receiver import exporting_gateway, read_attributes
 
 if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Configured
     from tests.signals.receiver import Receiver
-    from tests.walk.conftest import Configured
 
 SECRET = "canary-4711"
 LARGE = json.dumps({"content": [{"type": "text", "text": f"{SECRET} line\n" * 2000}]})

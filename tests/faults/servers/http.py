@@ -17,9 +17,9 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
+from tests.end_to_end.servers import raw_http
 from tests.faults.servers.lines import DISCOVERED, KINDS, MODERN, STAMP, text_of
 from tests.faults.servers.reports import report
-from tests.walk.servers import raw_http
 
 lock = threading.Lock()
 standing: list[BufferedIOBase] = []

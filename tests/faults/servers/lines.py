@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.end_to_end.servers import raw
 from tests.faults.servers.reports import report
-from tests.walk.servers import raw
 
 MODERN = os.environ.get("ERA") == "2026"
 STAMP = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}

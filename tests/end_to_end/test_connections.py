@@ -1,0 +1,157 @@
+"""The upstream connections of clients, and their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import Client
+from tests.end_to_end.conftest import BOUND, until
+
+if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Configured, Listening, OpenLines, Serve
+
+
+SCRIPTED = Path(__file__).parents[1] / "helpers" / "scripted_upstream.py"
+
+
+def handshakes(log: Path) -> int:
+    return log.read_text().count(" initialize\n")
+
+
+async def status(client: Client) -> list[dict[str, Any]]:
+    contents = (await client.read_resource("mcp-mirror://upstreams")).contents
+    upstreams: list[dict[str, Any]] = json.loads(contents[0].text)["upstreams"]  # type: ignore[union-attr]
+    return upstreams
+
+
+CASES = [
+    # scope, mode of the two clients, handshakes once both have called: the gateway's own, and what they brought about
+    (None, "legacy", 3),
+    ("session", "legacy", 3),
+    ("principal", "legacy", 2),
+    ("shared", "legacy", 1),
+    (None, "auto", 1),
+    ("principal", "auto", 2),
+    ("shared", "auto", 1),
+]
+
+
+@pytest.mark.parametrize(("scope", "mode", "expected"), CASES)
+async def test_a_2025_upstream_has_dedicated_connections_by_its_scope(
+    *, scope: str | None, mode: Any, expected: int, configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    upstream = raw("ok", "--log", str(log)) | ({"scope": scope} if scope else {})
+    async with serve(configured({"one": upstream})) as served, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Client(served.url, mode=mode)) for _ in range(2)]
+        for client in clients:
+            assert (await client.call_tool("hear_mirrored", {})).is_error is not True
+            assert (await client.call_tool("hear_mirrored", {})).is_error is not True
+        assert handshakes(log) == expected
+        assert (await status(clients[0]))[0].get("connections", 1) == expected
+
+
+async def test_a_2026_server_that_refuses_a_sessions_handshake_is_not_reported_as_down(
+    configured: Configured, serve: Serve, tmp_path: Path
+) -> None:
+    new = {"command": sys.executable, "args": ["-S", "-E", str(SCRIPTED), "stdio", "2026-07-28", str(tmp_path / "log")]}
+    async with serve(configured({"new": new})) as served:
+        async with Client(served.url) as client:  # its own handshake tells the gateway which server this is
+            await client.call_tool("echo_mirrored", {})
+        async with Client(served.url, mode="legacy") as client:
+            assert (await client.call_tool("echo_mirrored", {})).is_error is not True
+            shown = (await status(client))[0]
+            assert (shown["state"], shown.get("connections", 1)) == ("ready", 1)
+        received = map(json.loads, (tmp_path / "log").read_text().splitlines())
+        assert "initialize" in [message["method"] for message, *_ in received]
+    assert b"is down" not in b"".join(served.stderr)
+
+
+async def test_a_session_that_ends_closes_its_connections(configured: Configured, serve: Serve, raw: Any) -> None:
+    async with serve(configured({"one": raw()})) as served, Client(served.url) as watching:
+        async with Client(served.url, mode="legacy") as client:
+            await client.call_tool("hear_mirrored", {})
+            assert (await status(watching))[0]["connections"] == 2
+        async with asyncio.timeout(BOUND):
+            while "connections" in (await status(watching))[0]:  # noqa: ASYNC110  # the gateway ends them
+                await asyncio.sleep(0.01)
+
+
+async def test_tools_that_a_session_caused_are_seen_only_by_it(configured: Configured, serve: Serve, raw: Any) -> None:
+    async def names(client: Client) -> set[str]:
+        return {tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools}
+
+    async with (
+        serve(configured({"one": raw()})) as served,
+        Client(served.url, mode="legacy") as growing,
+        Client(served.url, mode="legacy") as other,
+    ):
+        await other.call_tool("hear_mirrored", {})
+        await growing.call_tool("grow_mirrored", {"name": "sprout"})
+        async with asyncio.timeout(BOUND):
+            while "sprout_mirrored" not in await names(growing):  # noqa: ASYNC110  # the gateway lists again
+                await asyncio.sleep(0.05)
+        assert (await growing.call_tool("sprout_mirrored", {})).is_error is not True
+        assert "sprout_mirrored" not in await names(other)
+        assert "Unknown tool" in str((await other.call_tool("sprout_mirrored", {})).content)
+
+
+@pytest.mark.parametrize("style", ["json", "lf"])
+async def test_a_server_gets_the_end_of_its_session(
+    style: str, configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with listening("raw_http.py", "--style", style, "--log", str(log)) as port:
+        async with open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
+            await client.greet()
+            await client.call("hear_mirrored")
+        await until(lambda: "DELETE" in log.read_text())
+        assert log.read_text().count("DELETE") == 1
+
+
+@pytest.mark.parametrize("style", ["json", "lf"])
+async def test_an_error_that_mentions_a_session_does_not_end_the_session(
+    style: str, configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with listening("raw_http.py", "--style", style, "--log", str(log)) as port:
+        async with open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
+            await client.greet()
+            assert "Paid, but" in await client.text("deny_mirrored")
+            assert "hear" in await client.text("hear_mirrored")
+        assert log.read_text().count("tools/call") == 2
+        assert log.read_text().count("initialize\n") == 1
+
+
+async def test_a_server_that_starts_late_serves_later_requests(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    config = configured({"late": raw("ok", "--gate", str(gate))}, mirror={"startup_wait": 0.2})
+    async with open_lines(config) as client:
+        offered = (await client.greet())["capabilities"]
+        assert {"prompts", "completions", "logging", "resources"} <= offered.keys()
+        assert offered["resources"]["subscribe"] is True
+        assert json.loads(await client.request("prompts/list"))["result"]["prompts"] == []
+        gate.touch()
+        async with asyncio.timeout(BOUND):
+            while b"say_mirrored" not in await client.request("tools/list"):  # noqa: ASYNC110  # it starts
+                await asyncio.sleep(0.01)
+        assert json.loads(await client.request("prompts/list"))["result"]["prompts"] == []
+
+
+async def test_changed_roots_are_announced_to_the_server(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with open_lines(configured({"one": raw("ok", "--log", str(log))})) as client:
+        await client.greet()
+        await client.call("hear_mirrored")
+        await client.send('{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
+        await until(lambda: "notifications/roots/list_changed" in log.read_text())

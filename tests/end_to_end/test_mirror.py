@@ -1,0 +1,1086 @@
+"""The library in a program: local functions, a real MCP server, and one memory for both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mcp_types as types
+import numpy as np
+import pytest
+from gateway_processes import forked_python
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from pydantic import BaseModel
+from tests.end_to_end.conftest import BOUND
+
+from mcp_mirror import OWN_TOOLS, Mirror, Reply
+from mcp_mirror.app import open_application
+from mcp_mirror.errors import ConfigError, MirrorError, StoreError, ToolError
+from mcp_mirror.functions.signatures import read_function
+from mcp_mirror.security.pins import Pins
+from mcp_mirror.settings.policies import Config, MirrorPolicy
+from mcp_mirror.settings.store import StorePolicy
+from mcp_mirror.settings.upstreams import ToolPolicy
+from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.upstreams.local import LocalFunctions
+
+SERVERS = Path(__file__).parent / "servers"
+TABLE = {"hour": [float(hour) for hour in range(5000)], "celsius": [hour / 7 for hour in range(5000)]}
+PATIENT = {"startup_wait": BOUND}
+"""Of `mirror`: on a busy machine a server starts in more than the ten seconds of the default."""
+
+
+class Range(BaseModel):
+    least: float
+    most: float = 100
+
+
+@dataclass
+class Station:
+    name: str
+    table: dict[str, list[float]]
+
+
+def path_in(reply: Reply) -> str:
+    assert reply.path is not None, reply
+    assert reply.path in reply.text
+    return reply.path
+
+
+def with_functions(**options: Any) -> Mirror:
+    mirror = Mirror(**options)
+
+    @mirror.tool
+    async def load_table(city: str) -> dict[str, list[float]]:
+        """A year of a city."""
+        if city != "Bonn":
+            raise ToolError("Only Bonn is measured.")
+        return TABLE
+
+    @mirror.tool(name="within", description="Those in a range.", timeout=5)
+    def select(values: list[float], bounds: Range) -> list[float]:
+        assert type(bounds) is Range
+        return [value for value in values if bounds.least <= value <= bounds.most]
+
+    @mirror.tool
+    def average(values: list[float]) -> float:
+        return sum(values) / len(values)
+
+    @mirror.tool
+    def fail(kind: str) -> None:
+        raise {"key": KeyError, "stop": StopIteration, "exit": SystemExit}[kind]("of the inside")
+
+    @mirror.tool
+    async def leave() -> None:
+        sys.exit(4)
+
+    return mirror
+
+
+async def test_a_value_goes_by_path_from_function_to_function_and_to_a_server(chemist: Any) -> None:
+    async with with_functions(
+        upstreams={"upstreams": {"maker": chemist}, "memory_tools": "all", "mirror": PATIENT}
+    ) as mirror:
+        stored = await mirror.call("load_table_mirrored", {"city": "Bonn"})
+        path = path_in(stored)
+        assert not stored.is_error
+        assert '"celsius" array[5000]' in stored.text
+        assert stored.content == ({"type": "text", "text": stored.text},)
+        assert (await mirror.call("average_mirrored", {"values": f"{path}/hour"})).text == "2499.5"
+        # what a model writes is JSON text; a key of a path deep in the arguments
+        chosen = await mirror.call("within_mirrored", f'{{"values": "{path}/celsius", "bounds": {{"least": 2}}}}')
+        assert await mirror.read(path_in(chosen)) == [value for value in TABLE["celsius"] if 2 <= value <= 100]
+        # a function's value to a server's tool, and a server's to a function
+        measured = await mirror.call("measure_mirrored", {"text": f"{path}/hour"})
+        assert measured.text == str(len(json.dumps(TABLE["hour"], separators=(",", ":"))))
+        grid = path_in(await mirror.call("make_grid_mirrored", {"size": 12}))
+        assert (await mirror.call("average_mirrored", {"values": f"{grid}/grid/0/0"})).text == "6.0"
+        # the tools for stored values work on both
+        answer = await mirror.call("retrieve_final_answer_from_memory", {"memory_path": f"{path}/hour/3"})
+        assert answer.text == "3.0"
+        assert path in (await mirror.call("memory_list")).text
+
+
+async def test_a_reply_names_path_and_preview_of_a_stored_value(chemist: Any) -> None:
+    async with with_functions(
+        upstreams={"upstreams": {"maker": chemist}, "memory_tools": "all", "mirror": PATIENT}
+    ) as mirror:
+        stored = await mirror.call("load_table_mirrored", {"city": "Bonn"})
+        assert await mirror.read(str(stored.path)) == TABLE
+        assert stored.preview is not None
+        assert stored.preview in stored.text
+        assert '"celsius" array[5000]' in stored.preview
+        assert str(stored.path) not in stored.preview
+        made = await mirror.call("memory_put", {"value": [1, 2]})
+        assert await mirror.read(str(made.path)) == [1, 2]
+        for name, arguments in (
+            ("average_mirrored", {"values": [1, 2]}),
+            ("load_table_mirrored", {"city": "Rome"}),
+            ("retrieve_final_answer_from_memory", {"memory_path": f"{stored.path}/hour/3"}),
+            ("memory_list", {}),
+            ("averag", {}),
+        ):
+            reply = await mirror.call(name, arguments)
+            assert (reply.path, reply.preview) == (None, None), name
+
+
+async def test_a_number_written_as_text_is_a_number_beside_paths_too() -> None:
+    """A twin admits text everywhere, for paths; the tool itself would never have been called so."""
+    async with with_functions() as mirror:
+        path = path_in(await mirror.call("load_table_mirrored", {"city": "Bonn"}))
+        bounds = {"least": "2495", "most": " 2497.0"}
+        chosen = await mirror.call("within_mirrored", {"values": f"{path}/hour", "bounds": bounds})
+        assert json.loads(chosen.text) == [2495, 2496, 2497]
+        assert (await mirror.call("average_mirrored", {"values": "[1, 2]"})).text == "1.5"
+        wrong = await mirror.call("within_mirrored", {"values": f"{path}/hour", "bounds": {"least": "warm"}})
+        assert wrong.is_error
+        assert '"warm" is not of type "number"' in wrong.text
+        item = await mirror.call("average_mirrored", {"values": '[1, "x"]'})
+        assert 'values.1: "x" is not of type "number"' in item.text
+
+
+async def test_a_null_for_an_optional_argument_is_left_out() -> None:
+    """Many clients write null for an argument without a value, which most schemas refuse."""
+    mirror = Mirror()
+
+    @mirror.tool
+    def cut(text: str, size: int = 3, end: str | None = "...") -> str:
+        return f"{text[:size]}{end}"
+
+    async with mirror:
+        path = await mirror.put("abcdef")
+        assert (await mirror.call("cut_mirrored", {"text": path, "size": None, "end": None})).text == "abcNone"
+        assert (await mirror.call("cut_mirrored", {"size": None, "text": path})).text == "abc..."
+        missing = await mirror.call("cut_mirrored", {"text": None})
+        assert missing.is_error
+        assert "text" in missing.text
+
+
+async def test_a_tool_function_is_unchanged_and_gets_values_of_its_types() -> None:
+    mirror = Mirror()
+    seen: list[Any] = []
+
+    @mirror.tool
+    def keep(station: Station, data: bytes = b"") -> Station:
+        seen.append((station, data, threading.current_thread()))
+        return station
+
+    @mirror.tool
+    async def pack(size: int) -> bytes:
+        return b"\xff" * size
+
+    station = Station("Bonn", TABLE)
+    assert keep(station) is station
+    assert await pack(2) == b"\xff\xff"
+    async with mirror:
+        path = await mirror.put({"name": "Bonn", "table": TABLE})
+        packed = path_in(await mirror.call("pack_mirrored", {"size": 90_000}))
+        reply = await mirror.call("keep_mirrored", {"station": path, "data": packed})
+        assert seen[1][:2] == (station, b"\xff" * 90_000)
+        assert seen[1][2] is not threading.current_thread()
+        assert await mirror.read(path_in(reply)) == {"name": "Bonn", "table": TABLE}
+
+
+class Peak(NamedTuple):
+    name: str
+    height: int = 0
+
+
+@pytest.mark.parametrize("stations", [None, [["Bonn", 60]], [{"name": "Bonn", "height": 60}]])
+async def test_named_tuples_of_one_function_fit_another(stations: Any) -> None:
+    async with Mirror() as mirror:
+
+        @mirror.tool(capture="always")
+        def find() -> list[Peak]:
+            return [Peak("Bonn", 60)]
+
+        @mirror.tool
+        def name_first(stations: list[Peak]) -> str:
+            return f"{stations[0].name} {stations[0].height}"
+
+        found = await mirror.call("find_mirrored")
+        assert str(await mirror.call("name_first_mirrored", {"stations": stations or found.path})) == "Bonn 60"
+
+
+@pytest.mark.parametrize("arguments", [None, "", "null", " null\n", b"null", "{}"])
+async def test_a_call_without_arguments(arguments: Any) -> None:
+    async with Mirror() as mirror:
+
+        @mirror.tool
+        def count() -> int:
+            return 7
+
+        assert str(await mirror.call("count_mirrored", arguments)) == "7"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("load_table_mirrored", {"city": "Rome"}, "Only Bonn is measured."),
+        ("fail_mirrored", {"kind": "key"}, "fail failed: KeyError: 'of the inside'"),
+        ("fail_mirrored", {"kind": "stop"}, "fail failed: StopIteration: of the inside"),
+        ("fail_mirrored", {"kind": "exit"}, "fail failed: SystemExit: of the inside"),
+        ("leave_mirrored", {}, "leave failed: SystemExit: 4"),
+        ("average_mirrored", {"values": []}, "average failed: ZeroDivisionError: division by zero"),
+        (
+            "average_mirrored",
+            {},
+            "The arguments do not fit tool 'average_mirrored': \"values\" is a required property.",
+        ),
+        ("average_mirrored", '{"values": ', "The arguments are not a JSON object: "),
+        ("average_mirrored", "[1]", "The arguments are not a JSON object: "),
+        ("average_mirrored", [1], "The arguments are not a JSON object: Expected `object`, got `array`"),
+        ("average_mirrored", 5, "The arguments are not a JSON object: Expected `object`, got `int`"),
+        ("average_mirrored", {"values": object()}, "A value of type dict cannot be encoded as JSON: "),
+        ("averag", {}, "Unknown tool 'averag'. Nearest are average_mirrored."),
+        ("within_mirrored", {"values": ["x" * 300_000], "bounds": {"least": 1}}, "values.0: Input should be a valid n"),
+    ],
+)
+async def test_errors_of_calls_are_replies(name: str, arguments: Any, message: str) -> None:
+    async with with_functions() as mirror:
+        reply = await mirror.call(name, arguments)
+        assert reply.is_error
+        assert message in str(reply)
+        assert "Traceback" not in reply.text
+        assert __file__ not in reply.text
+        assert not (await mirror.call("load_table_mirrored", {"city": "Bonn"})).is_error
+
+
+async def test_a_task_that_a_function_awaits_may_be_cancelled() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    async def wait() -> None:
+        waiting = asyncio.create_task(asyncio.sleep(BOUND))
+        waiting.cancel()
+        await waiting
+
+    @mirror.tool
+    def drop() -> None:
+        raise asyncio.CancelledError
+
+    async with mirror:
+        for name in ("wait", "drop"):
+            reply = await mirror.call(f"{name}_mirrored")
+            assert (reply.is_error, reply.text) == (True, f"{name} failed: CancelledError")
+
+
+async def test_a_call_names_the_conversation_that_its_reply_goes_into() -> None:
+    config = {"context": {"window": 3000, "reserve": "20 %"}, "upstreams": {}}
+    async with with_functions(upstreams=config) as mirror:
+        arguments = {"values": list(range(100)), "bounds": {"least": 0, "most": 90}}
+        replies = [await mirror.call("within_mirrored", arguments, conversation="one") for _ in range(30)]
+        lengths = [len(reply.text) for reply in replies]
+        assert lengths[-1] < lengths[0]
+        assert sum(estimate_tokens(reply.text) for reply in replies) < 3000
+        again = await mirror.call("within_mirrored", arguments, conversation={"id": "one", "reset": True})
+        assert len(again.text) == lengths[0]
+        wrong = await mirror.call("within_mirrored", arguments, conversation={"name": "one"})
+        assert wrong.is_error
+        assert "must be an id of up to" in wrong.text
+
+
+async def test_functions_that_are_not_async_do_not_hold_up_the_others() -> None:
+    mirror = Mirror()
+    together = threading.Barrier(8, timeout=BOUND)
+
+    @mirror.tool
+    def meet() -> int:
+        return together.wait()
+
+    async with mirror, asyncio.timeout(BOUND):
+        met = await asyncio.gather(*(mirror.call("meet_mirrored") for _ in range(8)))
+    assert sorted(reply.text for reply in met) == [str(number) for number in range(8)]
+
+
+async def test_a_call_ends_at_its_timeout_and_where_its_caller_gives_up() -> None:
+    mirror = Mirror()
+    ended, begun, go_on = asyncio.Event(), asyncio.Event(), threading.Event()
+
+    @mirror.tool(timeout=0.05)
+    def sleep() -> None:
+        go_on.wait(BOUND)
+
+    @mirror.tool
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with mirror, asyncio.timeout(BOUND):
+        reply = await mirror.call("sleep_mirrored")
+        go_on.set()
+        assert reply.is_error
+        assert reply.text == "Tool 'sleep' did not answer within 0.05 s; try again or raise its `timeout`."
+        calling = asyncio.create_task(mirror.call("wait_mirrored"))
+        await begun.wait()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        assert ended.is_set()
+
+
+async def test_wrapped_coroutines_are_awaited_and_content_is_passed() -> None:
+    mirror = Mirror()
+
+    async def later() -> str:
+        return "in time"
+
+    @mirror.tool
+    def hidden() -> Any:
+        return later()
+
+    @mirror.tool
+    def block() -> types.TextContent:
+        return types.TextContent(type="text", text="a block")
+
+    @mirror.tool
+    def result() -> types.CallToolResult:
+        return types.CallToolResult(content=[types.TextContent(type="text", text="refused")], is_error=True)
+
+    @mirror.tool(capture="never")
+    def shown() -> list[str]:
+        return ["x" * 1000] * 1100
+
+    @mirror.tool(inline_budget=10_000, capture="large")
+    def long() -> str:
+        return "word " * 2000
+
+    async with mirror:
+        assert json.loads((await mirror.call("shown_mirrored")).text) == shown()
+        assert (await mirror.call("long_mirrored")).text == long()
+        assert (await mirror.call("hidden_mirrored")).text == "in time"
+        assert (await mirror.call("block_mirrored")).text == "a block"
+        refused = {"type": "text", "text": "refused"}
+        assert await mirror.call("result_mirrored") == Reply("refused", is_error=True, content=(refused,))
+
+
+async def test_items_that_come_one_by_one_are_a_list() -> None:
+    mirror = Mirror()
+    threads = []
+
+    @mirror.tool
+    async def count(to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            threads.append(threading.current_thread())
+            yield number
+
+    @mirror.tool
+    def squares(to: int) -> Iterator[int]:
+        for number in range(to):
+            threads.append(threading.current_thread())
+            yield number * number
+
+    @mirror.tool
+    def hidden() -> Any:
+        return count(3)
+
+    async with mirror:
+        assert (await mirror.call("count_mirrored", {"to": 3})).text == "[0,1,2]"
+        assert (await mirror.call("squares_mirrored", {"to": 3})).text == "[0,1,4]"
+        assert [thread is threading.current_thread() for thread in threads] == [True] * 3 + [False] * 3
+        assert (await mirror.call("hidden_mirrored")).text == "[0,1,2]"
+
+
+async def test_an_array_is_lists_and_its_shape_is_known() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    async def ramp(size: int) -> NDArray[np.float64]:
+        return np.arange(size) / 2
+
+    @mirror.tool
+    async def total(values: list[float]) -> float:
+        return sum(values)
+
+    @mirror.tool
+    def odd() -> Any:
+        return {"odd": object()}
+
+    async with mirror:
+        small, large = [await mirror.call("ramp_mirrored", {"size": size}) for size in (3, 100_000)]
+        assert small.text == "[0.0,0.5,1.0]"
+        assert (small.path, small.schema) == (None, {"type": "numpy.ndarray", "shape": [3], "dtype": "float64"})
+        assert large.schema == {"type": "numpy.ndarray", "shape": [100_000], "dtype": "float64"}
+        assert (await mirror.call("total_mirrored", {"values": large.path})).text == str(sum(range(100_000)) / 2)
+        failed = await mirror.call("odd_mirrored")
+        assert failed.is_error
+        assert "A value of type dict cannot be encoded as JSON: " in failed.text
+
+
+async def test_stored_bytes_are_media_and_are_read_as_bytes() -> None:
+    mirror = Mirror()
+    picture, sheet = b"\x89PNG\r\n\x1a\n" + bytes(100), b"PK\3\4" + bytes(100)
+
+    @mirror.tool
+    def size_of(data: bytes) -> int:
+        return len(data)
+
+    async with mirror:
+        paths = [await mirror.put(picture), await mirror.put(sheet)]
+        assert [await mirror.read(path) for path in paths] == [picture, sheet]
+        assert (await mirror.call("size_of_mirrored", {"data": paths[1]})).text == "104"
+        shown = await mirror.call("retrieve_final_answer_from_memory", {"memory_path": paths[0]})
+        assert shown.content[0]["mimeType"] == "image/png"
+        table = await mirror.put(np.arange(6).reshape(2, 3))
+        assert await mirror.read(f"{table}/1/2") == 5
+
+
+def test_a_result_type_without_json_is_refused_where_it_is_declared() -> None:
+    mirror = Mirror()
+    with pytest.raises(MirrorError, match=r"Function 'find' cannot be a tool: it returns .*Lock, which cannot be enc"):
+
+        @mirror.tool
+        def find() -> dict[str, asyncio.Lock]:
+            raise NotImplementedError
+
+
+async def test_tools_are_listed_as_each_api_takes_them_and_late_ones_too(chemist: Any) -> None:
+    async with with_functions(
+        upstreams={"upstreams": {"maker": chemist}, "memory_tools": {"deny": ["memory_*"]}, "mirror": PATIENT}
+    ) as one:
+        names = [tool["function"]["name"] for tool in one.tools()]
+        assert names[:4] == ["load_table_mirrored", "within_mirrored", "average_mirrored", "fail_mirrored"]
+        assert names[-1] == "retrieve_final_answer_from_memory"
+        assert "make_grid_mirrored" in names
+        for form in ("openai-responses", "anthropic", "mcp"):
+            assert [tool["name"] for tool in one.tools(form)] == names
+        definition = next(tool for tool in one.tools("mcp") if tool["name"] == "load_table_mirrored")
+        assert definition["description"] == "A year of a city. Reads memory paths."
+        assert "outputSchema" not in definition
+        assert "Ask for grids." in one.instructions
+
+        @one.tool
+        def total(numbers: list[float]) -> float:
+            return sum(numbers)
+
+        # the server has a tool of this name: both get the name of where they are from
+        names = [tool["name"] for tool in one.tools("mcp")]
+        assert {"local_functions_total_mirrored", "maker_total_mirrored"} < set(names)
+        assert (await one.call("local_functions_total_mirrored", {"numbers": [1, 2]})).text == "3.0"
+
+
+async def test_functions_stay_where_the_configuration_changes() -> None:
+    functions = LocalFunctions()
+    functions.add(read_function(path_in, "find", None, ToolPolicy()))
+    config = Config(store=StorePolicy(kind="memory"))
+    async with open_application(config, functions=functions) as application:
+        await application.upstreams.settle(BOUND)
+        assert list(application.gateway.state.catalog.entries) == ["find_mirrored"]
+        application.reload(replace(config, mirror=MirrorPolicy(suffix="_twin")), Pins(mode="block"))
+        assert list(application.gateway.state.catalog.entries) == ["find_twin"]
+
+
+def test_functions_without_options_cost_nothing_for_the_tools_of_others() -> None:
+    functions, named = LocalFunctions(), ToolPolicy(capture="always")
+    for number in range(100):
+        functions.add(read_function(path_in, f"find{number}", None, ToolPolicy()))
+    functions.add(read_function(path_in, "named", None, named))
+    assert functions.policy.overrides == (("named", named),)
+
+
+async def test_each_namespace_has_its_own_memory() -> None:
+    async with with_functions() as mirror:
+        path = await mirror.put([1, "two"], namespace="one")
+        assert await mirror.read(path, namespace="one") == [1, "two"]
+        with pytest.raises(ToolError, match="No value is stored under"):
+            await mirror.read(path, namespace="other")
+        other = await mirror.call("average_mirrored", {"values": path}, namespace="other")
+        assert "No value is stored under" in other.text
+
+
+async def test_a_namespace_that_is_not_a_text_is_an_error() -> None:
+    no_user: Any = None
+    async with with_functions() as mirror:
+        with pytest.raises(TypeError, match=r"^The namespace is a NoneType\. Pass a text"):
+            await mirror.call("average_mirrored", {"values": [1]}, namespace=no_user)
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+async def test_clear_deletes_the_values_of_one_namespace(kind: str, tmp_path: Path) -> None:
+    store = {"kind": kind, "path": str(tmp_path)} if kind == "disk" else {"kind": kind}
+    async with Mirror(store=store) as mirror:
+        leaving = [await mirror.put([number] * 50_000, namespace="leaving") for number in range(3)]
+        staying = await mirror.put([1], namespace="staying")
+        assert await mirror.clear(namespace="leaving") == 3
+        for path in leaving:
+            with pytest.raises(ToolError, match="Nothing is stored yet: first call the tool that gets the data"):
+                await mirror.read(path, namespace="leaving")
+        assert await mirror.clear(namespace="leaving") == 0
+        assert await mirror.read(staying, namespace="staying") == [1]
+    with pytest.raises(MirrorError, match="is closed"):
+        await mirror.clear(namespace="staying")
+
+
+async def test_a_namespace_that_no_store_can_write_is_an_error(tmp_path: Path) -> None:
+    async with with_functions(store={"kind": "disk", "path": str(tmp_path)}) as mirror:
+        for use in (mirror.call("average_mirrored", namespace="\ud800"), mirror.put(1, namespace="\ud800")):
+            with pytest.raises(MirrorError, match=r"The namespace '\\ud800' is not valid Unicode"):
+                await use
+        assert await mirror.read(await mirror.put([1])) == [1]
+
+
+async def test_the_programs_log_has_no_success_of_a_server_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "httpx2")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = taken.getsockname()
+    url = "http://{}:{}/mcp".format(*address)
+    async with Mirror(upstreams={"gone": {"url": url}}):
+        pass
+    requests = [message for message in caplog.messages if url in message]
+    assert requests
+    assert all(message.endswith('200 Replaced by mcp-mirror"') for message in requests), requests
+
+
+async def test_values_outlive_a_mirror_only_on_disk(tmp_path: Path) -> None:
+    for store in ({"kind": "disk", "path": str(tmp_path)}, StorePolicy(kind="disk", path=str(tmp_path))):
+        async with Mirror(store=store) as mirror:
+            path = await mirror.put({"kept": True})
+        async with Mirror(store=store) as mirror:
+            assert await mirror.read(f"{path}/kept") is True
+    mirror = Mirror()
+    async with mirror:
+        path = await mirror.put("gone")
+    async with mirror:
+        with pytest.raises(ToolError, match="Nothing is stored yet: first call the tool that gets the data"):
+            await mirror.read(path)
+
+
+async def test_a_key_may_end_with_what_is_removed_around_paths() -> None:
+    got: list[int] = []
+    mirror = Mirror(upstreams={"memory_tools": {"set": "all"}})
+
+    @mirror.tool
+    def take(value: int) -> str:
+        got.append(value)
+        return "ok"
+
+    async with mirror:
+        path = await mirror.put({"Name": 1, "Name ": 2, 'say "hi"': {"": 3, "\n": 4}, "last": 5})
+        for part, value in (
+            ("Name", 1),
+            ("Name ", 2),
+            ('say "hi"/', 3),
+            ('say "hi"/\n', 4),
+            ("last\n", 5),
+            ('last"', 5),
+        ):
+            assert await mirror.read(f"{path}/{part}") == value
+            assert not (await mirror.call("take_mirrored", {"value": f"{path}/{part}"})).is_error
+            assert got.pop() == value
+            reply = await mirror.call("retrieve_final_answer_from_memory", {"memory_path": f"{path}/{part}"})
+            assert reply.text == str(value)
+        assert await mirror.read(f"`{path}/Name `") == 1
+
+
+async def test_a_picture_of_a_server_is_read_as_its_bytes() -> None:
+    mirror = Mirror(upstreams=Config(mirror=MirrorPolicy(capture="always")))
+
+    @mirror.tool
+    def draw() -> types.ImageContent:
+        return types.ImageContent(type="image", data="//77", mime_type="image/png")
+
+    @mirror.tool
+    def attach() -> types.EmbeddedResource:
+        contents = types.TextResourceContents(uri="a:b", text="said")
+        return types.EmbeddedResource(type="resource", resource=contents)
+
+    async with mirror:
+        reply = await mirror.call("draw_mirrored")
+        assert await mirror.read(path_in(reply)) == b"\xff\xfe\xfb"
+        assert [block["type"] for block in reply.content] == ["image", "text"]
+        assert await mirror.read(path_in(await mirror.call("attach_mirrored"))) == "said"
+
+
+async def test_use_outside_the_context_names_the_next_step() -> None:
+    mirror = with_functions()
+    before = "This Mirror is not open yet: use it within `async with mirror:`."
+    with pytest.raises(MirrorError, match=before):
+        await mirror.call("average_mirrored")
+    with pytest.raises(MirrorError, match=before):
+        mirror.tools()
+    async with mirror:
+        with pytest.raises(MirrorError, match="This Mirror is open already: use that one, or make another"):
+            await mirror.__aenter__()
+        with pytest.raises(MirrorError, match="open already"):
+            await mirror.serve_stdio()
+        with pytest.raises(MirrorError, match=r"Unknown tool format 'gpt'\."):
+            mirror.tools("gpt")  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(MirrorError, match=r"This Mirror is closed: use it within `async with mirror:`"):
+        await mirror.put(1)
+    with pytest.raises(MirrorError, match="A tool with the name 'average' exists already"):
+        mirror.tool(name="average")(path_in)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"store": "dsk"}, r"Mirror\(store\):1: store.kind: expected one of memory, disk, redis"),
+        ({"upstreams": {"one": {"comand": "x"}}}, r"Mirror\(upstreams\):1: upstreams.one.*did you mean 'command'"),
+        ({"upstreams": {"mirror": {"sufix": ""}}}, r"mirror.sufix: unknown key; did you mean 'suffix'"),
+        ({"upstreams": {"one": object()}}, r"Mirror\(upstreams\): expected only texts, numbers, booleans, lists"),
+        ({"upstreams": "nowhere.yaml"}, "nowhere.yaml: the configuration cannot be read"),
+    ],
+)
+def test_an_unusable_configuration_is_an_error_immediately(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Mirror(**options)
+
+
+async def test_program_errors_pass_through_and_a_failed_start_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with with_functions():
+            raise ZeroDivisionError
+    (tmp_path / "file").write_text("")
+    mirror = Mirror(store={"kind": "disk", "path": str(tmp_path / "file")})
+    with pytest.raises(StoreError, match=r"The store in .* failed"):
+        async with mirror:
+            pytest.fail("it was opened")
+
+
+async def test_a_mirror_works_across_tasks_and_event_loops() -> None:
+    mirror = with_functions()
+    async with asyncio.timeout(BOUND):
+        await asyncio.create_task(mirror.__aenter__())
+        path = path_in(await mirror.call("load_table_mirrored", {"city": "Bonn"}))
+
+        def elsewhere() -> Reply:
+            return asyncio.run(mirror.call("average_mirrored", {"values": f"{path}/hour"}))
+
+        assert (await asyncio.to_thread(elsewhere)).text == "2499.5"
+        await asyncio.create_task(mirror.__aexit__(None, None, None))
+
+
+async def test_functions_call_through_the_mirror_themselves() -> None:
+    mirror = with_functions()
+
+    @mirror.tool
+    async def twice(city: str) -> str:
+        reply = await mirror.call("load_table_mirrored", {"city": city})
+        return (await mirror.call("average_mirrored", {"values": f"{path_in(reply)}/hour"})).text
+
+    async with mirror:
+        assert (await mirror.call("twice_mirrored", {"city": "Bonn"})).text == "2499.5"
+
+
+async def test_plain_functions_that_call_others_have_threads_for_these() -> None:
+    mirror = with_functions()
+
+    @mirror.tool
+    def inner(number: int) -> int:
+        return number
+
+    @mirror.tool(timeout=BOUND)
+    def outer(number: int) -> str:
+        return asyncio.run(mirror.call("inner_mirrored", {"number": number})).text
+
+    async with asyncio.timeout(BOUND / 2), mirror:
+        replies = await asyncio.gather(*(mirror.call("outer_mirrored", {"number": at}) for at in range(100)))
+    assert [reply.text for reply in replies] == [str(at) for at in range(100)]
+
+
+async def test_a_thousand_calls_at_once_do_not_cross() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number
+
+    async with mirror, asyncio.timeout(BOUND):
+        replies = await asyncio.gather(*(mirror.call("double_mirrored", {"number": n}) for n in range(1000)))
+    assert [reply.text for reply in replies] == [str(2 * number) for number in range(1000)]
+
+
+async def test_clients_reach_the_same_memory_over_http() -> None:
+    mirror = with_functions()
+    served: asyncio.Queue[str] = asyncio.Queue()
+    async with mirror, asyncio.timeout(BOUND):
+        serving = asyncio.create_task(mirror.serve_http(announce=served.put_nowait))
+        path = await mirror.put(TABLE)
+        async with Client(await served.get()) as client:
+            listed = [tool.name for tool in (await client.list_tools()).tools]
+            assert listed == [tool["name"] for tool in mirror.tools("mcp")]
+            assert OWN_TOOLS.issuperset(name for name in listed if not name.endswith("_mirrored"))
+            assert OWN_TOOLS.isdisjoint(name for name in listed if name.endswith("_mirrored"))
+            result = await client.call_tool("average_mirrored", {"values": f"{path}/hour"})
+            assert result.content[0].text == "2499.5"  # type: ignore[union-attr]
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+
+FORKED = """
+import asyncio, os
+from mcp_mirror import Mirror
+from mcp_mirror.errors import MirrorError
+
+async def main():
+    async with Mirror() as mirror:
+        path = await mirror.put(1)
+        if os.fork() == 0:
+            try:
+                await mirror.read(path)
+            except MirrorError as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.wait()
+        print(await mirror.read(path))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_mirror_outside_of_asyncio_says_that_it_needs_asyncio() -> None:
+    def step(work: Coroutine[Any, Any, object]) -> None:
+        with contextlib.closing(work), pytest.raises(MirrorError, match="needs asyncio"):
+            work.send(None)
+
+    mirror = with_functions()
+    await asyncio.to_thread(step, mirror.__aenter__())
+    async with mirror:
+        await asyncio.to_thread(step, mirror.call("shout_mirrored", {"text": "x"}))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_forked_process_cannot_use_a_mirror_of_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FORKED)
+    command = forked_python(str(tmp_path / "program.py"))
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=3 * BOUND, check=True)
+    refusal, value = ran.stdout.splitlines()
+    assert refusal.startswith("This Mirror was opened in another process.")
+    assert value == "1"
+
+
+async def test_a_cancelled_server_leaves_no_tasks_and_no_connections() -> None:
+    served: asyncio.Queue[str] = asyncio.Queue()
+    async with Mirror() as mirror, asyncio.timeout(BOUND):
+        before = asyncio.all_tasks()
+        serving = asyncio.create_task(mirror.serve_http(announce=served.put_nowait))
+        port = int((await served.get()).split(":")[2].partition("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in await reader.readline()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        await reader.read()  # until the server closes the connection
+        writer.close()
+        assert asyncio.all_tasks() == before
+
+
+PROGRAM = """
+import asyncio
+from mcp_mirror import Mirror
+mirror = Mirror(upstreams={upstreams!r})
+
+@mirror.tool
+def repeat(text: str, times: int) -> list[str]:
+    print("not for the client")
+    return [text] * times
+
+asyncio.run(mirror.serve_stdio())
+"""
+
+
+async def test_a_program_is_a_server_on_standard_streams(chemist: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(upstreams={"maker": chemist}))
+    command, *args = forked_python(str(program))
+    parameters = StdioServerParameters(command=command, args=args)
+    async with asyncio.timeout(3 * BOUND), Client(stdio_client(parameters)) as client:
+        listed = {tool.name for tool in (await client.list_tools()).tools}
+        assert {"repeat_mirrored", "make_grid_mirrored"} < listed
+        result = await client.call_tool("repeat_mirrored", {"text": "again and again", "times": 1000})
+        notice = result.content[0].text  # type: ignore[union-attr]
+        assert "array[1000]" in notice
+        answer = await client.call_tool("measure_mirrored", {"text": notice.splitlines()[0].strip('"')})
+        assert str(len(json.dumps(["again and again"] * 1000, separators=(",", ":")))) in str(answer.content)
+
+
+def test_the_program_of_the_readme_runs(tmp_path: Path, chemist: Any) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    program = readme.partition("## Quick start: an agent developer")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "mcp-mirror.yaml").write_text(json.dumps({"upstreams": {"maker": chemist}}))
+    (tmp_path / "program.py").write_text(program)
+    command = forked_python("program.py")
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=3 * BOUND, check=True)
+    *notice, average, counts = ran.stdout.splitlines()
+    assert "array[8760]" in "".join(notice)
+    assert average == "10.5"
+    assert counts.startswith("8760 ")
+
+
+def test_the_package_itself_loads_little() -> None:
+    seen = "import sys, mcp_mirror.workers.pool; print('mcp_mirror.app' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=3 * BOUND, check=True)
+    assert ran.stdout == "False\n"
+
+
+def with_report(received: list[str]) -> Mirror:
+    """A mirror with a tool whose result is stored, and one that keeps the text that it receives."""
+    mirror = Mirror()
+
+    @mirror.tool
+    def report() -> str:
+        return "A line of the report.\n" * 2_000
+
+    @mirror.tool
+    def save(content: str) -> str:
+        received.append(content)
+        return "saved"
+
+    return mirror
+
+
+def as_block(text: str, **members: Any) -> str:
+    return json.dumps({"type": "text", "text": text, "annotations": None, "meta": None, **members})
+
+
+async def test_a_path_or_notice_in_a_pasted_text_block_is_its_value() -> None:
+    received: list[str] = []
+    async with with_report(received) as mirror:
+        stored = await mirror.call("report_mirrored", {})
+        for text in (path_in(stored), stored.text):
+            block = as_block(text)
+            for pasted in (block, f"{block}}}", f'{block}", "', json.dumps({"text": text, "type": "text"})):
+                assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
+                assert received.pop().startswith("A line of the report.")
+                read = await mirror.call("memory_read", {"memory_path": pasted})
+                assert "A line of the report." in read.text
+        path = path_in(stored)
+        for other in (
+            as_block(f"see {path}"),
+            as_block(path, type="file"),
+            as_block(path, annotations={"priority": 1}),
+        ):
+            await mirror.call("save_mirrored", {"content": other})
+            assert received.pop() == other
+
+
+async def test_a_copied_notice_without_its_path_is_the_only_value_like_it() -> None:
+    received: list[str] = []
+    async with with_report(received) as mirror:
+        stored = await mirror.call("report_mirrored", {})
+        rest = stored.text.partition("\n")[2]
+        miscounted = re.sub("[0-9,]+ lines [.]", "77 lines .", rest)
+        assert miscounted != rest
+        for pasted in (rest, f" {rest}\n", as_block(rest), miscounted):
+            assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
+            assert received.pop() == "A line of the report.\n" * 2_000
+            read = await mirror.call("memory_read", {"memory_path": pasted})
+            assert "A line of the report." in read.text
+        described, *_, used = rest.splitlines()
+        other_text = f"{described}\n| another\n| text\n{used}"
+        assert (await mirror.call("save_mirrored", {"content": other_text})).is_error
+        assert (await mirror.call("save_mirrored", {"content": rest}, namespace="other")).is_error
+    assert received == []
+
+
+async def test_a_notice_of_a_text_after_a_sentence_stands_for_the_text() -> None:
+    received: list[str] = []
+    async with with_report(received) as mirror:
+
+        @mirror.tool
+        def download() -> list[str]:
+            return ["The download is complete.", "A line of the file.\n" * 2_000]
+
+        stored = await mirror.call("download_mirrored", {})
+        first, _, rest = stored.text.partition("\n")
+        assert first == f'"{stored.path}/1"'
+        for pasted in (first, stored.text, as_block(stored.text), rest, as_block(rest)):
+            assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
+            assert received.pop() == "A line of the file.\n" * 2_000
+            read = await mirror.call("memory_read", {"memory_path": pasted})
+            assert read.text.startswith("A line of the file.")
+    assert "The download is complete." in rest
+
+
+async def test_a_pasted_notice_of_several_values_is_refused_and_named() -> None:
+    received: list[str] = []
+    async with with_report(received) as mirror:
+        await mirror.call("report_mirrored", {})
+        stored = await mirror.call("report_mirrored", {})
+        path, (_, _, rest) = path_in(stored), stored.text.partition("\n")
+        for pasted in (rest, as_block(rest)):
+            refused = await mirror.call("save_mirrored", {"content": pasted})
+            assert refused.is_error
+            assert refused.text.startswith(f'"{path}"\nThis path stands for the newest result.')
+            assert received == []
+        assert (await mirror.call("save_mirrored", {"content": refused.text})).text == "saved"
+        assert received.pop().startswith("A line of the report.")
+        # a text that only speaks of notices, and one that the model marks as literal, are sent
+        for text in (f"{rest}\nThe end.", f"literal:{rest}"):
+            assert (await mirror.call("save_mirrored", {"content": text})).text == "saved"
+    assert received == [f"{rest}\nThe end.", rest]
+
+
+@dataclass
+class Order:
+    id: int
+    status: str
+
+
+def with_orders(rows: list[dict[str, Any]], config: Mapping[str, Any] | None = None) -> Mirror:
+    mirror = Mirror(upstreams=config)
+
+    @mirror.tool
+    def found() -> list[Any]:
+        return [f"Found {len(rows)} orders.", rows]
+
+    @mirror.tool
+    def page() -> dict[str, Any]:
+        return {"total": len(rows), "orders": rows, "next": "abc"}
+
+    @mirror.tool
+    def count(orders: list[dict[str, Any]]) -> int:
+        return len(orders)
+
+    @mirror.tool
+    def describe(order: dict[str, Any]) -> str:
+        return json.dumps(order)
+
+    @mirror.tool
+    def close(order: Order) -> int:
+        return order.id
+
+    @mirror.tool
+    def find(number: int) -> str:
+        return json.dumps(rows[number])
+
+    return mirror
+
+
+ROWS = [{"id": number, "status": "open"} for number in range(900)]
+
+
+async def test_a_path_that_fits_is_found_in_a_large_object() -> None:
+    async with with_orders(ROWS * 60) as mirror:
+        path = str((await mirror.call("page_mirrored", {})).path)
+        refused = await mirror.call("count_mirrored", {"orders": path})
+        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
+
+
+async def test_a_path_that_fits_is_found_within_the_main_object() -> None:
+    mirror = with_orders(ROWS)
+
+    @mirror.tool
+    def select(note: str) -> dict[str, Any]:
+        return {"success": True, "note": note, "data": {"rows": ROWS, "count": len(ROWS)}}
+
+    async with mirror:
+        for note, advised in (("short", "/data/rows"), ("long " * 9000, "/data/rows")):
+            path = str((await mirror.call("select_mirrored", {"note": note})).path)
+            for part in ("", "/data", "/data/count"):
+                refused = await mirror.call("count_mirrored", {"orders": f"{path}{part}"})
+                assert refused.text.endswith(f'Pass a path that fits, such as "{path}{advised}".')
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "advised"),
+    [
+        ("found", ("/0", "/1/0"), "/1"),
+        ("page", ("", "/total", "/orders/0"), "/orders"),
+    ],
+)
+async def test_a_value_of_another_type_is_refused_with_a_path_that_fits(
+    tool: str, given: tuple[str, ...], advised: str
+) -> None:
+    async with with_orders(ROWS) as mirror:
+        base = str((await mirror.call(f"{tool}_mirrored", {})).path)
+        for part in given:
+            refused = await mirror.call("count_mirrored", {"orders": f"{base}{part}"})
+            assert refused.is_error
+            assert refused.text.endswith(f'Pass a path that fits, such as "{base}{advised}".')
+        assert (await mirror.call("count_mirrored", {"orders": f"{base}{advised}"})).text == "900"
+        row = await mirror.call("close_mirrored", {"order": f"{base}{advised}"})
+        assert row.text.endswith(f'Pass a path that fits, such as "{base}{advised}/0".')
+        whole = "" if tool == "page" else f"{advised}/0"  # only the page is an object
+        described = await mirror.call("describe_mirrored", {"order": f"{base}{advised}"})
+        assert described.text.endswith(f'Pass a path that fits, such as "{base}{whole}".')
+        assert (await mirror.call("count_mirrored", {"orders": [f"{base}{advised}"]})).text == "900"
+        nested = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}", {}]})
+        assert nested.text.endswith("is array. Pass the path itself, not an array with the path.")
+        rows = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}/0"]})
+        assert rows.text == "1"
+        nothing = await mirror.call("count_mirrored", {"orders": f"{base}{advised}/0/id"})
+        assert nothing.text.endswith("Pass another path that fits, or a literal value.")
+
+
+@pytest.mark.parametrize("text", ["/1", "path", "path/0", '"/1"', "the orders", "count_mirrored/0"])
+async def test_a_text_where_only_data_fit_is_refused_with_the_newest_path(text: str) -> None:
+    async with with_orders(ROWS) as mirror:
+        refused = await mirror.call("count_mirrored", {"orders": text})
+        assert refused.text.endswith(" Correct them and call again.")
+        base = str((await mirror.call("found_mirrored", {})).path)
+        refused = await mirror.call("count_mirrored", {"orders": text})
+        assert refused.is_error
+        assert refused.text.endswith(f'Pass a path that fits, such as "{base}/1".')
+        other = await mirror.call("count_mirrored", {"orders": text}, namespace="other")
+        assert base not in other.text
+        page = str((await mirror.call("page_mirrored", {})).path)
+        refused = await mirror.call("count_mirrored", {"orders": text})
+        assert refused.text.endswith(f'Pass a path that fits, such as "{page}/orders".')
+
+
+async def test_a_text_for_a_number_is_refused_with_a_path_only_if_it_is_one() -> None:
+    async with with_orders(ROWS) as mirror:
+        path = str((await mirror.call("page_mirrored", {})).path)
+        refused = await mirror.call("find_mirrored", {"number": "/total"})
+        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/total".')
+        for other in ("the last", "/next", "/none"):
+            refused = await mirror.call("find_mirrored", {"number": other})
+            assert refused.text.endswith(" Correct them and call again.")
+
+
+async def test_a_text_for_a_list_of_texts_is_refused_with_a_path_only_if_it_is_one() -> None:
+    mirror = with_orders(ROWS)
+
+    @mirror.tool
+    def list_names() -> dict[str, list[str]]:
+        return {"names": [f"name {number}" for number in range(3000)]}
+
+    @mirror.tool
+    def lint(files: list[str]) -> int:
+        return len(files)
+
+    async with mirror:
+        path = str((await mirror.call("list_names_mirrored", {})).path)
+        for other in ("/home/you/main.js", "main.js"):
+            refused = await mirror.call("lint_mirrored", {"files": other})
+            assert refused.text.endswith('is not of type "array". Correct them and call again.')
+        refused = await mirror.call("lint_mirrored", {"files": "/names"})
+        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/names".')
+
+
+async def test_a_part_in_the_words_of_a_notice_is_refused_with_its_whole_path() -> None:
+    async with with_orders(ROWS) as mirror:
+        base = str((await mirror.call("found_mirrored", {})).path)
+        for text, advised in (("path/0", "/1/0"), ("/1/7", "/1/7"), ("/0", "/1/0")):
+            refused = await mirror.call("describe_mirrored", {"order": text})
+            assert refused.text.endswith(f'Pass a path that fits, such as "{base}{advised}".')
+
+
+@pytest.mark.parametrize("given", ["the orders", "/next", "{path}", "{path}/total"])
+async def test_no_advice_names_a_part_of_a_value_that_the_model_may_not_see(given: str) -> None:
+    flows = {"flows": {"model": {"accepts": {"confidentiality": "public"}}}}
+    async with with_orders(ROWS, flows) as mirror:
+        path = str((await mirror.call("page_mirrored", {})).path)
+        refused = await mirror.call("count_mirrored", {"orders": given.format(path=path)})
+        assert refused.is_error
+        assert "such as" not in refused.text

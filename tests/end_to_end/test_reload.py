@@ -1,0 +1,264 @@
+"""Configuration changes while the gateway serves: at SIGHUP and with `--watch`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from gateway_processes import forked_upstream
+from samples import sample
+from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.servers import forgetful
+
+from mcp_mirror.app import open_application
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
+from mcp_mirror.config import load_config
+from mcp_mirror.functions.reply import read_reply
+
+if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Configured, Lines, OpenLines, Serve
+
+UPSTREAM = Path(__file__).parents[1] / "relay" / "upstream.py"
+
+
+def names(answer: bytes) -> set[str]:
+    return {tool["name"] for tool in json.loads(answer)["result"]["tools"]}
+
+
+def serving(client: Lines) -> int:
+    """The process of the one upstream."""
+    tasks = Path(f"/proc/{client.process.pid}/task").iterdir()
+    children = [child for task in tasks for child in (task / "children").read_text().split()]
+    (one,) = [child for child in children if UPSTREAM.name in Path(f"/proc/{child}/cmdline").read_text()]
+    return int(one)
+
+
+async def until_listed(client: Lines, wanted: str, *, listed: bool = True) -> set[str]:
+    async with asyncio.timeout(BOUND):
+        while (wanted in (found := names(await client.request("tools/list")))) is not listed:  # noqa: ASYNC110  # another process changes it
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def test_a_hangup_changes_upstreams_and_other_calls_continue(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    unchanged, log = raw("ok", "--name", "kept"), tmp_path / "log"
+    gates = {"started": str(tmp_path / "running"), "until": str(tmp_path / "gate")}
+    changing = raw("ok", "--log", str(log))
+    async with open_lines(configured({"kept": unchanged, "dropped": raw(), "changed": changing})) as client:
+        await client.greet()
+        await until_listed(client, "dropped_hear_mirrored")
+        calls = {}
+        for identity, upstream in ((71, "kept"), (72, "dropped")):
+            arguments = {**gates, "started": gates["started"] + upstream}
+            call = json.dumps({"name": f"{upstream}_hang_mirrored", "arguments": arguments})
+            await client.send(f'{{"jsonrpc":"2.0","id":{identity},"method":"tools/call","params":{call}}}')
+            calls[identity] = tmp_path / f"running{upstream}"
+        await until(lambda: all(running.exists() for running in calls.values()))
+        configured({"kept": unchanged, "changed": {**changing, "timeout": 7}, "added": raw()})
+        client.process.send_signal(signal.SIGHUP)
+        listed = await until_listed(client, "added_hear_mirrored")
+        assert "dropped_hear_mirrored" not in listed
+        (tmp_path / "gate").touch()
+        answers: dict[int, str] = {}
+        async with asyncio.timeout(BOUND):
+            while len(answers) < len(calls):
+                message = json.loads(await client.receive())
+                if message.get("id") in calls:
+                    answers[message["id"]] = message["result"]["content"][0]["text"]
+        assert answers == {71: "late", 72: "late"}  # even the call to the removed upstream
+        await until(lambda: log.read_text().count(" initialize\n") >= 2)
+        assert log.read_text().count(" initialize\n") == 2
+        assert any(b"configuration was reloaded" in line for line in client.stderr)
+
+
+@pytest.mark.parametrize(
+    ("how", "version"),
+    sample(
+        product(("reload", "death"), ("2025-11-25", "2026-07-28")),
+        {("reload", "2026-07-28"), ("death", "2025-11-25")}.__contains__,
+    ),
+)
+async def test_a_subscription_outlives_the_process_of_its_upstream(
+    how: str, version: str, configured: Configured, open_lines: OpenLines
+) -> None:
+    upstream = forked_upstream(str(UPSTREAM), "stdio", version)
+    note = "notes://one"
+
+    async def watched(client: Lines) -> None:
+        async with asyncio.timeout(BOUND):
+            while json.loads(await client.text("watched_mirrored")) != [note]:  # noqa: ASYNC110  # another process changes it
+                await asyncio.sleep(0.05)
+
+    async with open_lines(configured({"shelf": upstream})) as client:
+        await client.greet()
+        await until_listed(client, "watched_mirrored")
+        assert "error" not in json.loads(await client.request("resources/subscribe", json.dumps({"uri": note})))
+        await watched(client)
+        before = serving(client)
+        if how == "reload":
+            configured({"shelf": {**upstream, "timeout": 7}})
+            client.process.send_signal(signal.SIGHUP)
+        else:
+            os.kill(before, signal.SIGKILL)
+        async with asyncio.timeout(BOUND):
+            while b"notifications/resources/updated" not in await client.receive():
+                pass  # what may have been missed counts as an update
+        await watched(client)
+        assert serving(client) != before
+        await client.send(
+            '{"jsonrpc":"2.0","id":"touch","method":"tools/call","params":{"name":"touch_mirrored",'
+            f'"arguments":{{"uri":"{note}"}}}}}}'
+        )
+        async with asyncio.timeout(BOUND):
+            while (message := json.loads(await client.receive())).get("method") != "notifications/resources/updated":
+                pass
+        assert message["params"]["uri"] == note
+
+
+async def test_a_subscription_that_a_new_process_refuses_is_reported_once(
+    configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.gateway.subscriptions._PAUSE", 0.0)
+    server = {"command": sys.executable, "args": [forgetful.__file__, str(tmp_path / "log")]}
+    channel, updates = NullChannel(Caller(LOCAL)), []
+    async with open_application(load_config(configured({"shelf": server}), {})) as application, asyncio.timeout(BOUND):
+        await application.upstreams.settle(BOUND)
+        gateway, subscriptions = application.gateway, application.server.handlers.subscriptions
+
+        async def call(tool: str) -> str:
+            return read_reply(await gateway.call_tool(gateway.new_call(channel, tool, b"{}"))).text
+
+        await subscriptions.subscribe(channel, "note:one", "reader", lambda uri, _params: updates.append(uri))
+        await call("forget_mirrored")
+        while await call("count_mirrored") != "1" or not updates:
+            pass
+        assert [await call("count_mirrored") for _ in range(50)] == ["1"] * 50
+        assert updates == ["note:one"]
+
+
+async def test_clients_are_notified_when_memory_tools_are_switched(
+    configured: Configured, open_lines: OpenLines
+) -> None:
+    async with open_lines(configured({})) as client:
+        await client.greet()
+        assert "memory_put" in names(await client.request("tools/list"))
+        configured({}, memory_tools={"deny": ["memory_put"], "roots": ["."]})
+        client.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(BOUND):
+            while b"notifications/tools/list_changed" not in await client.receive():
+                pass
+        listed = names(await client.request("tools/list"))
+        assert "memory_put" not in listed
+        assert "memory_import" in listed
+
+
+async def test_an_invalid_configuration_is_reported_and_the_old_one_stays(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    config = configured({"one": raw()})
+    async with open_lines(config) as client:
+        await client.greet()
+        await until_listed(client, "hear_mirrored")
+        config.write_text('{"upstreams": {"one": {"comand": "x"}}}')
+        client.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"was not reloaded" in line for line in client.stderr))
+        assert b"'command'" in b"".join(client.stderr)
+        assert "hear_mirrored" in names(await client.request("tools/list"))
+
+
+async def test_a_failed_reload_is_an_error_in_the_log(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
+    config = configured({"one": raw()}, server={"log_format": "json"})
+    async with open_lines(config) as client:
+        await client.greet()
+        config.write_text("{")
+        client.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"was not reloaded" in line for line in client.stderr))
+    lines = [json.loads(line) for line in b"".join(client.stderr).splitlines()]
+    assert [line["level"] for line in lines if "was not reloaded" in line["message"]] == ["error"]
+
+
+async def test_a_warning_about_the_configuration_has_its_level_at_the_start_and_at_a_reload(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    config = configured({"one": raw(env={"API_TOKEN": "not-from-a-variable"})}, server={"log_format": "json"})
+    config.chmod(0o644)
+    async with open_lines(config) as client:
+        await client.greet()
+        client.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"was reloaded" in line for line in client.stderr))
+    lines = [json.loads(line) for line in b"".join(client.stderr).splitlines()]
+    assert [line["level"] for line in lines if "other users can read" in line["message"]] == ["warning"] * 2
+
+
+async def test_reloads_name_changes_until_the_start_or_their_reversal(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    changed = {"limits": {"spool_bytes": 4096}, "server": {"name": "other"}}
+    message = b"A change of server, limits takes effect at the next start."
+    async with open_lines(configured({"one": raw()})) as client:
+        await client.greet()
+        for number, sections in enumerate((changed, changed, {}), 1):
+            configured({"one": raw()}, **sections)
+            client.process.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(BOUND):
+                while b"".join(client.stderr).count(b"was reloaded.") < number:  # noqa: ASYNC110  # as in `until`
+                    await asyncio.sleep(0.01)
+    reloads = [line for line in b"".join(client.stderr).splitlines() if b"was reloaded." in line]
+    assert [message in line for line in reloads] == [True, True, False]
+
+
+async def test_a_reload_applies_tokens_and_defers_quotas(configured: Configured, serve: Serve, raw: Any) -> None:
+    """The signal comes at the first moment at which the gateway serves."""
+    before, after = ({"tokens": {name: "sha256:" + "0" * 64}} for name in ("alice", "bob"))
+    async with serve(configured({"one": raw()}, auth=before)) as served:
+        configured({"one": raw()}, auth={**after, "principals": {"bob": {"calls_per_day": 1}}})
+        served.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"was reloaded." in line for line in served.stderr))
+    assert b"A change of auth.principals takes effect at the next start." in b"".join(served.stderr)
+
+
+async def test_a_reload_on_stdio_defers_no_authentication(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"one": raw()}, auth={"tokens": {"alice": "sha256:" + "0" * 64}})) as client:
+        await client.greet()
+        client.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"was reloaded." in line for line in client.stderr))
+    assert b"takes effect at the next start" not in b"".join(client.stderr)
+
+
+async def test_a_configuration_in_a_pipe_is_not_read_a_second_time(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    config = configured({"one": raw()})
+    async with open_lines(config) as client:
+        await client.greet()
+        await until_listed(client, "hear_mirrored")
+        config.unlink()
+        os.mkfifo(config)
+        client.process.send_signal(signal.SIGHUP)
+        await until(lambda: any(b"is a pipe, which can be read once" in line for line in client.stderr))
+        assert "hear_mirrored" in names(await client.request("tools/list"))
+
+
+@pytest.mark.parametrize("section", [{"mirror": {"suffix": "_twin"}}, {"limits": {"spool_bytes": 4096}}])
+async def test_a_watched_file_is_reloaded_when_it_changes(
+    section: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"one": raw()}), "--watch") as client:
+        await client.greet()
+        await until_listed(client, "hear_mirrored")
+        configured({"one": raw(), "two": raw()}, **section)
+        suffix = section.get("mirror", {}).get("suffix", "_mirrored")
+        await until_listed(client, f"two_hear{suffix}")
+        output = b"".join(client.stderr)
+        assert (b"change of limits takes effect at the next start" in output) is ("limits" in section)

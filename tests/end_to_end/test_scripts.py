@@ -1,0 +1,902 @@
+"""Scripts over stored values: what they return, which tools they call, and their limits, through a whole gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from flow_user import path_in, upstream
+from mcp import Client
+from mcp_types import ElicitResult
+from tests.end_to_end.conftest import BOUND
+from tests.load import measure_pause, slowness
+
+from mcp_mirror import Mirror, SyncMirror
+from mcp_mirror.app import open_application
+from mcp_mirror.config import load_config
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.types import Provenance
+
+if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Configured, Connect
+
+pytest.importorskip("pydantic_monty")
+
+ORDERS = [{"id": number, "user": number % 7, "cents": number * 3} for number in range(1500)]
+USERS = [{"id": number, "name": f"user {number}"} for number in range(7)]
+
+
+def with_tools(**sections: Any) -> Mirror:
+    mirror = Mirror(upstreams={"upstreams": {}, **sections} if sections else None)
+
+    @mirror.tool
+    def list_orders(limit: int = 1500) -> list[dict[str, int]]:
+        return ORDERS[:limit]
+
+    @mirror.tool
+    def list_users() -> list[dict[str, Any]]:
+        return USERS
+
+    @mirror.tool
+    async def fail(reason: str) -> str:
+        raise ValueError(reason)
+
+    return mirror
+
+
+async def test_a_small_value_is_shown_and_a_large_one_is_stored() -> None:
+    async with with_tools() as mirror:
+        assert (await mirror.run("1 + 1")).text == "2\nResult ends."
+        assert (await mirror.run("'a' * 3")).text == "aaa\nResult ends."
+        small = await mirror.run("{'a': [1]}")
+        assert small.text.startswith('{"a":[1]}\n')
+        assert await mirror.read(str(small.path)) == {"a": [1]}
+        large = await mirror.run("[{'n': n} for n in range(5000)]")
+        assert "array of 5,000 objects" in large.text
+        assert len(large.text) < 1000
+        assert large.value[4999] == {"n": 4999}
+        assert await mirror.read(f"{large.path}/4999/n") == 4999
+
+
+async def test_the_results_of_two_tools_are_joined_by_their_paths() -> None:
+    async with with_tools() as mirror:
+        orders, users = await mirror.call("list_orders_mirrored"), await mirror.put(USERS)
+        code = "names = {u['id']: u['name'] for u in users}\n[[names[o['user']], o['cents']] for o in orders[:2]]"
+        joined = await mirror.run(code, {"orders": orders.path, "users": users})
+        assert joined.value == [["user 0", 0], ["user 1", 3]]
+        nested = await mirror.run("both['o'][3]['id'] + extra", {"both": {"o": orders.path}, "extra": 4})
+        assert nested.value == 7
+        part = await mirror.run("first", {"first": f"{orders.path}/0/user"})
+        assert part.value == 0
+
+
+async def test_large_values_of_concurrent_scripts_leave_the_garbage_collector_on() -> None:
+    async with with_tools() as mirror:
+        codes = ("[[n] for n in range(50000)]", "[print]", "[[0]] * 10 ** 7", "{'a': 1}")
+        replies = await asyncio.gather(*(mirror.run(code) for code in codes * 3))
+        assert [one.is_error for one in replies[:4]] == [False, True, True, False]
+        assert gc.isenabled()
+
+
+async def test_a_returned_value_is_an_input_of_the_next_script() -> None:
+    async with with_tools(memory_tools="all") as mirror:
+        first = await mirror.run("[n * n for n in range(3000)]")
+        assert (await mirror.run("sum(squares)", {"squares": first.path})).value == sum(n * n for n in range(3000))
+        described = await mirror.call("memory_describe", {"memory_path": first.path})
+        assert "memory_run" in described.text
+
+
+async def test_texts_are_texts_and_files_are_read_by_line() -> None:
+    log = "\n".join(f"{number} {'ERROR' if number % 10 == 0 else 'INFO'} \u00e9" for number in range(20_000))
+    async with with_tools() as mirror:
+        path = await mirror.put(log)
+        assert (await mirror.run("log[:7]", {"log": path})).value == "0 ERROR"
+        lines = "sum(1 for line in open('/memory/log') if 'ERROR' in line)"
+        assert (await mirror.run(lines, {"log": path})).value == 2000
+        assert (await mirror.run("import os\nos.listdir('/memory')", {"log": path})).value == ["log"]
+        rows = await mirror.put(ORDERS)
+        assert (await mirror.run("import json\nlen(json.load(open('/memory/rows')))", {"rows": rows})).value == 1500
+
+
+PRINTED = str([{"id": number, "name": None} for number in range(900)])
+"""Rows as Python prints them."""
+
+
+async def test_files_of_texts_have_line_ends_as_python_reads_them() -> None:
+    text = "a\r\nb\rc\n"
+    async with Mirror() as mirror:
+        path = await mirror.put(text)
+        assert (await mirror.run("open('/memory/x', newline='').read()", {"x": path})).value == text
+        assert (await mirror.run("open('/memory/x').read()", {"x": path})).value == "a\nb\nc\n"
+        assert (await mirror.run("open('/memory/x').readlines()", {"x": path})).value == ["a\n", "b\n", "c\n"]
+
+
+async def test_rows_that_python_printed_are_rows_in_scripts() -> None:
+    async with with_tools() as mirror:
+
+        @mirror.tool
+        def read_query(limit: int = 900) -> str:
+            return str([{"id": number, "name": None} for number in range(limit)])
+
+        path = await mirror.put(PRINTED)
+        assert (await mirror.run("[len(rows), rows[7]]", {"rows": path})).value == [900, {"id": 7, "name": None}]
+        assert (await mirror.run("len(given['rows'])", {"given": {"rows": path}})).value == 900
+        assert (await mirror.run("open('/memory/rows').read()", {"rows": path})).value == PRINTED
+        assert (await mirror.run("text", {"text": PRINTED})).value == PRINTED
+        large = "rows = await tools.read_query()\n[len(rows), rows[7]['name']]"
+        assert (await mirror.run(large)).value == [900, None]
+        assert (await mirror.run("(await tools.read_query(limit=2))[1]['id']")).value == 1
+        evaluated = await mirror.run("import ast\nlen(ast.literal_eval(rows))", {"rows": path})
+        assert "are parsed already" in evaluated.text
+
+
+async def test_a_value_that_is_only_a_file_is_not_parsed() -> None:
+    async with with_tools(code={"memory": "8MiB"}) as mirror:
+        path = await mirror.put([{"key": f"value {number}"} for number in range(60_000)])
+        reply = await mirror.run("len(rows)", {"rows": path})
+        assert "`code.memory`" in reply.text
+        found = await mirror.run("open('/memory/rows').read(20)", {"rows": path})
+        assert found.value == '[{"key":"value 0"},{'[:20]
+
+
+async def test_tools_are_awaited_alone_and_together() -> None:
+    async with with_tools() as mirror:
+        code = (
+            "import asyncio\n"
+            "orders, users = await asyncio.gather(tools.list_orders_mirrored(limit=3), tools.list_users())\n"
+            "print(len(orders), len(users))\n"
+            "orders[2]['cents']"
+        )
+        reply = await mirror.run(code)
+        assert reply.text == "printed:\n3 7\nreturned:\n6\nResult ends."
+        assert (reply.value, reply.printed) == (6, "3 7")
+        one_by_one = "out = []\nfor n in (1, 2):\n    out.append(len(await tools.list_orders(limit=n)))\nout"
+        assert (await mirror.run(one_by_one)).value == [1, 2]
+        dynamic = "await getattr(tools, 'list_' + 'users')()"
+        assert (await mirror.run(dynamic)).value == USERS
+
+
+async def test_each_result_of_a_tool_is_stored_and_named_if_the_script_fails() -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run("x = await tools.list_orders()\nprint('have', len(x))\nx[0]['nothing']")
+        assert reply.is_error
+        assert reply.value is None
+        assert "failed in line 3:\n    x[0]['nothing']\nKeyError: nothing" in reply.text
+        assert "printed:\nhave 1500" in reply.text
+        assert len(await mirror.read(path_in(reply.text))) == 1500
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("await tools.list_orders(limt=3)", "line 1: Argument `limt` does not match any known parameter"),
+        ("await tools.list_orders(limit='many')", "line 1: Argument to `tools.list_orders` is incorrect"),
+        ("x = 1\nawait tools.list_order()", "line 2: `tools` has no attribute `list_order`"),
+        ("x = tools.list_users()\nx[0]", "Await the call"),
+        ("x = await tools.list_users()\njson_lines(x)", "line 2: Name `json_lines` used when not defined"),
+    ],
+)
+async def test_a_mistake_is_reported_with_its_line_before_anything_is_called(code: str, expected: str) -> None:
+    called = []
+    mirror = with_tools()
+
+    @mirror.tool
+    def note() -> None:
+        called.append(1)
+
+    async with mirror:
+        reply = await mirror.run(f"{code}\nawait tools.note()")
+        assert reply.is_error
+        assert "The script was not run." in reply.text
+        assert expected in reply.text
+        assert not called
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "await tools.memory_query(memory_path=rows, expression='[0]')",
+        "memory_read(rows)",
+        "x = await tools.list_users()\nawait tools.retrieve_final_answer_from_memory(memory_path=rows)",
+        "getattr(tools, 'memory_grep')",
+    ],
+)
+async def test_the_error_of_a_script_that_calls_a_memory_tool_names_inputs(code: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code, {"rows": [1, 2]})
+        assert reply.is_error
+        assert "A script cannot call the gateway's memory tools." in reply.text
+        assert "Pass paths in `inputs` instead: each variable is the whole value" in reply.text
+        assert "Similar tools" not in reply.text
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import re\nx = await tools.list_users()\nre.match('u', x[0]['name']).group(0)",
+        "m = None\nfor u in await tools.list_users():\n    if m is None or u['id'] > m: m = u['id']\nm + 1",
+        "x = await tools.list_users()\nreturn len(x)",
+        "arguments = {'limit': 2, **{}}\nlen(await tools.list_orders(**arguments))",
+        "t = {}\nfor u in await tools.list_users():\n    t.setdefault('a', {'n': 0, 's': ''})['n'] += 1\nt",
+    ],
+)
+async def test_scripts_that_run_are_not_rejected_for_their_types(code: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code)
+        assert not reply.is_error, reply.text
+
+
+async def test_a_failed_tool_raises_in_the_script() -> None:
+    async with with_tools() as mirror:
+        parsed = await mirror.run("import json\njson.loads(await tools.list_users())")
+        assert "use them without json.loads" in parsed.text
+        caught = await mirror.run(
+            "try:\n    await tools.fail(reason='no')\nexcept RuntimeError as e:\n    r = str(e)\nr"
+        )
+        assert caught.value == "fail failed: ValueError: no"
+        uncaught = await mirror.run("x = 1\nawait tools.fail(reason='no')")
+        assert "failed in line 2" in uncaught.text
+        assert "ValueError: no" in uncaught.text
+        gathered = await mirror.run("import asyncio\nawait asyncio.gather(tools.fail(reason='no'))")
+        assert gathered.text.startswith("The script failed")
+        assert "ValueError: no" in gathered.text
+
+
+async def test_the_long_message_of_an_exception_does_not_stall_others() -> None:
+    async with with_tools() as mirror:
+        await mirror.run("1")
+        code = "raise ValueError('begin' + 'e' * 10_000_000 + 'end')"
+        assert await measure_pause(mirror.run(code)) < 0.05 * slowness()
+        text = (await mirror.run(code)).text
+        assert len(text) < 10_000
+        assert "ValueError: begin" in text
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+async def test_a_number_without_a_json_form_is_not_sent_to_a_tool(number: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(f"await tools.list_orders(**{{'limit': float('{number}')}})")
+        assert "line 1" in reply.text
+        assert f"not JSON compliant: {number}" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "key"),
+    [
+        ({"seconds": 0.2}, "while True: pass", "code.seconds"),
+        ({"memory": "16MiB"}, "x = []\nwhile True: x.append('a' * 1000000)", "code.memory"),
+        ({"memory": "16MiB"}, "x = [0] * 10**9", "code.memory"),
+        ({"calls": 2}, "for n in range(3): await tools.list_users()", "code.calls"),
+        ({}, "while True: open('/memory/a').read()", "code.calls"),
+        ({"values": "10KB"}, "[0] * 5000", "code.values"),
+        ({"values": "10KB"}, "await tools.list_orders()", "code.values"),
+        ({"values": "10KB"}, "long", "code.values"),
+        ({"values": "10KB"}, "while True: open('/memory/middle').read()", "code.values"),
+    ],
+)
+async def test_each_limit_ends_the_script_and_names_its_key(limits: dict[str, Any], code: str, key: str) -> None:
+    async with with_tools(code=limits) as mirror:
+        reply = await mirror.run(code, {"a": "x", "middle": "x" * 3000, "long": "x" * 20_000})
+        assert reply.is_error
+        assert f"`{key}`" in reply.text
+        assert (await mirror.run("1 + 1")).value == 2
+
+
+@pytest.mark.parametrize("requests", [5, {"k": {"method": "roots/list"}}])
+async def test_a_complete_result_with_input_requests_is_a_result(requests: Any) -> None:
+    server = str(Path(__file__).parent / "servers" / "raw.py")
+    result = json.dumps({"content": [{"type": "text", "text": "hello"}], "inputRequests": requests})
+    sections = {
+        "upstreams": {"raw": {"command": sys.executable, "args": ["-S", server, "ok"]}},
+        "code": {"tools": "all"},
+    }
+    async with Mirror(upstreams=sections) as mirror:
+        assert (await mirror.run("await tools.say_mirrored(result=result)", {"result": result})).value == "hello"
+
+
+@pytest.mark.slow
+async def test_a_script_may_make_a_thousand_calls_at_once() -> None:
+    code = "import asyncio\nlen(await asyncio.gather(*[tools.list_users() for n in range(count)]))"
+    async with with_tools() as mirror:
+        assert (await mirror.run(code, {"count": 1_000})).value == 1_000
+        reply = await mirror.run(code, {"count": 1_001})
+        assert "A script may make 1,000 tool calls (`code.calls`)" in reply.text
+
+
+async def test_a_principal_with_many_scripts_does_not_delay_another() -> None:
+    async with with_tools(code={"seconds": 50}) as mirror:
+        await mirror.run("1")
+        busy = [asyncio.create_task(mirror.run("while True: pass", namespace="ann")) for _ in range(30)]
+        await asyncio.wait(busy, timeout=0.2)
+        async with asyncio.timeout(BOUND):
+            assert (await mirror.run("2", namespace="bob")).value == 2
+        assert not any(task.done() for task in busy)
+        for task in busy:
+            task.cancel()
+        await asyncio.wait(busy, timeout=BOUND)
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "expected"),
+    [
+        ("a\ud800b", "len(x) > 2", True),
+        (["a\ud800b"], "len(open('/memory/x').read())", 12),
+        (12345678901234567890123, "x + 1", 12345678901234567890124),
+    ],
+)
+async def test_unusual_values_are_inputs(value: Any, code: str, expected: Any) -> None:
+    async with with_tools() as mirror:
+        assert (await mirror.run(code, {"x": await store_unusual(mirror, value)})).value == expected
+
+
+async def store_unusual(mirror: Mirror, value: Any) -> str:
+    memory = mirror._running.application.gateway.memory  # noqa: SLF001  # a value that clients cannot write
+    base, origin = f"memory_put-{uuid4()}", Provenance("mcp-mirror", "test", "")
+    await memory.writer.store_values("local", origin, {base: json.dumps({"part": value}).encode()}, memory.estimate)
+    return f"{base}/part"
+
+
+async def test_a_key_that_is_not_text_cannot_be_parsed_and_is_not_named() -> None:
+    async with with_tools() as mirror:
+        path = await store_unusual(mirror, [{"name": 1, "a\ud800b": 2}])
+        assert "An input cannot be parsed" in (await mirror.run("x[0]", {"x": path})).text
+
+
+async def test_an_input_that_cannot_be_parsed_is_named_with_a_way_to_read_it() -> None:
+    async with with_tools() as mirror:
+        deep: list[Any] = []
+        for _ in range(300):
+            deep = [deep]
+        path = await mirror.put(deep)
+        reply = await mirror.run("len(x)", {"x": path})
+        assert "An input cannot be parsed" in reply.text
+        assert "open(" in reply.text
+        assert (await mirror.run("open('/memory/x').read(3)", {"x": path})).value == "[[["
+
+
+async def test_printed_text_is_cut_at_its_limit() -> None:
+    async with with_tools(code={"output": 100}) as mirror:
+        reply = await mirror.run("for n in range(100000): print('x' * 50)")
+        assert reply.text.endswith("more characters (`code.output`)")
+        assert len(reply.text) < 200
+        assert not reply.is_error
+
+
+async def test_a_cancelled_call_ends_its_script_at_once() -> None:
+    async with with_tools(code={"seconds": 50}) as mirror:
+        await mirror.run("1")
+        running = asyncio.create_task(mirror.run("print('on')\nwhile True: pass"))
+        done, _ = await asyncio.wait({running}, timeout=0.3)
+        assert not done
+        running.cancel()
+        async with asyncio.timeout(5):
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert (await mirror.run("2")).value == 2
+
+
+async def test_a_dead_worker_fails_only_its_own_script() -> None:
+    async with with_tools(code={"seconds": 3}) as mirror:
+        crash = mirror.run("x = [0] * 14000000\nx")
+        replies = await asyncio.gather(crash, *(mirror.run(f"{number} + 1") for number in range(10)))
+        assert replies[0].is_error
+        assert [one.value for one in replies[1:]] == list(range(1, 11))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('/etc/passwd').read()",
+        "open('/memory/../etc/passwd').read()",
+        "open('/memory/a', 'w').write('x')",
+        "open('/memory/a', 'a').write('x')",
+        "open('/memory/b').read()",
+        "from pathlib import Path\nPath('/').iterdir()",
+        "from pathlib import Path\nPath('/memory/a').unlink()",
+        "from pathlib import Path\nPath('/memory/a').rename('/memory/b')",
+        "import os\nos.listdir('/')",
+        "import os\nos.environ['PATH']",
+        "import os\nos.getenv('PATH')",
+        "import os\nos.urandom(8)",
+        "import os\nos.system('id')",
+        "import socket",
+        "import subprocess",
+        "import urllib.request",
+        "import ctypes",
+        "import mcp_mirror",
+        "__import__('os').system('id')",
+        "().__class__.__bases__[0].__subclasses__()",
+        "eval(\"__import__('os')\")",
+        "exec('import socket')",
+        "(lambda: 0).__globals__",
+        "tools.__class__.__init__.__globals__",
+        "await _call_tool('list_users', 5)",
+        "await _call_tool(['list_users'], '{}')",
+        "await _call_tool('no_such_tool', '{}')",
+        "await _call_tool('memory_list', '{}')",
+        "await tools.memory_list()",
+        "await tools.memory_run(code='1')",
+        "def f(n): return f(n + 1)\nf(0)",
+        "'['*100000 and eval('['*100000)",
+        "import json\njson.loads('['*100000)",
+        "json = tools = None\nawait tools.list_users()",
+    ],
+)
+async def test_no_escape_from_the_sandbox(code: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code, {"a": "x"})
+        assert reply.is_error, reply.text
+        assert "root:" not in reply.text
+
+
+async def test_a_file_of_the_machine_does_not_exist_in_the_sandbox() -> None:
+    async with with_tools() as mirror:
+        assert (await mirror.run("from pathlib import Path\nPath('/etc/passwd').exists()")).value is False
+
+
+async def test_values_of_another_namespace_are_unknown() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put({"secret": "c4nary"}, namespace="alice")
+        for code in ("x", "open('/memory/x').read()"):
+            reply = await mirror.run(code, {"x": path}, namespace="bob")
+            assert reply.is_error
+            assert "c4nary" not in reply.text
+        assert (await mirror.run("x['secret']", {"x": path}, namespace="alice")).value == "c4nary"
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("(1, 2)", [1, 2]),
+        ("{1: 'a', (1, 2): 'b', None: 'c', False: 'd'}", {"1": "a", "[1, 2]": "b", "null": "c", "false": "d"}),
+        ("sorted({2, 1})", [1, 2]),
+        ("2 ** 200", 2**200),
+        ("[float('nan'), float('inf'), 1.5]", [None, None, 1.5]),
+        ("b'ab'", "YWI="),
+        ("[b'ab', 2 ** 200]", ["YWI=", 2**200]),
+        ("import datetime\ndatetime.date(2026, 1, 2)", "2026-01-02"),
+        ("import decimal\n[decimal.Decimal('1.50'), 2 ** 70]", ["1.50", 2**70]),
+        ("class A:\n    def __init__(self): self.x = [1]\nA()", {"x": [1]}),
+        ("class A:\n    def __init__(self): self.x = 2 ** 70\n[A()]", [{"x": 2**70}]),
+        ("from pathlib import Path\nPath('/memory/a')", "/memory/a"),
+        ("range(3)", "range(0, 3)"),
+    ],
+)
+async def test_every_value_has_a_json_form(code: str, value: Any) -> None:
+    async with with_tools() as mirror:
+        assert (await mirror.run(code)).value == value
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("print", "MontyStdTypeProxy"),
+        ("[2 ** 70, len]", "MontyStdTypeProxy"),
+        ("x = [0]\nfor n in range(300): x = [x]\nx", "levels"),
+        ("x = [0] * 1000\nx = [x] * 1000\nx = [x] * 1000\nx", "code.values"),
+        ("x = [[0] * 10] * 10\nfor n in range(20): x = {'a': x, 'b': x}\nx", "code.values"),
+    ],
+)
+async def test_a_value_without_a_json_form_is_an_error(code: str, expected: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code)
+        assert reply.is_error
+        assert expected in reply.text
+
+
+@pytest.mark.parametrize("name", ["tools", "json", "class", "a b", "_x", "1a", "", "\u00e9", "x" * 100_000])
+async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run("1", {name: 1})
+        assert "cannot name an input" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("import json\njson.load(rows)", "use them without json.loads"),
+        ("counts = {row: 1 for row in rows}\nmax(counts, key=counts.get)", "use a lambda"),
+        ("for row in rows: n = row; n", ""),
+        ("import pandas", "A script can import asyncio, base64, collections, csv, "),
+        ("import csv, io\ncsv.reader(io.StringIO(rows))", 'csv.DictReader(open("/memory/NAME", newline=""))'),
+        ("total = 0 for row in rows: total += row", "Write each statement on a line of its own."),
+        ("total = 0; for row in rows: total += row", "Write each statement on a line of its own."),
+    ],
+)
+async def test_an_error_says_how_to_correct_a_common_mistake(code: str, advice: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code, {"rows": [1, 2]})
+        assert reply.is_error == bool(advice)
+        assert advice in reply.text
+
+
+async def test_a_missing_key_names_the_fields_of_inputs_and_results() -> None:
+    rows = [{"isbn": "978-1", "title": "Blue Harbour"}, {"isbn": "978-2", "year": 2020}]
+    async with with_tools() as mirror:
+        reply = await mirror.run("[row['id'] for row in rows]", {"rows": rows, "unused": {"a": 1}})
+        assert reply.text.endswith(
+            "KeyError: id\nrows has the fields isbn, title.\nCall memory_run again with a corrected script."
+        )
+        reply = await mirror.run("len(count)\nfound['id']", {"found": json.dumps({"a": 1}), "count": [1, 2]})
+        assert "has the fields" not in reply.text  # a text, and numbers
+        reply = await mirror.run("found['id']", {"found": {f"key {number:03}{'x' * 90}": 1 for number in range(50)}})
+        assert f"key 019{'x' * 53}." in reply.text
+        reply = await mirror.run("x = await tools.list_orders(limit=2)\nx[0]['name']")
+        assert f"KeyError: name\nthe result of list_orders has the fields {', '.join(ORDERS[0])}.\nCall" in reply.text
+        reply = await mirror.run("{}['id']")
+        assert "KeyError: id\nCall memory_run again" in reply.text
+
+
+@pytest.mark.parametrize(
+    "code", ["[hit['id'] for hit in page]", "sum(hit['hours'] for hit in page)", "page['rows']", "page.hits"]
+)
+async def test_a_script_that_takes_an_object_for_its_rows_learns_where_they_are(code: str) -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put({"page": 1, "hits": [{"id": 1, "hours": 3}]})
+        reply = await mirror.run(code, {"page": path})
+        assert '\npage is one object with the keys page, hits: its rows are page["hits"].\n' in reply.text
+        reply = await mirror.run("sum(hit['hours'] for hit in page[\"hits\"])", {"page": path})
+        assert reply.value == 3
+
+
+@pytest.mark.parametrize("code", ["rows['hits']", "rows.hits"])
+async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(code: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code, {"rows": await mirror.put([{"id": 1, "hours": 3}])})
+        assert "\nrows has the fields id, hours.\nCall memory_run again" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "count"),
+    [
+        ("id,name\n" + "1,Ada\n" * 20, "text (CSV, 2 columns)", 20),
+        ("id;name\n" + "1;Ada\n" * 3000, "text (CSV, 2 columns)", 3000),
+        ("id\tname\n" + "1\tAda\n" * 20, "text (TSV, 2 columns)", 20),
+        ('{"id": "1", "name": "Ada"}\n' * 20, "text (JSON lines)", 20),
+    ],
+)
+@pytest.mark.parametrize("code", ["sum(row['id'] for row in t)", "[row.get('id') for row in t]", "{**t}"])
+async def test_a_script_that_takes_a_text_for_rows_learns_what_reads_them(
+    text: str, form: str, count: int, code: str
+) -> None:
+    async with with_tools() as mirror:
+        inputs = {"t": await mirror.put(text)}
+        reply = await mirror.run(code, inputs)
+        advice = re.search(rf"\nt is {re.escape(form)}, one string: .* are (.+)\.\nCall memory_run again", reply.text)
+        assert advice, reply.text
+        reply = await mirror.run(f"import csv\nrows = list({advice[1]})\n[len(rows), rows[-1]]", inputs)
+        assert reply.value == [count, {"id": "1", "name": "Ada"}]
+
+
+async def test_rows_that_are_read_as_advised_keep_the_line_breaks_of_cells() -> None:
+    mirror = with_tools()
+
+    @mirror.tool
+    def read_table() -> str:
+        return "id,note\n" + "0,none\n" * 60 + '1,"first\nsecond"\n'
+
+    async with mirror:
+        inputs = {"t": await mirror.put(read_table())}
+        for get, given in (("text = t", inputs), ("text = await tools.read_table()", {})):
+            reply = await mirror.run(f"{get}\n[row['id'] for row in text]", given)
+            advice = re.search(r"one string: .* are (.+)\.\nCall memory_run again", reply.text)
+            assert advice, reply.text
+            reply = await mirror.run(f"import csv\n{get}\nlist({advice[1]})[-1]", given)
+            assert reply.value == {"id": "1", "note": "first\nsecond"}
+
+
+async def test_other_texts_are_described_by_their_lines() -> None:
+    async with with_tools() as mirror:
+        texts = {"plain": "one\ntwo", "rows": "Result\n\nid,name\n" + "1,Ada\n" * 20}
+        reply = await mirror.run("plain['id'] + rows['id']", texts)
+        assert "\nplain is text, one string: its lines are plain.splitlines().\n" in reply.text
+        assert "\nrows is text (CSV, 2 columns after a heading), one string: its lines are rows" in reply.text
+        reply = await mirror.run("[1]['a']", texts)
+        assert "text" not in reply.text
+
+
+@pytest.mark.parametrize("text", ["orders_2025", "memory_read(trips)", "orders.json"])
+async def test_a_name_in_place_of_a_path_is_answered_as_an_unknown_path(text: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run("[t['km'] for t in trips]", {"trips": text})
+        assert reply.text == (
+            f'No value is stored under "{text}". Nothing is stored yet: first call the tool that gets the data.'
+        )
+        assert (await mirror.run("trips.upper()", {"trips": text})).value == text.upper()
+        path = await mirror.put(text * 500)
+        assert f'Newest are "{path}".' in (await mirror.run("trips['km']", {"trips": text})).text
+        assert "trips is text" in (await mirror.run("trips['km']", {"trips": path})).text
+
+
+async def test_a_script_that_uses_a_value_beyond_its_inputs_learns_how_to_give_it() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put([{"id": 1}])
+        reply = await mirror.run("[t['id'] for t in trips if t['id'] in drivers]", {"trips": path})
+        assert reply.text.endswith(
+            "NameError: name 'drivers' is not defined\n"
+            "inputs has no drivers: first call the tool that gets it, then give its path in inputs."
+        )
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("total = 1\ntotl + 1", "Call memory_run"),
+        ("[row for row in trip]", "Call memory_run"),
+        ("prnt(trips)", "Call memory_run"),
+        ("Counter(row['id'] for row in trips)", "Call memory_run"),
+        ("trips[0]['id'] + km", "Call memory_run"),
+        ("datetime.datetime.now()", "Begin with `import datetime`.\nCall memory_run"),
+        ("re.findall('a', 'b')", "Begin with `import re`.\nCall memory_run"),
+    ],
+)
+async def test_other_undefined_names_are_not_taken_for_inputs(code: str, advice: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code, {"trips": await mirror.put([{"id": 1}])})
+        assert "is not defined" in reply.text
+        assert reply.text.endswith(f"{advice} again with a corrected script.")
+        assert "inputs has no" not in reply.text
+
+
+async def test_a_long_undefined_name_in_a_long_script_is_answered_at_once() -> None:
+    async with with_tools() as mirror:
+        name = "a" * 40_000
+        began = time.monotonic()
+        reply = await mirror.run(f"{name[:-1]}b = 1\n[row for row in {name}]")
+        assert "is not defined" in reply.text
+        many = "\n".join(f"value_{number} = 1" for number in range(5_000))
+        assert "inputs has no orders" in (await mirror.run(f"{many}\n[row for row in orders]")).text
+        assert time.monotonic() - began < 2
+
+
+async def test_a_script_without_a_value_says_how_to_return_one() -> None:
+    async with with_tools() as mirror:
+        assert "Let its last line be the value" in (await mirror.run("x = 1")).text
+        assert (await mirror.run("print('a')")).text == "a\nResult ends."
+        assert "SyntaxError" in (await mirror.run("x = (")).text
+        assert "is longer" not in (await mirror.run("1 " * 10)).text
+        assert "100,000 are accepted" in (await mirror.run("1\n" * 60_000)).text
+        assert "100 inputs" in (await mirror.run("1", {f"a{n}": n for n in range(101)})).text
+
+
+def test_the_library_without_await_runs_scripts() -> None:
+    with SyncMirror() as mirror:
+        assert mirror.run("[n for n in given if n > 1]", {"given": [1, 2, 3]}).value == [2, 3]
+
+
+def test_a_program_that_ran_scripts_exits_normally() -> None:
+    code = (
+        "from mcp_mirror import SyncMirror\n"
+        "with SyncMirror() as mirror:\n"
+        "    for number in range(5): assert mirror.run(f'{number} + 1').value == number + 1\n"
+        "    mirror.run('while True: pass') if 0 else None\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=BOUND)
+
+
+async def test_without_the_package_there_is_no_tool(monkeypatch: pytest.MonkeyPatch, configured: Configured) -> None:
+    for module in ("mcp_mirror.assembly", "mcp_mirror.library.mirror", "mcp_mirror.config.checks"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda _name: None)
+    async with with_tools() as mirror:
+        assert "memory_run" not in [tool["name"] for tool in mirror.tools("mcp")]
+        assert "Unknown tool" in (await mirror.call("memory_run", {"code": "1"})).text
+        with pytest.raises(MirrorError, match=r"pip install '\.\[code\]'"):
+            await mirror.run("1")
+    with pytest.raises(MirrorError, match=r"pip install '\.\[code\]'"):
+        load_config(configured({}, code={"seconds": 1}), {})
+
+
+async def test_the_definition_of_the_tool_is_short(count_tokens: Any) -> None:
+    async with with_tools() as mirror:
+        (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_run"]
+        assert count_tokens(json.dumps(advert)) <= 200
+    async with with_tools(memory_tools={"deny": ["memory_run"]}) as mirror:
+        assert "memory_run" not in [tool["name"] for tool in mirror.tools("mcp")]
+
+
+@pytest.mark.parametrize("without_sql", [{"deny": ["memory_query"]}, {"allow": ["memory_run", "memory_read"]}])
+async def test_without_sql_the_tool_comes_first_and_has_an_example(without_sql: dict[str, list[str]]) -> None:
+    async with with_tools(memory_tools=without_sql) as mirror:
+        own = [tool for tool in mirror.tools("mcp") if not tool["name"].endswith("_mirrored")]
+        assert own[0]["name"] == "memory_run"
+        assert "\n    name = names[t[...]]\n" in own[0]["description"]
+
+
+async def test_a_result_that_is_shown_whole_says_that_it_ends() -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run("print('a')\n[1, 2]")
+        assert [block["text"] for block in reply.content] == ["printed:\na", "returned:\n[1,2]", "Result ends."]
+        stored = await mirror.run("[str(n) for n in range(9999)]")
+        assert "Result ends." not in stored.text
+    async with with_tools(code={"output": 10}) as mirror:
+        assert "Result ends." not in (await mirror.run("print('a' * 100)")).text
+
+
+WRITE = "await tools.hear(x='to be written')"
+
+
+def asking(tmp_path: Path, configured: Configured, **code: Any) -> Path:
+    audit = {"path": str(tmp_path / "audit.jsonl")}
+    return configured({"mail": upstream("mail", tmp_path)}, code=code, audit=audit)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_the_user_decides_on_a_tool_that_is_not_read_only(
+    configured: Configured, connect: Connect, tmp_path: Path, mode: str, *, is_allowed: bool
+) -> None:
+    questions: list[str] = []
+
+    async def answer(_context: Any, params: Any) -> ElicitResult:
+        questions.append(params.message)
+        return ElicitResult(action="accept", content={"allow": is_allowed})
+
+    code = f"first = await tools.say(result='{{\"content\": []}}') if 0 else 1\n{WRITE}\n'sent'"
+    async with connect(asking(tmp_path, configured), elicitation_callback=answer, mode=mode) as client:
+        result = await client.call_tool("memory_run", {"code": code})
+    assert len(questions) == 1
+    assert "mail" in questions[0] or "hear" in questions[0]
+    assert '{"x": "to be written"}' in questions[0]
+    calls = (tmp_path / "mail.log").read_text().count(" tools/call\n")
+    records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    last = [one for one in records if one["tool"] == "memory_run"][-1]
+    assert (len(last["script"]), last["calls"], last["outcome"]) == (64, "1", "ok" if is_allowed else "error")
+    text = result.content[0].text  # type: ignore[union-attr]
+    if is_allowed:
+        assert (text, calls) == ("sent", 1)
+    else:
+        assert "The user was asked, and does not allow it" in text
+        assert calls == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "calls"),
+    [
+        ({}, f"for n in range(3):\n    {WRITE}\n1 / 0", 3),
+        ({"calls": 2}, f"for n in range(3):\n    {WRITE}", 2),
+        ({}, "1 / 0", 0),
+    ],
+)
+async def test_a_failed_script_reports_its_calls_that_change_something(
+    configured: Configured, connect: Connect, tmp_path: Path, limits: dict[str, int], code: str, calls: int
+) -> None:
+    async with connect(asking(tmp_path, configured, tools="all", **limits)) as client:
+        result = await client.call_tool("memory_run", {"code": code})
+    text = result.content[0].text  # type: ignore[union-attr]
+    sent = (tmp_path / "mail.log").read_text().count(" tools/call\n") if calls else 0
+    assert result.is_error
+    assert sent == calls
+    warning = f"Before that it made {calls} calls of tools that can change something. Do not repeat them."
+    assert (warning in text) is (calls > 0)
+    assert ("Do not repeat" in text) is (calls > 0)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_user_decides_on_a_refused_flow_of_a_script(
+    configured: Configured, connect: Connect, tmp_path: Path, mode: str
+) -> None:
+    questions: list[str] = []
+
+    async def answer(_context: Any, params: Any) -> ElicitResult:
+        questions.append(params.message)
+        return ElicitResult(action="accept", content={"allow": len(questions) == 1})
+
+    upstreams = {
+        "crm": upstream("crm", tmp_path, labels={"confidentiality": "private"}),
+        "mail": upstream("mail", tmp_path, accepts={"confidentiality": "internal"}),
+    }
+    config = configured(upstreams, flows={"on_refusal": "ask"}, code={"tools": "all"})
+    value = json.dumps({"content": [], "structuredContent": {"a": "private text"}})
+    send = "for n in range(2): await tools.mail_hear_mirrored(x=x['a'])"
+    code = f"x = await tools.crm_say_mirrored(result={value!r})\n{send}"
+    async with connect(config, elicitation_callback=answer, mode=mode) as client:
+        result = await client.call_tool("memory_run", {"code": code})
+    assert len(questions) == 2
+    assert "values of the script" in questions[0]
+    assert "private text" not in "".join(questions)
+    assert "The user was asked, and does not allow it" in result.content[0].text  # type: ignore[union-attr]
+    assert (tmp_path / "mail.log").read_text().count(" tools/call\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "is_called", "expected"),
+    [
+        ({}, False, "hear_mirrored: its server does not mark it as read-only (`code.tools: read_only`)."),
+        ({}, False, "The client cannot ask the user"),
+        ({}, False, "permit it in the configuration: `code.tools: listed`, with its own name in `code.allow`."),
+        ({"tools": "none"}, False, "`code.tools: none`"),
+        ({"tools": "listed"}, False, "hear_mirrored: `code.allow` does not contain it (`code.tools: listed`)."),
+        ({"tools": "listed"}, False, "The client cannot ask the user"),
+        ({"tools": "listed", "allow": ["he*"]}, True, "sent"),
+        ({"tools": "all"}, True, "sent"),
+    ],
+)
+async def test_the_configuration_decides_which_tools_scripts_call(
+    configured: Configured,
+    connect: Connect,
+    tmp_path: Path,
+    code: dict[str, Any],
+    is_called: bool,  # noqa: FBT001  # a table
+    expected: str,
+) -> None:
+    async with connect(asking(tmp_path, configured, **code)) as client:
+        result = await client.call_tool("memory_run", {"code": f"{WRITE}\n'sent'"})
+    assert expected in result.content[0].text  # type: ignore[union-attr]
+    assert ((tmp_path / "mail.log").read_text().count(" tools/call\n") == 1) is is_called
+
+
+async def test_a_script_is_recorded_without_its_values(configured: Configured, tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    path = configured({"mail": upstream("mail", tmp_path)}, code={"tools": "all"}, audit={"path": str(log)})
+    async with Mirror(upstreams=str(path)) as mirror:
+        stored = await mirror.put({"secret": "c4nary"})
+        await mirror.run("await tools.hear(x=given['secret'])\ngiven", {"given": stored})
+    text = log.read_text()
+    assert "c4nary" not in text
+    assert stored not in text
+    records = [json.loads(line) for line in text.splitlines()]
+    (script,) = [one for one in records if one["tool"] == "memory_run"]
+    assert len(script["script"]) == 64
+    assert script["calls"] == "1"
+    assert script["inputs"]
+    assert script["outcome"] == "stored"
+    (nested,) = [one for one in records if one["tool"].startswith("hear") and one["event"] == "call"]
+    assert nested["script_call"] == script["correlation"]
+
+
+async def test_calls_of_scripts_count_by_the_rate_of_their_principal(configured: Configured, tmp_path: Path) -> None:
+    path = configured({"mail": upstream("mail", tmp_path)}, code={"tools": "all"}, limits={"calls_per_minute": 3})
+    from mcp_mirror.callers import Caller, NullChannel  # noqa: PLC0415
+
+    async with open_application(load_config(path, {})) as application:
+        gateway = application.gateway
+        await application.upstreams.settle(BOUND)
+        arguments = json.dumps({"code": "for n in range(5): await tools.hear(x='1')"}).encode()
+        call = gateway.new_call(NullChannel(Caller("me")), "memory_run", arguments, is_limited=True)
+        reply = str(await asyncio.wait_for(gateway.call_tool(call), BOUND))
+    assert "`limits.calls_per_minute`" in reply
+    assert (tmp_path / "mail.log").read_text().count(" tools/call\n") == 2
+
+
+async def test_many_scripts_of_one_principal_do_not_wait_for_each_other_forever(
+    configured: Configured, tmp_path: Path
+) -> None:
+    path = configured({"mail": upstream("mail", tmp_path)}, code={"tools": "all"}, limits={"calls_per_principal": 2})
+    from mcp_mirror.callers import Caller, NullChannel  # noqa: PLC0415
+
+    async with open_application(load_config(path, {})) as application:
+        gateway = application.gateway
+        await application.upstreams.settle(BOUND)
+        arguments = json.dumps({"code": "await tools.hear(x='1')\n'done'"}).encode()
+        calls = [
+            gateway.new_call(NullChannel(Caller("me")), "memory_run", arguments, is_limited=True) for _ in range(8)
+        ]
+        replies = await asyncio.wait_for(asyncio.gather(*map(gateway.call_tool, calls)), BOUND)
+    assert all("done" in str(one) for one in replies)
+
+
+async def test_a_real_client_runs_scripts(configured: Configured, connect: Connect, tmp_path: Path) -> None:
+    async with connect(asking(tmp_path, configured)) as client:
+        listed = await client.list_tools()
+        assert "memory_run" in {tool.name for tool in listed.tools}
+        assert await text_of(client, {"code": "sum(n)", "inputs": {"n": [1, 2]}}) == "3"
+        assert await text_of(client, {"code": "1 + 1", "inputs": ""}) == "2"
+        stored = await client.call_tool("memory_put", {"value": ORDERS})
+        path = path_in(stored.content[0].text)  # type: ignore[union-attr]
+        code = "from collections import Counter\nsorted(Counter(o['user'] for o in orders).items())[0]"
+        assert await text_of(client, {"code": code, "inputs": {"orders": path}}) == "[0,215]"
+        assert "cannot" not in await text_of(client, {"code": "1", "inputs": json.dumps({"a": 1})})
+
+
+async def text_of(client: Client, arguments: dict[str, Any]) -> str:
+    result = await client.call_tool("memory_run", arguments)
+    return str(result.content[0].text)  # type: ignore[union-attr]

@@ -1,0 +1,266 @@
+"""SQL over stored values: what `memory_query` returns, its mistakes and its limits, through a whole gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flow_user import path_in
+from tests.end_to_end.conftest import BOUND
+
+from mcp_mirror import Mirror, SyncMirror
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.types import Descriptor
+
+if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Configured, Connect
+
+pytest.importorskip("duckdb")
+
+ORDERS = [{"id": number, "user": number % 7, "cents": number * 3} for number in range(1500)]
+USERS = [{"id": number, "name": f"user {number}"} for number in range(7)]
+JOIN = (
+    "SELECT u.name, sum(o.cents) AS cents FROM orders o JOIN users u ON u.id = o.user GROUP BY ALL ORDER BY cents DESC "
+    "LIMIT 1"
+)
+JOINED = [{"name": "user 1", "cents": 483750}]
+SLOW = "SELECT sum(a.range * b.range % 7) AS n FROM range(1000000) a, range(1000000) b"
+
+
+def with_tools(**sections: Any) -> Mirror:
+    mirror = Mirror(upstreams={"upstreams": {}, "memory_tools": "all", **sections})
+
+    @mirror.tool
+    def list_orders() -> list[dict[str, int]]:
+        return ORDERS
+
+    return mirror
+
+
+async def test_the_results_of_two_tools_are_joined_by_their_paths() -> None:
+    async with with_tools() as mirror:
+        orders, users = await mirror.call("list_orders_mirrored"), await mirror.put(USERS)
+        reply = await mirror.sql(JOIN, {"orders": orders.path, "users": users})
+        assert reply.text == json.dumps(JOINED, separators=(",", ":")) + "\nResult ends."
+        assert reply.value == JOINED
+        assert reply.path is None
+        csv = "id,name\n" + "".join(f"{one['id']},{one['name']}\n" for one in USERS)
+        assert (await mirror.sql(JOIN, {"orders": orders.path, "users": csv})).value == JOINED
+        assert (await mirror.sql(JOIN, {"orders": orders.path, "users": USERS})).value == JOINED
+        part = await mirror.put({"data": {"rows": USERS}})
+        assert (await mirror.sql(JOIN, {"orders": orders.path, "users": f"{part}/data/rows"})).value == JOINED
+
+
+@pytest.mark.parametrize(
+    ("tools", "named"),
+    [
+        ({}, "memory_run"),
+        ({"deny": ["memory_run"]}, "memory_query"),
+        ({"deny": ["memory_query"]}, "memory_run"),
+        ({"deny": ["memory_query", "memory_run"]}, None),
+    ],
+)
+async def test_instructions_name_one_tool_for_whole_values(tools: dict[str, Any], named: str | None) -> None:
+    pytest.importorskip("pydantic_monty")
+    async with with_tools(memory_tools=tools) as mirror:
+        whole = [one for one in mirror.instructions.split(". ") if one.startswith("Questions that need all rows")]
+        assert [one.rpartition(" ")[2] for one in whole] == ([named] if named else [])
+
+
+@pytest.mark.parametrize("line", ["{0},{1},{2}\n", "| {0} | {1} | {2} |\n"])
+async def test_missing_numbers_that_pandas_writes_as_nan_are_null(line: str) -> None:
+    rule = "| --- | --- | --- |\n" if line.startswith("|") else ""
+    rows = "".join(line.format(n, "NaN" if n % 4 else n / 2, "nan" if n % 2 else "bread") for n in range(40))
+    async with Mirror() as mirror:
+        table = await mirror.put(line.format("id", "amount", "name") + rule + rows)
+        reply = await mirror.sql("SELECT count(amount) n, sum(amount) s, count(name) t FROM t", {"t": table})
+        assert reply.value == [{"n": 10, "s": 90.0, "t": 40}]
+
+
+async def test_a_large_result_is_stored_with_its_inputs() -> None:
+    async with with_tools() as mirror:
+        orders, users = await mirror.put(ORDERS), await mirror.put(USERS)
+        inputs = {"orders": orders, "users": users}
+        reply = await mirror.sql("FROM orders JOIN users ON users.id = orders.user", inputs)
+        assert "array of 1,500 objects" in reply.text
+        assert len(reply.text) < 1000
+        assert str(reply.path).startswith("memory_query-")
+        assert await mirror.read(f"{reply.path}/1499/name") == "user 1"
+        assert len(reply.value) == 1500
+        described = await mirror._running.application.gateway.writer.store.describe("local", str(reply.path))  # noqa: SLF001
+        assert isinstance(described, Descriptor)
+        assert set(described.provenance.inputs) == {orders, users}
+        again = await mirror.sql("SELECT count(*) AS n FROM joined", {"joined": reply.path})
+        assert again.value == [{"n": 1500}]
+        huge = await mirror.sql("SELECT o.* FROM orders o, range(100) r", inputs)
+        assert "array of 150,000 objects" in huge.text
+        assert await mirror.read(f"{huge.path}/149999/id") in range(1500)
+
+
+async def test_numbers_of_stored_json_keep_their_digits() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put([{"id": 9007199254740993, "big": 18446744073709551615, "zip": "007"}])
+        reply = await mirror.sql("FROM t", {"t": path})
+        assert reply.text == '[{"id":9007199254740993,"big":18446744073709551615,"zip":"007"}]\nResult ends.'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, "`sql` with `inputs`"),
+        ({"memory_path": "x"}, "`memory_path` with `expression`"),
+        ({"memory_path": "x", "sql": "SELECT 1"}, "`sql` reads the tables of `inputs`. Give the path there"),
+        ({"memory_path": "x", "sql": "SELECT 1", "inputs": {}}, "`sql` reads the tables of `inputs`. Give the path"),
+        ({"memory_path": "x", "expression": "a", "sql": "SELECT 1"}, "Leave `expression` out"),
+        ({"expression": "a", "sql": "SELECT 1", "inputs": {"t": [1]}}, "Leave `expression` out"),
+        ({"expression": "a", "inputs": {"t": [1]}}, "give one SELECT as `sql` in place of `expression`"),
+        ({"memory_path": "x", "expression": "a", "inputs": {"t": [1]}}, "`expression` (JMESPath) reads one value"),
+        ({"sql": "SELECT 1", "inputs": [1]}, "'inputs' of memory_query must be an object"),
+        ({"sql": "SELECT 1", "inputs": {"a b": [1]}}, "'a b' cannot name an input"),
+        ({"sql": "SELECT 1", "inputs": {"a": [1], "A": [2]}}, "Two inputs have the same name"),
+        ({"sql": "SELECT 1", "inputs": {f"t{n}": [1] for n in range(101)}}, "100 inputs"),
+        ({"sql": "x" * 100_001}, "100,000 are accepted"),
+        ({"sql": "FROM t", "inputs": {"t": "list_orders"}}, 'No value is stored under "list_orders"'),
+        ({"sql": "FROM t", "inputs": {"t": 5}}, 'The input "t" cannot be read as a table: it is 5.'),
+        ({"sql": "FROM tt", "inputs": {"t": [1]}}, "The tables are t."),
+        (
+            {"sql": "SELECT x FROM t", "inputs": {"t": [{"y": 1}]}},
+            "Tables: t(y BIGINT).\nCall memory_query again with a corrected query.",
+        ),
+        ({"sql": "SELECT y::DATE FROM t", "inputs": {"t": [{"y": "abc"}]}}, 'format: "abc"'),
+        ({"sql": "COPY t TO 'x'", "inputs": {"t": [1]}}, "must be one SELECT"),
+    ],
+)
+async def test_mistakes_are_errors_with_the_next_step(arguments: dict[str, Any], expected: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.call("memory_query", arguments)
+        assert reply.is_error
+        assert expected in reply.text
+        assert len(reply.text) < 600
+
+
+async def test_an_unknown_path_is_the_same_error_as_everywhere() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put(USERS)
+        wrong = path[:-4] + "0000"
+        for inputs in ({"t": wrong}, {"u": path, "t": wrong}):
+            reply = await mirror.sql("FROM t", inputs)
+            read = await mirror.call("memory_read", {"memory_path": wrong})
+            assert (reply.is_error, reply.text) == (True, read.text)
+        assert "has no key" in (await mirror.sql("FROM t", {"t": f"{path}/99"})).text
+
+
+async def test_jmespath_stays_for_one_value() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put(USERS)
+        one = {"memory_path": path, "expression": "[?id == `3`].name"}
+        for unused in ({}, {"sql": "", "inputs": {}}, {"sql": "", "inputs": ""}, {"sql": None, "inputs": None}):
+            assert (await mirror.call("memory_query", {**one, **unused})).text == '["user 3"]\nResult ends.'
+
+
+async def test_arguments_that_the_sql_form_does_not_need_do_no_harm() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put(USERS)
+        needed = {"inputs": {"users": path}, "sql": "SELECT name FROM users WHERE id = 3"}
+        for unused in ({"memory_path": "", "expression": ""}, {"memory_path": path}, {"memory_path": "memory_query-1"}):
+            assert (await mirror.call("memory_query", {**needed, **unused})).text == '[{"name":"user 3"}]\nResult ends.'
+
+
+async def test_each_limit_names_its_key() -> None:
+    async with with_tools(memory_tools={"timeout": 1, "query_bytes": "50KB"}) as mirror:
+        slow = await mirror.sql(SLOW)
+        assert "longer than 1 s (`memory_tools.timeout`)" in slow.text
+        endless = await mirror.sql("SELECT * FROM range(1000000000000)")
+        assert "`memory_tools.query_bytes`" in endless.text
+        users = await mirror.put(USERS * 500)
+        two = await mirror.sql("SELECT 1 FROM a, b", {"a": users, "b": users})
+        assert "together" in two.text
+        assert "`memory_tools.query_bytes`" in two.text
+        assert (await mirror.sql("SELECT 1 AS a")).value == [{"a": 1}]
+
+
+async def test_a_value_can_be_deleted_while_it_is_queried() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put([{"text": "x" * 1000}] * 20_000)
+        await mirror.sql("SELECT 1")
+        query = "SELECT count(*) AS n FROM t a WHERE len(a.text) = 1000 AND sleep_ms(0) IS NULL"
+        running = asyncio.create_task(mirror.sql(query, {"t": path}))
+        deleted = await mirror.call("memory_forget", {"memory_path": path})
+        assert not deleted.is_error
+        reply = await asyncio.wait_for(running, BOUND)
+        assert reply.value == [{"n": 20_000}] or "No value is stored" in reply.text or "was deleted" in reply.text
+
+
+async def test_a_cancelled_call_ends_its_query() -> None:
+    async with with_tools() as mirror:
+        await mirror.sql("SELECT 1")
+        running = asyncio.create_task(mirror.sql(SLOW))
+        done, _ = await asyncio.wait({running}, timeout=0.3)
+        assert not done
+        running.cancel()
+        async with asyncio.timeout(10):
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert (await mirror.sql("SELECT 2 AS a")).value == [{"a": 2}]
+
+
+async def test_a_query_is_recorded_without_its_values(configured: Configured, tmp_path: Any) -> None:
+    log = tmp_path / "audit.jsonl"
+    async with Mirror(upstreams=str(configured({}, audit={"path": str(log)}))) as mirror:
+        stored = await mirror.put([{"secret": "c4nary"}])
+        await mirror.sql("SELECT secret FROM t WHERE secret = 'c4nary'", {"t": stored})
+    text = log.read_text()
+    assert "c4nary" not in text
+    assert stored not in text
+    (record,) = [one for one in map(json.loads, text.splitlines()) if one["tool"] == "memory_query"]
+    assert len(record["sql"]) == 64
+    assert record["inputs"]
+    assert record["outcome"] == "ok"
+
+
+async def test_without_the_package_there_is_no_sql(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("mcp_mirror.assembly", "mcp_mirror.library.mirror"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda _name: None)
+    async with with_tools() as mirror:
+        (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_query"]
+        assert "sql" not in json.dumps(advert).lower()
+        assert "has no argument 'sql'" in (await mirror.call("memory_query", {"sql": "SELECT 1"})).text
+        with pytest.raises(MirrorError, match=r"pip install '\.\[sql\]'"):
+            await mirror.sql("SELECT 1")
+
+
+async def test_sql_costs_few_tokens_of_the_definition(monkeypatch: pytest.MonkeyPatch, count_tokens: Any) -> None:
+    costs = []
+    for _ in range(2):
+        async with with_tools() as mirror:
+            (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_query"]
+            costs.append(count_tokens(json.dumps(advert)))
+        monkeypatch.setattr("mcp_mirror.assembly.find_spec", lambda _name: None)
+    assert 0 < costs[0] - costs[1] <= 70  # the example of a join costs half of it (docs/evaluation/wording.md)
+
+
+def test_a_program_without_asyncio_runs_queries() -> None:
+    with SyncMirror() as mirror:
+        assert mirror.sql("SELECT max(id) AS n FROM t", {"t": mirror.put(ORDERS)}).value == [{"n": 1499}]
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+async def test_a_real_client_joins_stored_values(
+    configured: Configured, connect: Connect, kind: str, tmp_path: Any
+) -> None:
+    store = {"kind": kind, "path": str(tmp_path / "store") if kind == "disk" else None}
+    async with connect(configured({}, store=store)) as client:
+        listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(listed["memory_query"].input_schema["properties"]) == {"memory_path", "expression", "sql", "inputs"}
+        paths = {}
+        for name, value in {"orders": ORDERS, "users": USERS * 2000}.items():
+            stored = await client.call_tool("memory_put", {"value": value})
+            paths[name] = path_in(stored.content[0].text)  # type: ignore[union-attr]
+        query = JOIN.replace("users u", "(SELECT DISTINCT * FROM users) u")
+        result = await client.call_tool("memory_query", {"sql": query, "inputs": paths})
+        assert json.loads(result.content[0].text) == JOINED  # type: ignore[union-attr]
+        wrong = await client.call_tool("memory_query", {"sql": "SELECT nam FROM users", "inputs": paths})
+        assert wrong.is_error
+        assert "Tables: users(id BIGINT, name VARCHAR); orders(" in wrong.content[0].text or "orders(id" in str(wrong)  # type: ignore[union-attr]

@@ -1,0 +1,300 @@
+"""Several worker processes on one address: sessions, signals, workers that end, and a shared memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from gateway_processes import forked_upstream
+from http_sessions import HEADERS, META
+from mcp import Client
+from mcp_types import ElicitResult
+from notices import path_in
+from samples import sample
+from tests.end_to_end.conftest import BOUND, until
+
+if TYPE_CHECKING:
+    from redis_process import RedisProcess
+    from s3_process import S3Process
+    from tests.end_to_end.conftest import Configured, Run, Serve, Served
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}}
+EVERYTHING = [str(Path(__file__).parents[1] / "conformance" / "everything.py"), "stdio", "--era", "2025-11-25"]
+
+
+def workers_of(served: Served) -> set[int]:
+    """The processes of the workers."""
+    children = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text()
+    return {int(child) for child in children.split()}
+
+
+def is_running(process: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+
+
+async def post(url: str, method: str, params: Any, **headers: str) -> httpx2.Response:
+    """A request over a connection of its own."""
+    async with httpx2.AsyncClient(timeout=BOUND) as http:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return await http.post(url, json=body, headers=HEADERS | headers)
+
+
+def result_of(response: httpx2.Response) -> Any:
+    assert response.status_code == 200, (response.status_code, response.text)
+    text = response.text
+    if response.headers["content-type"].startswith("text/event-stream"):
+        text = next(line[6:] for line in text.splitlines() if line.startswith("data: {"))
+    answer = json.loads(text)
+    assert "result" in answer, answer
+    return answer["result"]
+
+
+async def open_session(url: str) -> str:
+    response = await post(url, "initialize", HELLO)
+    assert result_of(response)["protocolVersion"] == "2025-11-25"
+    session = str(response.headers["mcp-session-id"])
+    async with httpx2.AsyncClient(timeout=BOUND) as http:
+        ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        answer = await http.post(url, json=ready, headers=HEADERS | {"mcp-session-id": session})
+        assert answer.status_code == 202
+    return session
+
+
+async def open_sessions_of_all_workers(url: str, number: int) -> dict[str, str]:
+    """A session of each worker, by its suffix."""
+    sessions: dict[str, str] = {}
+    async with asyncio.timeout(BOUND):
+        while len(sessions) < number:
+            session = await open_session(url)
+            sessions[session.rpartition("-")[2]] = session
+    return sessions
+
+
+async def call(url: str, session: str, name: str, arguments: Any) -> Any:
+    return result_of(
+        await post(url, "tools/call", {"name": name, "arguments": arguments}, **{"mcp-session-id": session})
+    )
+
+
+@pytest.fixture
+def shared(configured: Configured, raw: Any) -> Path:
+    return configured({"raw": raw()}, store={"kind": "disk"})
+
+
+@pytest.mark.slow
+async def test_each_session_is_served_by_its_worker_over_any_connection(serve: Serve, shared: Path) -> None:
+    async with serve(shared, "--workers", "2") as served:
+        sessions = await open_sessions_of_all_workers(served.url, 2)
+        assert sorted(sessions) == ["w0", "w1"]
+        for size in (10, 40_000, 3_000_000):
+            text = "word " * (size // 5)
+            for session in [*sessions.values()] * 4:
+                answer = await call(served.url, session, "memory_put", {"value": text})
+                path = path_in(answer["content"][0]["text"])
+                other = next(one for one in sessions.values() if one != session)
+                found = await call(served.url, other, "memory_read", {"memory_path": path})
+                assert "word" in found["content"][0]["text"]
+
+
+async def test_one_connection_may_carry_requests_of_several_sessions(serve: Serve, shared: Path) -> None:
+    async with serve(shared, "--workers", "2") as served:
+        sessions = [*(await open_sessions_of_all_workers(served.url, 2)).values()]
+        async with httpx2.AsyncClient(timeout=BOUND, limits=httpx2.Limits(max_connections=1)) as http:
+            for number in range(20):
+                body = {"jsonrpc": "2.0", "id": number, "method": "tools/list", "params": {}}
+                headers = HEADERS | {"mcp-session-id": sessions[number % 2]}
+                assert result_of(await http.post(served.url, json=body, headers=headers))["tools"]
+
+
+async def test_clients_of_2026_07_28_are_served_by_all_workers(serve: Serve, shared: Path) -> None:
+    async with serve(shared, "--workers", "2") as served:
+        headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}
+        answers = await asyncio.gather(*(post(served.url, "tools/list", {"_meta": META}, **headers) for _ in range(20)))
+        assert all(result_of(answer)["tools"] for answer in answers)
+
+
+@pytest.mark.parametrize("mode", sample(["legacy", "auto"], "legacy".__eq__))
+async def test_servers_can_request_input_from_clients_of_each_worker(
+    mode: str, serve: Serve, configured: Configured
+) -> None:
+    async def accept(context: Any, params: Any) -> ElicitResult:  # noqa: ARG001  # names of the SDK
+        return ElicitResult(action="accept", content={"name": "Ada", "user_name": "Ada"})
+
+    config = configured({"everything": forked_upstream(*EVERYTHING)}, store={"kind": "disk"})
+    async with serve(config, "--workers", "2") as served, asyncio.timeout(BOUND):
+        for _ in range(6):
+            async with Client(served.url, mode=mode, elicitation_callback=accept) as client:
+                result = await client.call_tool("test_streaming_elicitation_mirrored", {})
+                assert not result.is_error, result.content
+                assert "Ada" in result.content[0].text  # type: ignore[union-attr]
+
+
+async def test_a_killed_worker_is_replaced_and_others_continue(serve: Serve, shared: Path) -> None:
+    async with serve(shared, "--workers", "2") as served:
+        sessions = await open_sessions_of_all_workers(served.url, 2)
+        put = await call(served.url, sessions["w0"], "memory_put", {"value": "kept " * 1000})
+        path = path_in(put["content"][0]["text"])
+        before = workers_of(served)
+        assert len(before) == 2
+        victim = min(before)
+        os.kill(victim, signal.SIGKILL)
+        await until(lambda: len(workers_of(served) - {victim}) == 2)
+        outcomes = Counter[int]()
+        async with asyncio.timeout(BOUND):
+            while len(outcomes) < 2:
+                for session in sessions.values():
+                    answer = await post(served.url, "tools/list", {}, **{"mcp-session-id": session})
+                    outcomes[answer.status_code] += 1
+        assert set(outcomes) == {200, 404}  # the sessions of the killed worker have ended
+        renewed = await open_sessions_of_all_workers(served.url, 2)
+        for session in renewed.values():
+            found = await call(served.url, session, "memory_read", {"memory_path": path})
+            assert "kept" in found["content"][0]["text"]
+    assert b"ended by signal 9; the gateway starts it again" in b"".join(served.stderr)
+    assert b"reloaded" not in b"".join(served.stderr)
+
+
+async def test_workers_write_one_audit_log_with_an_id_for_each_call(
+    serve: Serve, configured: Configured, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "audit.jsonl"
+    config = configured({"raw": raw()}, store={"kind": "disk"}, audit={"path": str(log)})
+    async with serve(config, "--workers", "2") as served:
+        sessions = await open_sessions_of_all_workers(served.url, 2)
+        for session in [*sessions.values()] * 5:
+            await call(served.url, session, "memory_list", {})
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    calls = [record["correlation"] for record in records if record["event"] == "call"]
+    assert len(set(calls)) == len(calls) == 10
+
+
+async def test_workers_share_redis_and_a_bucket_and_end_cleanly(
+    serve: Serve, configured: Configured, raw: Any, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    store = {"kind": "redis", "url": redis_server.url, "prefix": f"{tmp_path}:", "blobs": bucket.url, "path": None}
+    async with serve(configured({"raw": raw()}, store=store), "--workers", "2") as served:
+        sessions = await open_sessions_of_all_workers(served.url, 2)
+        for session, other in (sessions.values(), [*sessions.values()][::-1]):
+            put = await call(served.url, session, "memory_put", {"value": "word " * 100_000})
+            path = path_in(put["content"][0]["text"])
+            found = await call(served.url, other, "memory_read", {"memory_path": path})
+            assert "word" in found["content"][0]["text"]
+        processes = workers_of(served)
+        served.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(served.process.wait(), BOUND) == 0
+        assert not any(map(is_running, processes))
+    assert b"ended" not in b"".join(served.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_to_the_parent_ends_all_workers(number: signal.Signals, serve: Serve, shared: Path) -> None:
+    async with serve(shared, "--workers", "3") as served:
+        processes = workers_of(served)
+        assert len(processes) == 3
+        served.process.send_signal(number)
+        assert await asyncio.wait_for(served.process.wait(), BOUND) == (130 if number == signal.SIGINT else 0)
+        assert not any(map(is_running, processes))
+
+
+RESTARTS = """
+import os, signal, socket, sys
+from mcp_mirror.cli import workers
+workers._DELAY = 0.001
+workers._MAX_DELAY = 0.001
+counted = os.open(sys.argv[1], os.O_RDWR | os.O_APPEND | os.O_CREAT)
+def run_worker(start):
+    start.announce("x" * 4000)
+    os.write(counted, b"x")
+    if os.fstat(counted).st_size == 50:
+        os.kill(os.getppid(), signal.SIGTERM)
+        signal.pause()
+    return 1
+with socket.create_server(("127.0.0.1", 0)) as listening:
+    sys.exit(workers.Supervisor([listening], run_worker, lambda line: None).run())
+"""
+
+
+async def test_a_worker_is_replaced_any_number_of_times(tmp_path: Path) -> None:
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", RESTARTS, str(tmp_path / "counted"))
+    try:
+        assert await asyncio.wait_for(supervisor.wait(), BOUND) == 0
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert (tmp_path / "counted").stat().st_size == 50
+
+
+async def test_workers_end_with_their_parent(serve: Serve, shared: Path) -> None:
+    async with serve(shared, "--workers", "2") as served:
+        processes = workers_of(served)
+        served.process.send_signal(signal.SIGKILL)
+        await until(lambda: not any(map(is_running, processes)))
+
+
+async def test_a_reload_reaches_all_workers(serve: Serve, shared: Path, configured: Configured, raw: Any) -> None:
+    async with serve(shared, "--workers", "2") as served:
+        sessions = await open_sessions_of_all_workers(served.url, 2)
+        configured({"raw": raw(), "added": raw("ok", "--name", "added")}, store={"kind": "disk"})
+        served.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(BOUND), AsyncExitStack():
+            for session in sessions.values():
+                names: set[str] = set()
+                while "added_hear_mirrored" not in names:
+                    listed = result_of(await post(served.url, "tools/list", {}, **{"mcp-session-id": session}))
+                    names = {tool["name"] for tool in listed["tools"]}
+                    await asyncio.sleep(0.05)
+        victim = min(workers_of(served))
+        os.kill(victim, signal.SIGKILL)
+        await until(lambda: len(workers_of(served) - {victim}) == 2)
+        for session in (await open_sessions_of_all_workers(served.url, 2)).values():
+            listed = result_of(await post(served.url, "tools/list", {}, **{"mcp-session-id": session}))
+            assert "added_hear_mirrored" in {tool["name"] for tool in listed["tools"]}
+    assert b"".join(served.stderr).count(b"the configuration was reloaded.") == 2
+    assert b"takes effect at the next start" not in b"".join(served.stderr)
+
+
+async def test_the_address_of_another_gateway_is_refused(serve: Serve, run: Run, shared: Path) -> None:
+    async with serve(shared, "--workers", "2") as served:
+        address = served.url.removeprefix("http://").partition("/")[0]
+        ended = await run("serve", "--config", str(shared), "--http", address, "--workers", "2")
+        assert ended.code == 2
+        assert f"Cannot serve on {address}" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("store", "options", "message"),
+    [
+        ({"kind": "memory"}, ("--http", "127.0.0.1:0", "--workers", "2"), "Set `store.kind` to disk or redis"),
+        ({"kind": None}, ("--http", "127.0.0.1:0", "--workers", "2"), "Set `store.kind` to disk or redis"),
+        ({"kind": "disk"}, ("--workers", "2"), "--workers needs --http"),
+        ({"kind": "disk"}, ("--http", "127.0.0.1:0", "--workers", "0"), "must be between 1 and 256"),
+        ({"kind": "disk"}, ("--http", "0.0.0.0:0", "--workers", "2"), "auth"),
+    ],
+)
+async def test_settings_that_workers_cannot_have_are_refused(
+    store: dict[str, Any], options: tuple[str, ...], message: str, configured: Configured, run: Run, raw: Any
+) -> None:
+    ended = await run("serve", "--config", str(configured({"raw": raw()}, store=store)), *options)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+async def test_workers_refuse_metrics_ports_over_the_largest(configured: Configured, run: Run, raw: Any) -> None:
+    server = {"metrics": "127.0.0.1:65534"}
+    config = configured({"raw": raw()}, store={"kind": "disk"}, server=server)
+    ended = await run("serve", "--config", str(config), "--http", "127.0.0.1:0", "--workers", "3")
+    assert ended.code == 2
+    assert ended.err.strip().endswith("65534 is too high. Set a port up to 65533.")

@@ -1,0 +1,335 @@
+"""A failing disk: at the n-th system call for every n, full at every size, read-only, without file handles.
+
+Every failure gives a `StoreError`, no acknowledged value is lost or damaged, and the next value is stored.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+from samples import sample
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
+from mcp_mirror.stores.disk.blobs import SYSTEM, SystemCalls
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Audit
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="mounts and limits are those of POSIX")
+
+FORGIVEN = ("link", "unlink")
+"""Calls that can fail without harm: a link that cannot be is a copy, and a name that stays is removed later."""
+ERRORS = {errno.ENOSPC: "disk is full", errno.EIO: "reports an error", errno.EMFILE: "file handle"}
+SIZE = 100_000
+KEPT = 4
+"""Values that the store has room for."""
+
+
+def blob_of(base: str) -> bytes:
+    return (base.encode() * SIZE)[:SIZE]
+
+
+def small_of(base: str) -> bytes:
+    return (base.encode() * 9000)[:9000]
+
+
+async def put(store: DiskStore, base: str, blob: bytes, file: FileSpan | None = None) -> None:
+    provenance = Provenance("up", "tool", "0" * 64)
+    await store.put("me", Descriptor(base, "text", len(blob), 7, (), time.time(), 9e12, provenance), (blob,), file)
+
+
+def opened(folder: Path, calls: SystemCalls = SYSTEM, encryption: EncryptionPolicy | None = None) -> DiskStore:
+    return DiskStore(StorePolicy(max_values=KEPT, ttl=9e9, encryption=encryption), time.time, folder, calls)
+
+
+@dataclass
+class Fault:
+    """Lets one call fail, the n-th of its name."""
+
+    name: str
+    code: int
+    at: int
+    calls: int = 0
+
+    @property
+    def fired(self) -> bool:
+        return self.calls >= self.at
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.at:
+            if self.name == "close":  # the system lets go of a file even where it reports an error
+                os.close(*arguments)
+            raise OSError(self.code, os.strerror(self.code))
+        return getattr(SYSTEM, self.name)(*arguments)
+
+
+@dataclass
+class Attempts:
+    """What was tried, and what of it was acknowledged."""
+
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    async def put(self, store: DiskStore, base: str, blob: bytes, file: FileSpan | None = None) -> None:
+        try:
+            await put(store, base, blob, file)
+        except StoreError as error:
+            self.failed.append(str(error))
+            assert await store.describe("me", base) is None
+        else:
+            self.blobs[base] = blob
+
+
+async def run_through(
+    folder: Path, frame: Path, calls: SystemCalls, encryption: EncryptionPolicy | None = None
+) -> Attempts:
+    """A store's life: values written, linked and shared, evicted and forgotten."""
+    tried = Attempts()
+    frame.write_bytes(b"head" + blob_of("linked"))
+    async with opened(folder, calls, encryption) as store:
+        await tried.put(store, "first", blob_of("first"))
+        await tried.put(store, "linked", blob_of("linked"), FileSpan(str(frame), Span(4, SIZE)))
+        await tried.put(store, "same", blob_of("first"))
+        await tried.put(store, "small", small_of("small"))
+        for base in ("next", "last"):
+            await tried.put(store, base, blob_of(base))
+        await store.delete("me", "small")
+        tried.blobs.pop("small", None)
+        left = [one.base for one in await store.list("me")]
+        assert len(left) >= min(KEPT - 1, len(tried.blobs))
+        tried.blobs = {base: blob for base, blob in tried.blobs.items() if base in left}
+        assert set(left) == set(tried.blobs)
+    return tried
+
+
+SEALED = EncryptionPolicy(("an example of a secret of 32 characters",))
+CALLS = ("open", "write", "fsync", "close", "link", "rename", "unlink", "mkdir")
+SAMPLE = set(zip(CALLS, cycle(ERRORS)))  # one error for each call
+"""Failures of `make test`: each call once, with one of the errors."""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "encryption"),
+    sample(
+        [
+            *((name, code, None) for name in CALLS for code in ERRORS),
+            *((name, errno.ENOSPC, SEALED) for name in ("write", "fsync", "rename")),
+        ],
+        lambda case: case[:2] in SAMPLE if case[2] is None else case[0] == "write",
+    ),
+)
+async def test_no_failing_system_call_loses_an_acknowledged_value(
+    name: str, code: int, encryption: EncryptionPolicy | None, tmp_path: Path, audit: Audit
+) -> None:
+    failures = 0
+    for at in range(1, 200):
+        folder, fault = tmp_path / f"{at}", Fault(name, code, at)
+        calls = replace(SYSTEM, **{name: fault})
+        try:
+            tried = await run_through(folder, tmp_path / "frame", calls, encryption)
+        except StoreError as error:  # at the start
+            tried = await run_through(folder, tmp_path / "frame", calls, encryption)
+            tried.failed.append(str(error))
+        failures += len(tried.failed)
+        assert all(ERRORS[code] in message for message in tried.failed)
+        assert len(tried.failed) <= 1
+        async with opened(folder, encryption=encryption) as store:
+            for base, blob in tried.blobs.items():
+                assert bytes((await store.read("me", base)) or b"") == blob, (at, base)
+            await put(store, "after", blob_of("after"))
+            assert bytes((await store.read("me", "after")) or b"") == blob_of("after")
+        audit(folder)
+        if not fault.fired:
+            assert failures == (0 if name in FORGIVEN else at - 1)
+            return
+    pytest.fail("the calls do not end")
+
+
+@contextmanager
+def few_handles(spare: int) -> Iterator[None]:
+    """This process with so many file handles left."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    taken: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for file in taken[:spare]:
+            os.close(file)
+        yield
+    finally:
+        for file in taken[spare:]:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_check_reports_a_disk_without_room_and_leaves_nothing(small_disk: Path) -> None:
+    async with opened(small_disk / "store") as store:
+        await put(store, "before", small_of("before"))
+        before = sorted(small_disk.rglob("*"))
+        await store.check()
+        assert sorted(small_disk.rglob("*")) == before
+        fill(small_disk, left=8_192)
+        with pytest.raises(StoreError, match="disk is full"):
+            await store.check()
+        (small_disk / "filler").unlink()
+        await store.check()
+        assert sorted(small_disk.rglob("*")) == before
+
+
+async def test_without_file_handles_nothing_is_lost_and_the_next_value_is_kept(tmp_path: Path, audit: Audit) -> None:
+    values: dict[str, bytes] = {}
+    refused: list[str] = []
+    unread: list[str] = []
+    for spare in range(12):
+        async with opened(tmp_path) as store:
+            base, blob = f"t-{spare}", blob_of(f"t-{spare}")
+            with few_handles(spare):
+                try:
+                    await put(store, base, blob)
+                    values[base] = blob
+                except StoreError as error:
+                    refused.append(str(error))
+                try:
+                    await store.read("me", base)
+                except StoreError as error:
+                    unread.append(str(error))
+            await put(store, "after", small_of("after"))
+            values = {one.base: values.get(one.base, small_of("after")) for one in await store.list("me")}
+            for one, value in values.items():
+                assert bytes((await store.read("me", one)) or b"") == value
+    assert 0 < len(refused) < 12
+    assert all("ulimit -n" in message for message in (*refused, *unread))
+    audit(tmp_path)
+
+
+@contextmanager
+def short_files(limit: int) -> Iterator[None]:
+    """This process unable to make files longer than so many bytes: a write fails in the midst of any file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_no_failing_write_loses_an_acknowledged_value(tmp_path: Path, audit: Audit) -> None:
+    refused: list[str] = []
+    for pages in range(1, 80):
+        async with opened(tmp_path / "store") as store:
+            tried = Attempts()
+            await tried.put(store, "before", small_of("before"))
+            with short_files(pages * 2048):
+                await tried.put(store, f"s-{pages}", small_of(f"s-{pages}"))
+                await tried.put(store, f"l-{pages}", blob_of(f"l-{pages}"))
+            await tried.put(store, "after", blob_of("after"))
+            assert {one.base for one in await store.list("me")} >= tried.blobs.keys()
+        async with opened(tmp_path / "store") as store:
+            for base, blob in tried.blobs.items():
+                assert bytes((await store.read("me", base)) or b"") == blob
+        audit(tmp_path / "store")
+        refused += tried.failed
+    assert 60 < len(refused) < 160
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB of its own."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    output = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(mounted)], check=False, capture_output=True
+    )
+    if output.returncode:
+        pytest.skip(f"no disk can be mounted here: {output.stderr.decode().strip()}")
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+
+
+def fill(disk: Path, left: int) -> None:
+    """Take all room but so many bytes."""
+    filler = disk / "filler"
+    filler.unlink(missing_ok=True)
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    filler.write_bytes(bytes(max(free - left, 0)))
+
+
+async def test_on_a_full_disk_nothing_is_lost_and_what_is_stored_is_read(small_disk: Path, audit: Audit) -> None:
+    folder, refused = small_disk / "store", list[str]()
+    async with opened(folder) as store:
+        await put(store, "kept", small_of("kept"))
+    for pages in range(60):
+        async with opened(folder) as store:
+            await store.read("me", "kept")
+            fill(small_disk, pages * 8192)
+            for base, blob in ((f"l-{pages}", blob_of(f"l-{pages}")), (f"s-{pages}", small_of(f"s-{pages}"))):
+                try:
+                    await put(store, base, blob)
+                except StoreError as error:
+                    refused.append(str(error))
+                    assert await store.describe("me", base) is None
+                else:
+                    assert bytes((await store.read("me", base)) or b"") == blob
+            assert bytes((await store.read("me", "kept")) or b"") == small_of("kept")
+            (small_disk / "filler").unlink()
+            await put(store, "after", blob_of("after"))
+    assert 20 < len(refused) < 110
+    assert all("disk is full" in message for message in refused)
+    assert ("me", "kept") in audit(folder)
+
+
+async def test_a_store_that_starts_on_a_full_disk_fails_and_recovers_later(small_disk: Path, audit: Audit) -> None:
+    folder, refused = small_disk / "store", list[str]()
+    for pages in range(60):
+        fill(small_disk, pages * 8192)
+        try:
+            async with opened(folder):
+                pass
+        except StoreError as error:
+            refused.append(str(error))
+    assert 0 < len(refused) < 60
+    assert all("disk is full" in message for message in refused)
+    (small_disk / "filler").unlink()
+    async with opened(folder) as store:
+        await put(store, "after", blob_of("after"))
+    assert audit(folder) == {("me", "after")}
+
+
+def remount(disk: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
+
+
+async def test_a_read_only_folder_is_reported_and_used_once_writable(small_disk: Path, audit: Audit) -> None:
+    folder = small_disk / "store"
+    async with opened(folder) as store:
+        await put(store, "kept", blob_of("kept"))
+    remount(small_disk, "ro")
+    for place in (folder, small_disk / "new"):
+        with pytest.raises(StoreError, match=r"is not writable: make it writable, or choose another"):
+            await opened(place).__aenter__()
+    remount(small_disk, "rw")
+    async with opened(folder) as store:
+        assert bytes((await store.read("me", "kept")) or b"") == blob_of("kept")
+    assert audit(folder) == {("me", "kept")}

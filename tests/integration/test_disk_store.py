@@ -1,0 +1,431 @@
+"""Values on disk outlive the store, in files that only this user can read."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import sqlite3
+import stat
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import pytest
+from disk_values import BASE, LARGE, SMALL, TTL, Clock, opened, put, read
+from msgspec.structs import replace
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.settings.store import StorePolicy
+from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.stores.disk.blobs import SYSTEM
+from mcp_mirror.stores.disk.process_dir import lock_folder
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Audit
+
+
+async def test_values_and_tombstones_outlive_the_store(folder: Path, clock: Clock, audit: Audit) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-gone", SMALL)
+        clock.now += TTL
+        gone = await store.describe("me", "t-gone")
+        known = [await put(store, clock, base, blob) for base, blob in ((BASE, LARGE), ("t-2", SMALL))]
+    assert len(audit(folder)) == 2
+    clock.now += 1
+    async with opened(folder, clock) as store:
+        assert await store.list("me") == tuple(reversed(known))
+        assert (await read(store, BASE), await read(store, "t-2")) == (LARGE, SMALL)
+        assert isinstance(gone, Tombstone)
+        assert await store.describe("me", "t-gone") == gone
+        assert await store.labels() >= {"grid"}
+
+
+async def test_other_users_cannot_read_values_or_infer_them_from_names(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for base, blob in ((BASE, LARGE), ("secret-tool", SMALL)):
+            await put(store, clock, base, blob)
+        everything = [folder, *folder.rglob("*")]
+        assert len(everything) >= 7
+        for path in everything:
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+        assert not any("grid" in path.name or "secret" in path.name for path in everything)
+
+
+async def test_equal_large_values_share_one_file_until_the_last_goes(folder: Path, clock: Clock, audit: Audit) -> None:
+    async with opened(folder, clock) as first, opened(folder, clock) as second:
+        await put(first, clock, "t-1", LARGE)
+        await put(second, clock, "t-2", LARGE)
+        assert len(list((folder / "blobs").iterdir())) == 1
+        await second.delete("me", "t-1")
+        assert await read(first, "t-2") == LARGE
+        await first.delete("me", "t-2")
+        assert list((folder / "blobs").iterdir()) == []
+    assert audit(folder) == set()
+
+
+async def test_equal_values_of_two_owners_share_no_file(folder: Path, clock: Clock, audit: Audit) -> None:
+    known = Descriptor("t-1", "text", len(LARGE), 7, (), clock.now, clock.now + TTL, Provenance("up", "g", "0" * 64))
+    async with opened(folder, clock) as store:
+        for namespace in ("me", "you"):
+            await store.put(namespace, known, (LARGE,))
+        assert len({blob.stat().st_ino for blob in (folder / "blobs").iterdir()}) == 2
+        await store.delete("me", "t-1")
+        assert len(list((folder / "blobs").iterdir())) == 1
+        assert bytes(await store.read("you", "t-1") or b"") == LARGE
+    assert audit(folder) == {("you", "t-1")}
+
+
+async def test_a_spooled_message_is_linked_and_not_copied(folder: Path, clock: Clock, tmp_path: Path) -> None:
+    frame = tmp_path / "frame"
+    frame.write_bytes(b"head" + LARGE + b"tail")
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, LARGE, FileSpan(str(frame), Span(4, len(LARGE))))
+        location = await store.file_of("me", BASE)
+        assert location is not None
+        assert Path(location.path).samefile(frame)
+        assert location.span == Span(4, len(LARGE))
+
+
+async def test_uses_are_written_once_a_minute_and_extend_the_expiry(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock, ttl=100 * TTL) as store, opened(folder, clock, ttl=100 * TTL) as other:
+        await put(store, clock, BASE, SMALL)
+        with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+            changes = []
+            for _ in range(121):
+                clock.now += 1
+                await store.read("me", BASE)
+                changes += index.execute("PRAGMA data_version").fetchone()
+        assert len(set(changes)) <= 4
+        clock.now += 100 * TTL - 0.01
+        assert await other.list("me") != ()
+        clock.now += 60.02
+        assert await other.list("me") == ()
+
+
+async def test_a_use_that_was_not_written_yet_is_when_the_store_is_closed(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for base in ("t-1", "t-2"):
+            await put(store, clock, base, SMALL)
+            await store.read("me", base)
+        clock.now += 1
+        await store.read("me", "t-1")
+    async with opened(folder, clock, max_values=2) as store:
+        await put(store, clock, "t-3", SMALL)
+        assert {one.base for one in await store.list("me")} == {"t-1", "t-3"}
+
+
+async def test_files_of_a_killed_gateway_are_removed_and_of_a_live_one_kept(
+    folder: Path, clock: Clock, audit: Audit
+) -> None:
+    async with opened(folder, clock) as living:
+        await put(living, clock, BASE, LARGE)
+        draft = living.scratch / "draft"
+        draft.write_bytes(b"half a value")
+        dead = folder / "live-0123456789abcdef"
+        (dead / "mcp-mirror-spool").mkdir(parents=True)
+        (dead / "mcp-mirror-spool" / "frame").write_bytes(b"half a message")
+        (dead / "lock").touch()
+        (folder / "blobs" / ("0" * 64)).write_bytes(b"nobody's")
+        async with opened(folder, clock):
+            assert draft.exists()
+            assert not dead.exists()
+            assert [path.name for path in (folder / "blobs").iterdir()] != []
+            assert not (folder / "blobs" / ("0" * 64)).exists()
+        assert await read(living, BASE) == LARGE
+    assert audit(folder) == {("me", BASE)}
+
+
+@pytest.mark.parametrize("left", [None, b"", b"half", b"more than all of it" * 10_000])
+async def test_a_value_whose_file_is_not_whole_is_forgotten_at_the_start(
+    left: bytes | None, folder: Path, clock: Clock, audit: Audit, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, LARGE)
+        await put(store, clock, "t-2", SMALL)
+    (blob,) = (folder / "blobs").iterdir()
+    blob.unlink() if left is None else blob.write_bytes(left)
+    async with opened(folder, clock) as store:
+        assert await store.describe("me", BASE) is None
+        assert "1 values in" in caplog.text
+        await put(store, clock, BASE, LARGE)
+        assert await read(store, BASE) == LARGE
+    assert audit(folder) == {("me", BASE), ("me", "t-2")}
+
+
+async def test_a_lost_blob_is_written_again_with_the_next_equal_value(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-1", LARGE)
+        (blob,) = (folder / "blobs").iterdir()
+        blob.unlink()
+        assert await store.read("me", "t-1") is None
+        await put(store, clock, "t-2", LARGE)
+        assert (await read(store, "t-1"), await read(store, "t-2")) == (LARGE, LARGE)
+
+
+async def test_a_file_that_was_to_be_removed_stays_where_a_new_value_needs_it(
+    folder: Path, clock: Clock, audit: Audit
+) -> None:
+    in_use = [True]
+
+    def unlink(path: Path) -> None:
+        if in_use[0] and path.parent.name == "blobs":
+            raise PermissionError(13, "in use")
+        path.unlink()
+
+    policy = StorePolicy(ttl=TTL)
+    async with DiskStore(policy, clock, folder, replace(SYSTEM, unlink=unlink)) as store:
+        for base, blob in (("t-1", LARGE), ("t-2", LARGE * 2)):
+            await put(store, clock, base, blob)
+            await store.delete("me", base)
+        assert len(list((folder / "blobs").iterdir())) == 2
+        in_use[0] = False
+        await put(store, clock, "t-3", LARGE)
+        assert await read(store, "t-3") == LARGE
+        assert len(list((folder / "blobs").iterdir())) == 1
+    assert audit(folder) == {("me", "t-3")}
+
+
+async def test_the_index_needs_650_bytes_for_a_value_beside_its_bytes(folder: Path, clock: Clock) -> None:
+    values, index, stored = 2000, folder / "index.sqlite", 0
+    async with opened(folder, clock, fsync=False) as store:
+        for number in range(values):
+            base = f"list_orders-{number * 2654435761 % (1 << 32):08x}-0000-4000-8000-{number:012x}"
+            stored += (await put(store, clock, base, b"x" * (500 + number % 1000))).size
+    assert (index.stat().st_size - stored) / values <= 650
+
+
+@pytest.mark.parametrize("difference", [-1, 1])
+async def test_a_store_of_another_format_is_refused_and_not_changed(
+    difference: int, folder: Path, clock: Clock
+) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, SMALL)
+    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+        (ours,) = index.execute("PRAGMA user_version").fetchone()
+        index.execute(f"PRAGMA user_version = {ours + difference}")
+    with pytest.raises(StoreError, match=rf"format {ours + difference} .* knows format {ours}\. .*`store.path`"):
+        await opened(folder, clock).__aenter__()
+    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+        assert index.execute("SELECT count(*) FROM entries").fetchone() == (1,)
+        index.execute(f"PRAGMA user_version = {ours}")
+    async with opened(folder, clock) as store:
+        assert await read(store, BASE) == SMALL
+
+
+@pytest.mark.parametrize("damage", ["no database", "cut"])
+async def test_a_damaged_index_is_set_aside_and_a_new_one_begins(
+    damage: str, folder: Path, clock: Clock, audit: Audit, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(folder, clock) as store:
+        for number in range(50):
+            await put(store, clock, f"t-{number}", SMALL * 1000)
+        await put(store, clock, BASE, LARGE)
+    index = folder / "index.sqlite"
+    data = index.read_bytes()
+    hurt = {"no database": b"x" * 9000, "cut": data[:9000]}
+    index.write_bytes(hurt[damage])
+    async with opened(folder, clock) as store:
+        assert "is damaged. The index was renamed to index.sqlite.damaged-" in caplog.text
+        await put(store, clock, BASE, LARGE)
+        assert await read(store, BASE) == LARGE
+    (aside,) = folder.glob("index.sqlite.damaged-*")
+    assert aside.read_bytes()[:9000] == hurt[damage][:9000]
+    aside.unlink()
+    (blobs,) = folder.glob("blobs.damaged-*")
+    assert [path.read_bytes() for path in blobs.iterdir()] == [LARGE]
+    shutil.rmtree(blobs)
+    assert audit(folder) == {("me", BASE)}
+
+
+async def test_a_damaged_index_in_use_by_another_gateway_is_not_changed(
+    folder: Path, clock: Clock, audit: Audit
+) -> None:
+    async with opened(folder, clock) as other:
+        await put(other, clock, "t-1", LARGE)
+        (folder / "damaged").touch()
+        with pytest.raises(StoreError, match=r"another gateway uses it\. Stop all gateways"):
+            await opened(folder, clock).__aenter__()
+        await put(other, clock, "t-2", LARGE)
+        assert await read(other, "t-1") == LARGE
+    async with opened(folder, clock) as store:
+        assert await store.list("me") == ()
+    assert len(list(folder.glob("blobs.damaged-*/*"))) == 1
+    shutil.rmtree(next(folder.glob("blobs.damaged-*")))
+    next(folder.glob("index.sqlite.damaged-*")).unlink()
+    assert audit(folder) == set()
+
+
+async def test_an_index_found_damaged_in_use_is_set_aside_at_restart(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for number in range(50):
+            await put(store, clock, f"t-{number}", SMALL * 5000)
+    index = folder / "index.sqlite"
+    with closing(sqlite3.connect(index)) as raw:
+        (page,) = raw.execute("PRAGMA page_size").fetchone()
+        (root,) = raw.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'entries'").fetchone()
+    data = bytearray(index.read_bytes())
+    data[(root - 1) * page : root * page] = b"\xff" * page
+    index.write_bytes(data)
+    async with opened(folder, clock) as store:
+        with pytest.raises(StoreError, match="restart the gateway"):
+            await store.list("me")
+    async with opened(folder, clock) as store:
+        assert await store.list("me") == ()
+        await put(store, clock, BASE, LARGE)
+    assert len(list(folder.glob("index.sqlite.damaged-*"))) == 1
+
+
+async def test_tombstones_are_bounded_in_number_and_time(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.disk.eviction.MAX_TOMBSTONES", 5)
+    async with opened(folder, clock, max_values=1) as store:
+        for number in range(12):
+            clock.now += 1
+            await put(store, clock, f"t-{number}", SMALL)
+        left = [number for number in range(12) if isinstance(await store.describe("me", f"t-{number}"), Tombstone)]
+        assert left == [6, 7, 8, 9, 10]
+        clock.now += 31 * 86_400
+        await store.describe("me", "t-11")
+        assert [isinstance(await store.describe("me", f"t-{n}"), Tombstone) for n in (10, 11)] == [False, True]
+
+
+async def test_an_index_locked_by_another_gateway_fails_writes_not_reads(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.disk.index._LOCK_TIMEOUT", 50)
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-1", SMALL)
+        with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError, match="keeps it locked: call again later"):
+                await put(store, clock, "t-2", LARGE)
+            assert await read(store, "t-1") == SMALL
+            assert list((folder / "blobs").iterdir()) == []
+        await put(store, clock, "t-2", LARGE)
+        assert await read(store, "t-2") == LARGE
+
+
+async def test_reads_do_not_wait_for_values_that_wait_for_another_gateway(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for number, blob in enumerate((SMALL, LARGE)):
+            await put(store, clock, f"t-{number}", blob)
+        with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = [asyncio.create_task(put(store, clock, f"w-{number}", SMALL)) for number in range(20)]
+            began = perf_counter()
+            for _ in range(10):
+                assert await read(store, "t-0") == SMALL
+                assert await read(store, "t-1") == LARGE
+                assert len(await store.list("me")) == 2
+            assert perf_counter() - began < 5
+            assert not any(task.done() for task in waiting)
+            other.execute("ROLLBACK")
+            await asyncio.gather(*waiting)
+        assert len(await store.list("me")) == 22
+
+
+async def test_a_folder_locked_by_another_gateway_is_an_error(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.disk.process_dir._LOCK_TIMEOUT", 0.05)
+    folder.mkdir(parents=True)
+    with lock_folder(folder), pytest.raises(StoreError, match="keeps it locked"):
+        await opened(folder, clock).__aenter__()
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, LARGE)
+
+
+async def test_room_that_small_values_took_is_given_back_at_the_next_start(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for number in range(50):
+            await put(store, clock, f"t-{number}", LARGE[:60_000])
+    full = (folder / "index.sqlite").stat().st_size
+    async with opened(folder, clock) as store:
+        for number in range(50):
+            await store.delete("me", f"t-{number}")
+    async with opened(folder, clock):
+        pass
+    assert full > 50 * 60_000
+    assert (folder / "index.sqlite").stat().st_size < full / 10
+
+
+async def test_a_put_that_waits_for_the_disk_does_not_block_other_calls(folder: Path, clock: Clock) -> None:
+    waits, continues = threading.Event(), threading.Event()
+
+    def fsync(file: int) -> None:
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            waits.set()
+            assert continues.wait(20)
+        os.fsync(file)
+
+    async with DiskStore(StorePolicy(ttl=TTL), clock, folder, replace(SYSTEM, fsync=fsync)) as store:
+        await put(store, clock, "t-1", SMALL)
+        putting = asyncio.create_task(put(store, clock, "t-2", LARGE))
+        await asyncio.wait_for(asyncio.to_thread(waits.wait, 20), 20)
+        assert await read(store, "t-1") == SMALL
+        await put(store, clock, "t-3", SMALL)
+        assert await store.describe("me", "t-2") is None
+        assert not putting.done()
+        continues.set()
+        await putting
+        assert await read(store, "t-2") == LARGE
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other locks")
+async def test_a_file_system_without_locks_is_named_as_the_cause_at_once(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(_file: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    began = perf_counter()
+    with pytest.raises(StoreError, match=r"Its file system has no locks: choose a folder on a local disk"):
+        await opened(folder, clock).__aenter__()
+    assert perf_counter() - began < 5
+
+
+@pytest.mark.parametrize("name", ["", "blobs", "lock"])
+async def test_a_file_in_the_place_of_a_folder_is_named_as_the_cause(name: str, folder: Path, clock: Clock) -> None:
+    place = folder / name
+    place.parent.mkdir(mode=0o700, parents=True)
+    if name == "lock":
+        place.mkdir()
+    else:
+        place.touch()
+    with pytest.raises(StoreError, match=r"A file is in the place of a folder, .* choose another folder"):
+        await opened(folder, clock).__aenter__()
+
+
+async def test_a_closed_store_raises_an_error(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        pass
+    with pytest.raises(StoreError, match="closed"):
+        await put(store, clock, BASE, SMALL)
+
+
+async def test_a_page_takes_no_longer_with_many_values(tmp_path: Path, clock: Clock) -> None:
+    """SQLite must not sort all values for each page."""
+    seconds = {}
+    for count in (30, 3000):
+        async with opened(tmp_path / str(count), clock, fsync=False) as store:
+            for number in range(count):
+                clock.now += 0.001
+                await put(store, clock, f"grid-01234567-89ab-4cde-8f01-{number:012x}", b"1")
+            for label in ("", "grid"):
+                runs = []
+                for _ in range(20):
+                    began = perf_counter()
+                    assert len(await store.list("me", label=label, limit=20)) == 20
+                    runs.append(perf_counter() - began)
+                seconds[count, label] = min(runs)
+    assert seconds[3000, ""] < 3 * seconds[30, ""]
+    assert seconds[3000, "grid"] < 3 * seconds[30, "grid"]
