@@ -41,7 +41,7 @@ FAILING: list[tuple[Any, str, str]] = [
     ({"command": "no-such-command-anywhere"}, "the command 'no-such-command-anywhere' does not exist", "Install it"),
     ("no program", "cannot start: Exec format error", "Check `command`"),
     ({"command": __file__}, "test_bad_upstreams.py' is not executable", "write its interpreter into `command`"),
-    ({"command": str(Path(__file__).parent)}, "walk' is a folder", "the program in it"),
+    ({"command": str(Path(__file__).parent)}, "end_to_end' is a folder", "the program in it"),
     ("exits", "ended the connection", "RuntimeError: no licence found"),
     ("garbage", "within 1 s", "raise `startup_timeout`"),
     ("half", "within 1 s", "startup_timeout"),
