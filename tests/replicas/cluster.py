@@ -166,7 +166,7 @@ async def start_cluster(folder: Path) -> AsyncIterator[Cluster]:
             assert upstream.stdout is not None
             urls.append(f"http://127.0.0.1:{int(upstream.stdout.readline())}/mcp")
         upstreams = {
-            "chemist": python("walk/servers/chemist.py", "stdio"),
+            "chemist": python("end_to_end/servers/chemist.py", "stdio"),
             "new": {"url": urls[0], "tools": {"allow": ["test_input_required_result_request_state"]}},
             "old": {"url": urls[1], "tools": {"allow": ["test_streaming_elicitation"]}},
         }
