@@ -21,6 +21,7 @@ from setups import HERE, config_of, gateway_argv
 
 RAW_SERVER: Final = str(HERE / "raw_server.py")
 SDK_SERVER: Final = str(HERE / "sdk_server.py")
+RELAY: Final = str(HERE / "relay.py")
 _CALLS: Final = 400
 _LONGEST_RUN: Final = 2.0
 """Seconds after which a run of calls ends, even if some of the calls are left."""
@@ -122,25 +123,51 @@ def run_calls(client: RawClient, tool: str, process: int = 0, characters: int = 
     return Run(seconds, (tree_cpu(process) - cpu) / len(seconds) if process else 0.0)
 
 
+class _Program(NamedTuple):
+    """A program between client and upstream."""
+
+    row: str
+    """The name of its row."""
+    client: RawClient
+    pid: int
+    tool: str = "echo_mirrored"
+
+
 async def small(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001  # a table of one signature
-    """A small call on every path through the gateway, beside a direct call to the same upstream."""
+    """A small call on every path through the gateway, and through a bare relay, beside direct calls."""
     rows = []
     for route in _SMALL:
         with ExitStack() as stack:
             direct, settings = _direct(route, stack)
-            ours, gateway = _through_gateway(route, settings, stack)
-            run_calls(ours, "echo_mirrored")
-            pairs = [(run_calls(direct, "echo"), run_calls(ours, "echo_mirrored", gateway)) for _ in range(runs)]
-        before, after = (statistics.median(run.p50 for run in column) for column in zip(*pairs, strict=True))
-        added = statistics.median(mine.p50 / its.p50 - 1 for its, mine in pairs)
-        cpu = statistics.median(mine.cpu for _, mine in pairs)
-        p99 = quantile([second for _, mine in pairs for second in mine.seconds], 0.99)
-        rows.append((
-            f"{route.client} to {route.upstream}, {route.version}", f"{before:.3f} ms", f"{after:.2f} ms",
-            f"{1e3 * p99:.2f} ms", f"{added:.2f}", f"{1e6 * cpu:,.0f} µs",
-        ))  # fmt: skip
-    header = ("client to upstream", "direct p50", "ours p50", "ours p99", "added/direct", "CPU of gateway and upstream")
+            name = f"{route.client} to {route.upstream}, {route.version}"
+            programs = [_Program(name, *_through_gateway(route, settings, stack))]
+            if route == _SMALL[0]:
+                relay = StdioClient([sys.executable, RELAY, settings["command"], *settings["args"]], route.version)
+                programs.insert(0, _Program(f"a bare relay, {name}", stack.enter_context(relay), relay.pid, "echo"))
+            rows += _measure_small(direct, programs, runs)
+    header = ("client to upstream", "direct p50", "p50", "p99", "added/direct", "CPU with the upstream")
     show(console, "Small calls; client and upstream without an SDK, except where named", header, rows)
+
+
+def _measure_small(direct: RawClient, programs: Sequence[_Program], runs: int) -> list[tuple[str, ...]]:
+    """Measure direct calls and those through each program, in turns; return a row for each program."""
+    for program in programs:
+        run_calls(program.client, program.tool)
+    turns = [
+        (run_calls(direct, "echo"), [run_calls(one.client, one.tool, one.pid) for one in programs]) for _ in range(runs)
+    ]
+    before = statistics.median(its.p50 for its, _ in turns)
+    rows = []
+    for program, column in zip(programs, zip(*(measured for _, measured in turns), strict=True), strict=True):
+        after = statistics.median(run.p50 for run in column)
+        added = statistics.median(run.p50 / its.p50 - 1 for run, (its, _) in zip(column, turns, strict=True))
+        p99 = quantile([second for run in column for second in run.seconds], 0.99)
+        cpu = sum(run.cpu for run in column) / runs
+        rows.append((
+            program.row, f"{before:.3f} ms", f"{after:.2f} ms", f"{1e3 * p99:.2f} ms", f"{added:.2f}",
+            f"{1e6 * cpu:,.0f} µs",
+        ))  # fmt: skip
+    return rows
 
 
 async def ordinary(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001  # a table of one signature

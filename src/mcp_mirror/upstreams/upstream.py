@@ -4,8 +4,8 @@ A `ServerUpstream` picks the connection for each caller. Connections are shared 
 configured `scope` allow it; else each session, or each principal, gets a dedicated connection.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -205,8 +205,11 @@ class ServerUpstream:
         """
         if self._request_limit is not None:
             self._check_size(request.size, self._request_limit)
-        with self._count_caller():
+        self._waiting += 1
+        try:
             return await self._request(request, channel, answered)
+        finally:
+            self._waiting -= 1
 
     async def _request(
         self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None
@@ -247,8 +250,11 @@ class ServerUpstream:
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Wait until the first attempt of the connection that a caller's requests use has ended."""
-        with self._count_caller():
+        self._waiting += 1
+        try:
             await self.connection_for(channel)
+        finally:
+            self._waiting -= 1
 
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
         """Return the connection for a caller's requests; create a dedicated one if needed.
@@ -290,14 +296,6 @@ class ServerUpstream:
         if dedicated := self._dedicated.pop(key, None):
             dedicated.close()
             self._listeners.on_change("tools", key, self.policy.name)
-
-    @contextmanager
-    def _count_caller(self) -> Iterator[None]:
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
 
     def _connection_key(self, channel: ClientChannel) -> ConnectionKey | None:
         """Return the owner of the connection for a caller's requests; None for the shared connection."""
