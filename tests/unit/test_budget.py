@@ -158,6 +158,18 @@ def test_a_result_costs_what_a_model_reads_of_it(name: str) -> None:
     assert count_result_tokens(cut, size) == count_result_tokens(members, size)
 
 
+def test_a_shown_text_is_counted_apart_from_the_lines_below_it() -> None:
+    counted: list[bytes] = []
+
+    def count(read: Buffer) -> int:
+        counted.append(bytes(read))
+        return len(read)
+
+    members = {"content": json.dumps([text("eins\n\nPath: p"), text("other")]).encode()}
+    assert count_result_tokens(members, count, "eins") == len("eins\n\nPath: pother")
+    assert counted == [b"eins", b"\n\nPath: p", b"other"]
+
+
 def test_media_cost_as_much_as_at_the_most_expensive_provider() -> None:
     assert count_media_tokens(0) == count_media_tokens(300_000) == 4800
     assert count_media_tokens(6_400_000) == 100_000

@@ -105,14 +105,20 @@ def _link_block(base: str, value: Draft) -> bytes:
     return msgspec.json.encode({**link, "mimeType": media_type_of(value.kind, value.media_type)})
 
 
-def count_result_tokens(members: Mapping[str, Buffer | Segments], estimate: Estimate) -> int:
+def count_result_tokens(members: Mapping[str, Buffer | Segments], estimate: Estimate, shown: str = "") -> int:
     """Tokens that a model reads of a result: of its content or its structured content, the larger number.
 
     Clients show either of the two. An input-required result has neither and costs nothing.
+
+    Args:
+        members: The members of the result, JSON text.
+        estimate: Returns the tokens of a text (UTF-8) or of JSON text.
+        shown: The beginning of a text block that is counted on its own, because `estimate` remembers its tokens.
     """
     structured = contiguous(members.get("structuredContent", b""))
     blocks = open_array(contiguous(members.get("content", b"[]"))) or ()
-    return max(estimate(structured) if structured else 0, sum(_count_block_tokens(raw, estimate) for raw in blocks))
+    content = sum(_count_block_tokens(raw, estimate, shown) for raw in blocks)
+    return max(estimate(structured) if structured else 0, content)
 
 
 def count_media_tokens(size: int) -> int:
@@ -120,10 +126,12 @@ def count_media_tokens(size: int) -> int:
     return max(IMAGE_TOKENS, size // _BYTES_PER_MEDIA_TOKEN)
 
 
-def _count_block_tokens(raw: Buffer, estimate: Estimate) -> int:
+def _count_block_tokens(raw: Buffer, estimate: Estimate, shown: str) -> int:
     block = open_object(raw) or {}
     kind, literal = bytes(block.get("type", b"")), block.get("text", b"")
     if kind == b'"text"' and bytes(literal[:1]) == b'"':
+        if shown and (text := msgspec.json.decode(literal, type=str)).startswith(shown):
+            return estimate(shown.encode()) + estimate(text[len(shown) :].encode())
         return count_tokens(literal, estimate)
     is_file = "blob" in (open_object(block.get("resource", b"null")) or {})
     return count_media_tokens(len(raw)) if is_file or kind in _MEDIA_TYPES else estimate(raw)

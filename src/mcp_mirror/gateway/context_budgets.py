@@ -203,6 +203,6 @@ def _create_account(capacity: int, definitions: int) -> TokenAccount:
     return TokenAccount(capacity, definitions)
 
 
-async def count_reply_tokens(reply: ToolResult, estimate: Callable[[Buffer], int]) -> int:
-    """Return the tokens that a model reads of a reply."""
-    return await run_by_size(count_reply_bytes(reply), count_result_tokens, reply, estimate)
+async def count_reply_tokens(reply: ToolResult, estimate: Callable[[Buffer], int], shown: str = "") -> int:
+    """Return the tokens that a model reads of a reply; see `count_result_tokens`."""
+    return await run_by_size(count_reply_bytes(reply), count_result_tokens, reply, estimate, shown)

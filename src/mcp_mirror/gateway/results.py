@@ -177,6 +177,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
                 "(`capture: never`). Compact the conversation, or ask for less."
             )
         call.trace.hidden_tokens = count_hidden_tokens(result.captured)
+        call.trace.shown = result.captured.shown or ""
         if processed.is_hidden:
             if result.captured.value is not None:
                 return build_path_reply(result, options.bases.value)
@@ -274,4 +275,4 @@ def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bo
 
 
 async def _count_tokens(call: Call, reply: ToolResult) -> int:
-    return await count_reply_tokens(reply, upper_estimator(call.config.mirror.provider))
+    return await count_reply_tokens(reply, upper_estimator(call.config.mirror.provider), call.trace.shown)

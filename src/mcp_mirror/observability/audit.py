@@ -130,6 +130,8 @@ class CallTrace:
     """The trace contexts of the calls that produced the input values."""
     hidden_tokens: int = 0
     """Tokens of the stored result that a path or a preview replaces."""
+    shown: str = field(default="", repr=False)
+    """The text of the result that the reply begins with, whose tokens were counted before."""
     sent: int | None = None
     """Tokens of the reply; None if they were not counted yet."""
     kept_out: int = 0

@@ -224,7 +224,7 @@ class ContextBudgetStage(msgspec.Struct, frozen=True):
 
     async def _bound(self, call: Call, held: Reservation, reply: ToolResult) -> ToolResult:
         """Return the reply if it fits, else an error that fits, at worst an empty one."""
-        cost = await count_reply_tokens(reply, self.estimate)
+        cost = await count_reply_tokens(reply, self.estimate, call.trace.shown)
         if _settle(call, held, cost):
             return reply
         error = build_error_reply(_explain_too_large(call.name, cost, held.left))

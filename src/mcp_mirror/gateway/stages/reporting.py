@@ -140,7 +140,7 @@ class UsageStage(msgspec.Struct, frozen=True):
                 self._add(call, self.estimate(str(error).encode()))
             raise
         sent = call.trace.sent  # the context budget may have counted it
-        self._add(call, await count_reply_tokens(reply, self.estimate) if sent is None else sent)
+        self._add(call, await count_reply_tokens(reply, self.estimate, call.trace.shown) if sent is None else sent)
         return reply
 
     def _add(self, call: Call, sent: int) -> None:
