@@ -157,7 +157,7 @@ def _measure_small(direct: RawClient, programs: Sequence[_Program], runs: int) -
         (run_calls(direct, "echo"), [run_calls(one.client, one.tool, one.pid) for one in programs]) for _ in range(runs)
     ]
     before = statistics.median(its.p50 for its, _ in turns)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for program, column in zip(programs, zip(*(measured for _, measured in turns), strict=True), strict=True):
         after = statistics.median(run.p50 for run in column)
         added = statistics.median(run.p50 / its.p50 - 1 for run, (its, _) in zip(column, turns, strict=True))
