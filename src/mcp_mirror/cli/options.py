@@ -57,6 +57,6 @@ def parse_age(age: str, option: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time in its largest fitting unit: `3 h`."""
+    """Return a time, rounded, in its largest fitting unit: `3 h`."""
     unit = next((unit for unit in "dhm" if seconds >= _UNITS[unit]), "s")
-    return f"{max(0, int(seconds / _UNITS[unit]))} {unit}"
+    return f"{max(0, round(seconds / _UNITS[unit]))} {unit}"

@@ -61,9 +61,9 @@ export function short(value) {
 export function duration(seconds) {
   const value = Math.max(0, seconds);
   for (const [unit, scale] of [["d", 86400], ["h", 3600], ["min", 60]]) {
-    if (value >= scale) return `${Math.floor(value / scale)} ${unit}`;
+    if (value >= scale) return `${Math.round(value / scale)} ${unit}`;
   }
-  return `${Math.floor(value)} s`;
+  return `${Math.round(value)} s`;
 }
 
 export function milliseconds(value) {
