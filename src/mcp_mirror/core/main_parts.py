@@ -114,14 +114,22 @@ def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = (
 
 
 def find_long_texts(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> tuple[Part, ...]:
-    """Find the longest texts of an object, at most three, or those of the one member that makes up most of it."""
+    """Find the longest texts of an object, at most three, or those of the one member that makes up most of it.
+
+    That member is an object, or an array of one object: many servers return one file as `{"files": [{"text": "..."}]}`.
+    """
     texts = [one for one in known if one.span.length > MAX_LISTED_TEXT and kind_at(blob, one.span.start) == "text"]
     if texts:
         longest = sorted(texts, key=_member_size, reverse=True)[:_MAX_LONG_TEXTS]
         return tuple(Part((*above, one.key), one.span) for one in longest)
     main = _find_main_member(known)
-    inner = _read_members(blob, main, above) if main else ()
-    return find_long_texts(blob, inner, (*above, main.key)) if main and inner else ()
+    if main is None:
+        return ()
+    keys = (*above, main.key)
+    if row := _find_only_row(blob, main.span):
+        above, keys, main = keys, (*keys, row.key), row
+    inner = _read_members(blob, main, above)
+    return find_long_texts(blob, inner, keys) if inner else ()
 
 
 def find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:
@@ -151,6 +159,14 @@ def _find_main_member(known: Sequence[Member]) -> Member | None:
     main = max(known, key=_member_size, default=None)
     others = sum(map(_member_size, known)) - main.span.length if main else 0
     return main if main and main.span.length >= max(others, _MIN_NESTED_BYTES) else None
+
+
+def _find_only_row(blob: Buffer, span: Span) -> Member | None:
+    """The object of an array that has no other item, with its position as key; None for any other value."""
+    if kind_at(blob, span.start) != "array" or span.length > MAX_NESTED_BYTES:
+        return None
+    found = tuple(islice(items(blob, span), 2))
+    return Member("0", found[0]) if len(found) == 1 and kind_at(blob, found[0].start) == "object" else None
 
 
 def _read_members(blob: Buffer, member: Member, above: tuple[str, ...]) -> tuple[Member, ...]:
