@@ -519,6 +519,13 @@ def test_status_of_a_file_that_no_client_is_known_to_have(write: Write) -> None:
     assert "neither a client" in missing.stderr
 
 
+def test_an_entry_that_was_wrapped_by_hand_did_not_change_since(write: Write) -> None:
+    write(".cursor/mcp.json", json.dumps({"mcpServers": {"a": {"command": PROGRAM, "args": ["wrap", "--", "x"]}}}))
+    output = run("status").stdout
+    assert "  wrapped: a\n" in output
+    assert "changed since" not in output
+
+
 def test_status_reports_a_changed_entry_and_a_missing_program(write: Write) -> None:
     file = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}, "other": {"command": "x"}}}')
     assert run("install", "cursor").exit_code == 0
@@ -653,7 +660,9 @@ def test_the_list_of_clients_asks_which_to_change(write: Write, monkeypatch: pyt
     texts = '{"mcpServers": {"files": {"command": "x"}, "off": {"command": "y", "disabled": true}}}'
     cursor, gemini = write(".cursor/mcp.json", texts), write(".gemini/settings.json", texts)
     project = write("project/.mcp.json", texts)
-    assert run("install", answers="none\n").exit_code == 0
+    ran = run("install", answers="none\n")
+    assert ran.exit_code == 0
+    assert ran.stderr.endswith("No client was chosen. Nothing was changed.\n")
     assert run("install", answers="9\n").exit_code == 2
     ran = run("install", answers="2\ny\n")
     assert ran.exit_code == 0, ran.output
@@ -662,6 +671,15 @@ def test_the_list_of_clients_asks_which_to_change(write: Write, monkeypatch: pyt
     assert "off stays as it is: it is disabled" in ran.stderr
     assert list(parse(cursor)["mcpServers"]) == ["mcp-mirror", "files", "off"]
     assert gemini.read_text() == project.read_text() == texts
+
+
+@pytest.mark.parametrize("entry", ["text", {"command": "x", "disabled": True}, {"command": PROGRAM, "args": ["wrap"]}])
+def test_an_unchanged_file_does_not_contain_a_path_of_this_machine(entry: Any, write: Write) -> None:
+    write("project/.mcp.json", json.dumps({"mcpServers": {"files": entry}}))
+    ran = run("install", ".mcp.json")
+    assert ran.exit_code == 0
+    assert "left: files: " in ran.stderr
+    assert "path of this machine" not in ran.stderr
 
 
 def test_all_leaves_files_of_projects(write: Write) -> None:

@@ -68,6 +68,33 @@ def test_budgets_mean_expected_tokens_or_a_bound_on_them() -> None:
     assert order(provider="openai").estimate(data) <= estimate_tokens(data, "openai")
 
 
+ROWS = {"rows": [{"id": n, "name": "x" * 20} for n in range(50)]}
+
+
+def notice_of(content: list[dict[str, str]], **changes: Any) -> str:
+    digest = process_result(members(content=content, structuredContent=ROWS), order(**changes), estimate_tokens)
+    [block] = json.loads(b"".join(map(bytes, build_reply(digest, None)["content"])))
+    notice: str = block["text"]
+    return notice
+
+
+@pytest.mark.parametrize("more", [(), ("Next page: 2\nask first.",)])
+def test_a_short_text_beside_structured_content_is_in_the_notice(more: tuple[str, ...]) -> None:
+    shown = ["Found 50 of 9,000 rows.", *more]
+    notice = notice_of([block for one in shown for block in text(one)])
+    assert notice.startswith(f'"{BASE}"\nThis path stands for object: "rows" array[50]')
+    assert f"The result also has {', '.join(map(json.dumps, shown))}." in notice.splitlines()
+    assert BESIDE not in notice
+
+
+def test_a_long_text_beside_structured_content_is_named_by_its_path() -> None:
+    for content in (text("word " * 99), text("one ") * 99, [*text("ok"), *text("word " * 99)]):
+        assert f"The same result's text:\n{BESIDE}\n" in notice_of(content)
+    assert BESIDE in notice_of(text("Found 50 rows."), style="json")
+    hidden = CaptureRules("auto", inline_budget=20, error_budget=20, is_wrapped=False, preview=False)
+    assert "Found" not in notice_of(text("Found 50 rows."), rules=hidden)
+
+
 def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
     blocks = [*text("above"), {"type": "image", "data": "AAAA", "mimeType": "image/png"}, *text("below")]
     digest = process_result(members(content=blocks), order(), estimate_tokens)

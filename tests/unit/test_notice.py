@@ -333,6 +333,24 @@ def test_a_json_notice_contains_shown_text_as_a_string() -> None:
     assert json.loads(notice_of("[1]", "json", shown="[1]"))["content"] == "[1]"
 
 
+@pytest.mark.parametrize(
+    ("value", "below"),
+    [
+        ({"files": [{"name": "a.md", "content": "word " * 2000}], "count": 1}, "files/0/content"),
+        ({"/x/a.md": {"ranges": [{"content": "word " * 2000, "start": 1}]}}, "~1x~1a.md/ranges/0/content"),
+        ({"results": [{"data": {"body": "word " * 2000}}]}, "results/0/data/body"),
+    ],
+)
+def test_the_long_text_of_an_only_row_has_its_path(value: Any, below: str) -> None:
+    assert f'"{below}" text 10 kB at "{BASE}/{below}"' in notice_of(value)
+
+
+def test_the_texts_of_several_rows_and_of_other_arrays_have_no_path() -> None:
+    row = {"name": "a.md", "content": "word " * 2000}
+    for rows in ([row, row], [[row]], ["word " * 2000]):
+        assert f"{BASE}/files" not in notice_of({"files": rows, "count": 1})
+
+
 def test_the_companion_is_named_in_every_style_but_opaque() -> None:
     for style in ("compact", "paper", "json"):
         assert COMPANION in notice_of({"a": 1}, style, companion=COMPANION)

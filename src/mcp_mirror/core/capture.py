@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.content_comparison import DIFFERS, SAME
+from mcp_mirror.core.main_parts import quote_short_texts
 from mcp_mirror.core.notice import EXCERPT_BYTES, ErrorExcerpt
 from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, locate_content, parse_result
 from mcp_mirror.core.preview import describe_media
@@ -72,6 +73,8 @@ class Captured(msgspec.Struct, frozen=True):
     """The rest of the content, to store beside the value."""
     is_named: bool = False
     """The companion contains more than the value, so the notice names it."""
+    texts: tuple[str, ...] = ()
+    """The texts of such a companion, quoted, if they are short and its only content."""
     envelope: bytes = b"{}"
     """The result's other members."""
     shown: str | None = None
@@ -144,11 +147,13 @@ def capture(
     is_unseen = len(passed) + len(parsed.texts) < len(parsed.blocks)
     if not rules.preview:
         value, companion = _without_preview(value), companion and _without_preview(companion)
+    is_in_notice = differs and shown is None and not is_unseen and rules.preview and not is_error
     is_short = whole is not None and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
     return Captured(
         value=value,
         companion=companion,
         is_named=companion is not None and parsed.value is not None and (is_unseen or (differs and not is_short)),
+        texts=quote_short_texts(parsed.texts, estimate) if is_in_notice else (),
         envelope=build_envelope(result, place, parsed, value),
         shown=shown,
         passed=passed,

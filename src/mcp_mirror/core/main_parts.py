@@ -30,8 +30,8 @@ _MAX_LONG_TEXTS: Final = 3
 """Texts of an object whose paths are named."""
 _MIN_LISTED_TEXT: Final = 160
 """Bytes of the longest of several texts that have a line each."""
-_MAX_OTHER_TOKENS: Final = 100
-"""Expected tokens of the short texts beside the one large item."""
+_MAX_SHORT_TEXT_TOKENS: Final = 100
+"""Expected tokens of the short texts beside the one large item or beside structured content."""
 
 
 class MainItem(NamedTuple):
@@ -67,20 +67,30 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     texts leave no room for a preview.
     """
     listed = find_listed_items(blob, trim(blob))
+    view = memoryview(blob)
     short = [one for one in listed if one.length <= MAX_LISTED_TEXT and kind_at(blob, one.start) == "text"]
     if not listed or len(short) != len(listed) - 1:
         return None
     position = max(range(len(listed)), key=lambda at: listed[at].length)
     span = find_text_at(blob, listed[position]) or listed[position]
     kind = kind_at(blob, span.start)
-    others = tuple(as_json_string(text_start(blob, one, 2 * MAX_LISTED_TEXT), 2 * MAX_LISTED_TEXT) for one in short)
-    tokens = sum(estimate(one.encode()) + 2 for one in others)
-    is_main = span.length > MAX_LISTED_TEXT and kind in ("text", "array", "object") and tokens <= _MAX_OTHER_TOKENS
-    part = memoryview(blob)[span.start : span.stop]
-    if not is_main or (kind == "object" and has_content(part)):
+    others = quote_short_texts([view[one.start : one.stop] for one in short], estimate)
+    is_main = span.length > MAX_LISTED_TEXT and kind in ("text", "array", "object")
+    part = view[span.start : span.stop]
+    if not others or not is_main or (kind == "object" and has_content(part)):
         return None
     is_indexed = kind == "object" and span.length <= MAX_NESTED_BYTES
     return MainItem(position, kind, part, members(part, trim(part)) if is_indexed else (), others)
+
+
+def quote_short_texts(texts: Sequence[Buffer], estimate: Estimate) -> tuple[str, ...]:
+    """Return texts, JSON strings, as a notice quotes them; nothing if they are too long for a notice."""
+    if any(len(one) > MAX_LISTED_TEXT for one in texts):
+        return ()
+    starts = (text_start(one, Span(0, len(one)), 2 * MAX_LISTED_TEXT) for one in texts)
+    quoted = tuple(as_json_string(start, 2 * MAX_LISTED_TEXT) for start in starts)
+    tokens = sum(estimate(one.encode()) + 2 for one in quoted)
+    return quoted if tokens <= _MAX_SHORT_TEXT_TOKENS else ()
 
 
 def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> Part | None:
@@ -104,14 +114,22 @@ def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = (
 
 
 def find_long_texts(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> tuple[Part, ...]:
-    """Find the longest texts of an object, at most three, or those of the one member that makes up most of it."""
+    """Find the longest texts of an object, at most three, or those of the one member that makes up most of it.
+
+    That member is an object, or an array of one object: many servers return one file as `{"files": [{"text": "..."}]}`.
+    """
     texts = [one for one in known if one.span.length > MAX_LISTED_TEXT and kind_at(blob, one.span.start) == "text"]
     if texts:
         longest = sorted(texts, key=_member_size, reverse=True)[:_MAX_LONG_TEXTS]
         return tuple(Part((*above, one.key), one.span) for one in longest)
     main = _find_main_member(known)
-    inner = _read_members(blob, main, above) if main else ()
-    return find_long_texts(blob, inner, (*above, main.key)) if main and inner else ()
+    if main is None:
+        return ()
+    keys = (*above, main.key)
+    if row := _find_only_row(blob, main.span):
+        above, keys, main = keys, (*keys, row.key), row
+    inner = _read_members(blob, main, above)
+    return find_long_texts(blob, inner, keys) if inner else ()
 
 
 def find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:
@@ -141,6 +159,14 @@ def _find_main_member(known: Sequence[Member]) -> Member | None:
     main = max(known, key=_member_size, default=None)
     others = sum(map(_member_size, known)) - main.span.length if main else 0
     return main if main and main.span.length >= max(others, _MIN_NESTED_BYTES) else None
+
+
+def _find_only_row(blob: Buffer, span: Span) -> Member | None:
+    """The object of an array that has no other item, with its position as key; None for any other value."""
+    if kind_at(blob, span.start) != "array" or span.length > MAX_NESTED_BYTES:
+        return None
+    found = tuple(islice(items(blob, span), 2))
+    return Member("0", found[0]) if len(found) == 1 and kind_at(blob, found[0].start) == "object" else None
 
 
 def _read_members(blob: Buffer, member: Member, above: tuple[str, ...]) -> tuple[Member, ...]:

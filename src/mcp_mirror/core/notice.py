@@ -83,6 +83,8 @@ class NoticeInput(msgspec.Struct, frozen=True):
     """The value itself if it fits the inline budget."""
     companion: str | None = None
     """The path of the companion."""
+    texts: tuple[str, ...] = ()
+    """The texts of the companion, quoted, if they are short; the `compact` notice shows them in place of its path."""
     media: tuple[tuple[str, str], ...] = ()
     """Images, recordings and files: path and description of each."""
     others: tuple[int, int] = (0, 0)
@@ -108,13 +110,21 @@ def _write_compact(stored: NoticeInput) -> str:
         gap = "\n" * (2 - min(breaks, 2)) if stored.shown else ""
         text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
         return stored.shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named, SHOWN_END))
-    companion = ("The same result's text:", stored.companion) if stored.companion else ()
-    main, others = _find_main(stored)
+    beside, room = _describe_companion(stored)
+    main, others = _find_main(msgspec.structs.replace(stored, room=room))
     description, instruction = _describe(main)
     listed = {line.partition('": ')[0] for line in description}
     media = tuple(one for one in stored.media if f'{_PREVIEW_MARK}"{one[0]}' not in listed)
     named = _describe_media(msgspec.structs.replace(stored, media=media))
-    return "\n".join((f'"{main.path}"', *description, *others, *named, *companion, instruction))
+    return "\n".join((f'"{main.path}"', *description, *others, *named, *beside, instruction))
+
+
+def _describe_companion(stored: NoticeInput) -> tuple[tuple[str, ...], int]:
+    """Return the lines about the text beside structured content, and the tokens that remain for the description."""
+    if stored.texts and stored.preview and stored.error is None:
+        line = f"The result also has {', '.join(stored.texts)}."
+        return (line,), stored.room - stored.estimate(line.encode())
+    return ("The same result's text:", stored.companion) if stored.companion else (), stored.room
 
 
 def _find_main(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]]:
@@ -130,7 +140,7 @@ def _find_main(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]]:
         blob=main.blob,
         kind=main.kind,
         members=main.members,
-        room=MAX_PREVIEW_TOKENS - stored.estimate(others.encode()),
+        room=stored.room - stored.estimate(others.encode()),
     )
     return item, (others,)
 

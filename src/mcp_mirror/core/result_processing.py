@@ -284,6 +284,7 @@ def _write_notice(
         text=value.text,
         shown=captured.shown,
         companion=options.bases.companion if captured.is_named else None,
+        texts=captured.texts,
         media=tuple((f"{content_base}{place}", what) for place, what in captured.media),
         others=captured.others,
         error=captured.error,

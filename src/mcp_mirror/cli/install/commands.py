@@ -87,6 +87,9 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
             plans, has_failed = _plan_all(is_everything=every)
             if plans and not dry_run and not (every and yes):
                 plans, memory = _ask(plans, memory)
+                if not plans:
+                    print_note("No client was chosen. Nothing was changed.")
+                    raise typer.Exit(int(has_failed))
             if memory:
                 plans = [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans]
         _carry_out(plans, dry_run=dry_run, connects=not no_connect)
@@ -201,6 +204,10 @@ def _carry_out(plans: Iterable[Plan], *, dry_run: bool, connects: bool) -> None:
             is_changed = plan.after != plan.before
             old = apply_installation(plan) if is_changed else None
             _print_plan(plan)
+            if is_changed and plan.config is None and plan.target.place.scope == "project":
+                print_note(
+                    "  The file now contains a path of this machine. Keep that in mind if the project is shared."
+                )
             if old:
                 print_note(f"  An older backup is now {old}.")
             done += [plan] if is_changed else []
@@ -243,21 +250,18 @@ def _connect_once(config: Path) -> bool:
 
 def _print_plan(plan: Plan) -> None:
     print_note(f"{plan.target.title}:")
-    is_shared = plan.target.place.scope == "project"
     if plan.config:
         print_note(f"  moved to {plan.config.path}: {', '.join(plan.changed)}")
         for warning in plan.config.warnings:
             print_note(f"  {warning}")
         print_note("  A server gets PATH, HOME, a few other variables of the environment, and its own `env`.")
         print_note(f"  The backup of the file is beside it: {plan.target.backup.name}")
-        if is_shared:
+        if plan.target.place.scope == "project":
             print_note("  Keep the backup and the configuration, with the servers' secrets, out of version control.")
         return
     print_note(f"  wrapped: {', '.join(plan.changed) or 'no further server'}")
     for name, reason in plan.left:
         print_note(f"  left: {name}: {reason}")
-    if is_shared:
-        print_note("  The file now contains a path of this machine. Keep that in mind if the project is shared.")
 
 
 def _print_diff(plan: Plan) -> None:

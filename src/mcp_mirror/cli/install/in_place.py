@@ -97,9 +97,11 @@ def plan_unwrapping(target: Target) -> Plan:
 
 
 def find_changed(target: Target) -> list[str]:
-    """Return the wrapped servers whose entries changed since the installation."""
+    """Return the wrapped servers whose entries changed since the installation; none without its backup."""
     document, backup = target.read(), _read_backup(target)
-    old = _by_key(list_entries(backup, target.place)) if backup else {}
+    if backup is None:
+        return []
+    old = _by_key(list_entries(backup, target.place))
     changed: list[str] = []
     for key, entry in _by_key(list_entries(document, target.place)).items():
         if entry.is_wrapped and not _is_wrap_of(old.get(key), entry, target):
