@@ -233,10 +233,10 @@ class Mirror:
 
         Raises:
             ToolError: No value is stored under the path.
-            MirrorError: The mirror is not open, or the path is None because the result is not stored.
+            MirrorError: The mirror is not open, or the path is not a text: it is None if the result is not stored.
         """
         if not isinstance(path, str):
-            raise MirrorError("This result is not stored, so `reply.path` is None. Use `reply.text`.")
+            raise MirrorError(f"The path is a {type(path).__name__}. Use `reply.path`; if it is None, `reply.text`.")
 
         def find(application: Application) -> Coroutine[Any, Any, FoundValue]:
             return find_value(application.gateway.memory, namespace, path, _READ, to=None)
