@@ -674,6 +674,22 @@ async def test_a_mirror_works_across_tasks_and_event_loops() -> None:
         await asyncio.create_task(mirror.__aexit__(None, None, None))
 
 
+def test_a_call_while_the_loop_of_the_mirror_rests_is_an_error() -> None:
+    async def call(mirror: Mirror) -> None:
+        async with asyncio.timeout(BOUND):
+            await mirror.call("average_mirrored", {"values": [1.0]})
+
+    mirror, loop = with_functions(), asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(mirror.__aenter__())
+        with pytest.raises(MirrorError, match=r"The event loop that opened this Mirror does not run now\. Open"):
+            asyncio.run(call(mirror))
+        loop.run_until_complete(call(mirror))
+        loop.run_until_complete(mirror.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
 async def test_functions_call_through_the_mirror_themselves() -> None:
     mirror = with_functions()
 
