@@ -504,6 +504,14 @@ async def test_each_namespace_has_its_own_memory() -> None:
         assert "No value is stored under" in other.text
 
 
+async def test_a_path_that_is_not_a_text_is_an_error() -> None:
+    async with with_functions() as mirror:
+        reply = await mirror.call("average_mirrored", {"values": [1.0, 2.0]})
+        for mistake, kind in ((reply, "Reply"), (reply.path, "NoneType")):
+            with pytest.raises(MirrorError, match=rf"The path is a {kind}\. Use `reply\.path`; if it is None, `reply"):
+                await mirror.read(mistake)  # type: ignore[arg-type]  # the mistake
+
+
 async def test_a_namespace_that_is_not_a_text_is_an_error() -> None:
     no_user: Any = None
     async with with_functions() as mirror:
@@ -666,6 +674,22 @@ async def test_a_mirror_works_across_tasks_and_event_loops() -> None:
         await asyncio.create_task(mirror.__aexit__(None, None, None))
 
 
+def test_a_call_while_the_loop_of_the_mirror_rests_is_an_error() -> None:
+    async def call(mirror: Mirror) -> None:
+        async with asyncio.timeout(BOUND):
+            await mirror.call("average_mirrored", {"values": [1.0]})
+
+    mirror, loop = with_functions(), asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(mirror.__aenter__())
+        with pytest.raises(MirrorError, match=r"The event loop that opened this Mirror does not run now\. Open"):
+            asyncio.run(call(mirror))
+        loop.run_until_complete(call(mirror))
+        loop.run_until_complete(mirror.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
 async def test_functions_call_through_the_mirror_themselves() -> None:
     mirror = with_functions()
 
@@ -705,6 +729,12 @@ async def test_a_thousand_calls_at_once_do_not_cross() -> None:
     async with mirror, asyncio.timeout(BOUND):
         replies = await asyncio.gather(*(mirror.call("double_mirrored", {"number": n}) for n in range(1000)))
     assert [reply.text for reply in replies] == [str(2 * number) for number in range(1000)]
+
+
+async def test_a_port_that_does_not_exist_is_an_error_with_the_next_step() -> None:
+    async with with_functions() as mirror:
+        with pytest.raises(MirrorError, match=r"99999 is not a port: ports end at 65535\. Choose another"):
+            await mirror.serve_http(port=99_999)
 
 
 async def test_clients_reach_the_same_memory_over_http() -> None:

@@ -6,7 +6,17 @@ import decimal
 import re
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Hashable, Iterator, KeysView
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Hashable,
+    Iterator,
+    KeysView,
+    ValuesView,
+)
 from datetime import date, timedelta
 from enum import Enum
 from pathlib import Path
@@ -116,7 +126,17 @@ def returning(annotation: Any) -> Callable[[], Any]:
         *(date, timedelta, decimal.Decimal, UUID, Path, Unit, set[int], collections.deque[int], complex),
         *(Node, Grid, Pair, Wish, OldWish, Row, Base, Hashable),
         *(np.ndarray, NDArray[np.float64], np.float64, dict[str, NDArray[np.float64]], tuple[Grid, ...]),
-        *(bytes, bytearray, memoryview, array, range, KeysView[str], MappingProxyType, collections.ChainMap[str, int]),
+        *(
+            bytes,
+            bytearray,
+            memoryview,
+            array,
+            range,
+            KeysView[str],
+            ValuesView[int],
+            MappingProxyType,
+            collections.ChainMap[str, int],
+        ),
         *(Iterator[int], AsyncIterator[Grid], Generator[int, None, None], Awaitable[int], Coroutine[Any, Any, int]),
         *(Image, Audio, Pillow.Image, types.TextContent, list[types.ContentBlock], types.CallToolResult),
         *("Nowhere", list["Nowhere"], Annotated[Iterator[int], "of"]),  # type: ignore[name-defined]  # noqa: F821

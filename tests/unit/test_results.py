@@ -98,7 +98,9 @@ def members(value: object) -> dict[str, Any]:
         ([Place(Order(item="pen"), 1)], [{"order": {"Item": "pen", "data": ""}, "row": 1}]),
         (Size(1, 2.5), {"wide": 1, "high": 2.5}),
         ({"sizes": [(Size(1, 2), "of", 3)]}, {"sizes": [[{"wide": 1, "high": 2}, "of", 3]]}),
-        (Sheet(Size(1, 2), 3), {"size": {"wide": 1, "high": 2}}),
+        (Sheet(Size(1, 2), 3), {"size": {"wide": 1, "high": 2}, "_note": 3}),
+        ({"a": Size(1, 2)}.values(), [{"wide": 1, "high": 2}]),
+        ({"parts": {"a": 1}.values()}, {"parts": [1]}),
         (iter((1, Size(1, 2))), [1, {"wide": 1, "high": 2}]),
         (range(3), [0, 1, 2]),
         (UserDict(a=Size(1, 2)), {"a": {"wide": 1, "high": 2}}),
@@ -296,7 +298,10 @@ class UnreadableError(Exception):
         (KeyError(), "load failed: KeyError"),
         (ToolError("Take another city."), "load failed: Take another city."),
         (ExceptionGroup("several", [ExceptionGroup("of one", [OSError("gone")])]), "load failed: OSError: gone"),
-        (ExceptionGroup("two", [OSError(), OSError()]), "load failed: ExceptionGroup: two (2 sub-exceptions)"),
+        (
+            ExceptionGroup("two", [OSError("gone"), ExceptionGroup("of one", [ToolError("Take another city.")])]),
+            "load failed: ExceptionGroup: two (2 sub-exceptions): OSError: gone; Take another city.",
+        ),
         (ValueError("half \ud800"), "load failed: ValueError: half ?"),
     ],
 )

@@ -5,6 +5,7 @@ import functools
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import date
+from enum import IntEnum
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jsonschema_rs
@@ -346,6 +347,23 @@ def test_a_named_tuple_is_an_array_or_an_object(tool: Callable[..., None], given
     jsonschema_rs.validate(dict(function.schema), {"peak": json.loads(given)})
     peak = function.read_arguments(b'{"peak": %b}' % given.encode())["peak"]
     assert (peak.name, peak.height) == ("a", height)
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+def count_levels(counts: dict[Level, int], peaks: dict[Level, float] | None = None) -> None: ...
+
+
+def test_keys_of_an_enum_of_numbers_are_texts_in_the_schema() -> None:
+    function = read(count_levels)
+    given = b'{"counts": {"1": 5}, "peaks": {"2": 7}}'
+    jsonschema_rs.validate(dict(function.schema), json.loads(given))
+    assert function.read_arguments(given) == {"counts": {Level.LOW: 5}, "peaks": {Level.HIGH: 7}}
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.validate(dict(function.schema), {"counts": {"3": 5}})
 
 
 def test_bytes_of_a_model_are_decoded_as_the_schema_says() -> None:

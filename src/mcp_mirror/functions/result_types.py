@@ -12,6 +12,7 @@ from collections.abc import (
     Iterator,
     Mapping,
     Sequence,
+    ValuesView,
 )
 from collections.abc import Set as AbstractSet
 from io import BytesIO
@@ -35,7 +36,7 @@ CONTENT: Final = (*BLOCKS, Image, Audio)
 
 _ENCODED_BY_RESULTS: Final = (
     *(types.CallToolResult, Image, Audio, BytesIO),
-    *(Mapping, Sequence, AbstractSet, Iterator),
+    *(Mapping, Sequence, AbstractSet, ValuesView, Iterator),
     *(bytes, bytearray, memoryview, array, mmap),
     msgspec.Struct,
 )

@@ -6,7 +6,7 @@ are content blocks.
 
 import dataclasses
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
 from io import BytesIO
 from itertools import chain
@@ -85,19 +85,27 @@ def is_small(value: object) -> bool:
 def convert_failure(tool: str, error: BaseException) -> Result:
     """The result of a function that raised an exception: its class and message without a traceback.
 
-    A `MirrorError` contributes only its message, which is written for a model.
+    A `MirrorError` contributes only its message, which is written for a model. Of a group, each exception is named.
     """
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    kind, message = type(error).__name__, _read_message(error)
-    if not isinstance(error, MirrorError):
-        message = f"{kind}: {message}" if message else kind
-    text = f"{tool} failed: {message}"
+    text = f"{tool} failed: {_describe_error(error)}"
     # The text with parts replaced that JSON cannot contain, such as lone surrogates.
     return {
         "content": _encode([{"type": "text", "text": text.encode("utf-8", "replace").decode()}]),
         "isError": b"true",
     }
+
+
+def _describe_error(error: BaseException) -> str:
+    """The class and the message of an exception; of a group, those of its exceptions too."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    kind, message = type(error).__name__, _read_message(error)
+    if isinstance(error, MirrorError):
+        return message
+    described = f"{kind}: {message}" if message else kind
+    if isinstance(error, BaseExceptionGroup):
+        return f"{described}: {'; '.join(map(_describe_error, error.exceptions))}"
+    return described
 
 
 def _read_message(error: BaseException) -> str:
@@ -255,7 +263,7 @@ def _convert_named_tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _convert_named_tuples(part) for key, part in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value) if field.name[:1] != "_"]
+        names = [field.name for field in dataclasses.fields(value)]
         return {name: _convert_named_tuples(getattr(value, name)) for name in names if hasattr(value, name)}
     return value
 
@@ -285,7 +293,7 @@ def _convert_unknown(value: object) -> object:
 _CONTAINERS: Final[tuple[tuple[Any, Callable[[Any], object]], ...]] = (
     (str, str.__str__),
     (Mapping, dict),
-    ((Sequence, AbstractSet, Iterator), list),
+    ((Sequence, AbstractSet, ValuesView, Iterator), list),
 )
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final, TypedDict, get_args
 
 import msgspec
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue
+from pydantic_core import core_schema, to_jsonable_python
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.result_types import find_unencodable_result
@@ -174,6 +174,18 @@ class _Schema(GenerateJsonSchema):
         if self._config.val_json_bytes != "base64":
             raise TypeError("`bytes` of a pydantic model is base64 only with `ConfigDict(val_json_bytes='base64')`")
         return {"type": "string", "contentEncoding": "base64"}
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        """Return the schema of a dict; keys of an enum with numbers are named by their texts, as JSON writes keys."""
+        described = super().dict_schema(schema)
+        names = described.get("propertyNames", {})
+        if "$ref" in names:
+            names = self.get_schema_from_definitions(JsonRef(names["$ref"])) or names
+        if not all(isinstance(one, str) for one in names.get("enum", ())):
+            described["propertyNames"] = {
+                "enum": [to_jsonable_python({one: None}).popitem()[0] for one in names["enum"]]
+            }
+        return described
 
     def named_tuple_schema(self, schema: Any) -> JsonSchemaValue:
         return _admit_object(super().named_tuple_schema(schema), schema["fields"])

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,6 +13,8 @@ from mcp_mirror.errors import MirrorError, unwrap_error_group
 from mcp_mirror.gateway.call import Stage
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.upstreams.local import LocalFunctions
+
+T = TypeVar("T")
 
 
 class RunningApplication(msgspec.Struct, frozen=True):
@@ -22,6 +25,33 @@ class RunningApplication(msgspec.Struct, frozen=True):
     """The event loop of the application."""
     process: int
     """The process that opened it."""
+
+    async def run(self, work: Callable[[Application], Coroutine[Any, Any, T]]) -> T:
+        """Run work in the event loop of the application; the caller may run in another loop.
+
+        Raises:
+            MirrorError: The event loop of the application does not run, so the work would never end.
+        """
+        if require_event_loop() is self.loop:
+            return await work(self.application)
+        if not self.loop.is_running():
+            raise MirrorError(
+                "The event loop that opened this Mirror does not run now. Open the Mirror in the loop that calls it, "
+                "or use a SyncMirror, which has a loop of its own."
+            )
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(self.application), self.loop))
+
+
+def require_event_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop of asyncio.
+
+    Raises:
+        MirrorError: The caller runs under trio or without an event loop.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise MirrorError("A Mirror needs asyncio. Under trio, use a SyncMirror in a thread.") from None
 
 
 class ApplicationTask:

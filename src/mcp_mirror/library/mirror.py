@@ -3,7 +3,6 @@
 Calls pass through the same gateway as those of clients. Only `app` opens and closes resources.
 """
 
-import asyncio
 import json
 import logging
 import os
@@ -34,7 +33,7 @@ from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.pipeline import find_stage_fault
 from mcp_mirror.gateway.tool_search import CALL, FIND
-from mcp_mirror.library.application_task import ApplicationTask, RunningApplication
+from mcp_mirror.library.application_task import ApplicationTask, RunningApplication, require_event_loop
 from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import find_value
@@ -133,7 +132,7 @@ class Mirror:
         return add if function is None else add(function)
 
     async def __aenter__(self) -> Self:
-        context = self._task.open(_require_event_loop(), awaits_client=False)
+        context = self._task.open(require_event_loop(), awaits_client=False)
         await context.__aenter__()
         self._context = context
         return self
@@ -233,10 +232,10 @@ class Mirror:
 
         Raises:
             ToolError: No value is stored under the path.
-            MirrorError: The mirror is not open, or the path is None because the result is not stored.
+            MirrorError: The mirror is not open, or the path is not a text: it is None if the result is not stored.
         """
         if not isinstance(path, str):
-            raise MirrorError("This result is not stored, so `reply.path` is None. Use `reply.text`.")
+            raise MirrorError(f"The path is a {type(path).__name__}. Use `reply.path`; if it is None, `reply.text`.")
 
         def find(application: Application) -> Coroutine[Any, Any, FoundValue]:
             return find_value(application.gateway.memory, namespace, path, _READ, to=None)
@@ -394,7 +393,7 @@ class Mirror:
         Raises:
             MirrorError: The mirror is already open.
         """
-        async with self._task.open(_require_event_loop(), awaits_client=True) as application:
+        async with self._task.open(require_event_loop(), awaits_client=True) as application:
             await application.server.serve_stdio(anyio.Event())
 
     async def _run_script(
@@ -424,7 +423,7 @@ class Mirror:
         """Run work for a namespace in the event loop of the application; the caller may run in another loop.
 
         Raises:
-            MirrorError: The mirror is not open, or a store cannot write the namespace.
+            MirrorError: The mirror is not open, its event loop has stopped, or a store cannot write the namespace.
             TypeError: The namespace is not a text.
         """
         running = self._running
@@ -436,17 +435,7 @@ class Mirror:
             raise MirrorError(
                 f"The namespace {namespace!r} is not valid Unicode: it contains half of a surrogate pair. Use another."
             ) from None
-        if _require_event_loop() is running.loop:
-            return await work(running.application)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(running.application), running.loop))
-
-
-def _require_event_loop() -> asyncio.AbstractEventLoop:
-    """The running event loop of asyncio; raises MirrorError under trio and without a loop."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise MirrorError("A Mirror needs asyncio. Under trio, use a SyncMirror in a thread.") from None
+        return await running.run(work)
 
 
 def _build_value(value: object) -> NewValue:

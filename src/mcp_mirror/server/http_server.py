@@ -34,6 +34,8 @@ from mcp_mirror.system.resources import PatientListener
 
 _logger = logging.getLogger(__name__)
 
+_MAX_PORT: Final = 65_535
+"""The highest port of TCP."""
 _REPEATED_ADDRESS: Final = " (while attempting to bind on address"
 """The beginning of what Python adds to the system's reason."""
 _LONGEST_PAUSE: Final = 5.0
@@ -219,8 +221,10 @@ def listen(host: str, port: int, *, is_shared: bool = False, key: str = "") -> s
         key: The key of the configuration with the address, for the error; empty for the address of an option.
 
     Raises:
-        MirrorError: The address is in use, or is not an address of this machine.
+        MirrorError: The address is in use, is not an address of this machine, or has a port that does not exist.
     """
+    if not 0 <= port <= _MAX_PORT:
+        raise MirrorError(f"{port} is not a port: ports end at {_MAX_PORT}. Choose another, or 0 for any that is free.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = PatientListener(
