@@ -366,6 +366,15 @@ def test_keys_of_an_enum_of_numbers_are_texts_in_the_schema() -> None:
         jsonschema_rs.validate(dict(function.schema), {"counts": {"3": 5}})
 
 
+def count_names(counts: dict[str, int], kinds: dict[Literal["hut", "lake"], int]) -> None: ...
+
+
+def test_keys_that_are_texts_are_described_by_their_texts() -> None:
+    properties = dict(read(count_names).schema)["properties"]
+    assert "propertyNames" not in properties["counts"]
+    assert properties["kinds"]["propertyNames"] == {"enum": ["hut", "lake"]}
+
+
 def test_bytes_of_a_model_are_decoded_as_the_schema_says() -> None:
     function = read(open_sealed)
     assert "contentEncoding" in json.dumps(function.schema)
