@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from loca_oracle import Ask, Script, Step, ask, read_whole
-from loca_reading import path_in, printed, read_rows, read_shown
+from loca_reading import is_stored, path_in, printed, read_rows, read_shown
 
 ROWS = 100_000
 
@@ -264,6 +264,7 @@ def machines_scripts() -> Script:
 
 _PARTS = 400
 """Tables of one query: SQLite allows 500."""
+_TABLE_NAME = re.compile(r'"table_name": "(\w+)"')
 _OVERALL = "overall (total_store_views/total_clicks)"
 _RECORD = ask("filesystem.read_text_file", path="record.csv")
 _LOG = "{'status': 'AB_Test_Concluded', 'winner': 'A', 'action': 'No_Change'}"
@@ -282,18 +283,28 @@ with open("record.csv", "w", newline="") as file:
     writer.writerows([[name, f"{{a:.3f}}%", f"{{b:.3f}}%"] for name, a, b in rates])
 print(json.dumps(rates[-1][1:]))
 """
-RATES_IN_SCRIPT = f"""\
-import json
-listed = await tools.bigquery_run_query(
-    query="SELECT table_name FROM `ab_testing.INFORMATION_SCHEMA.TABLES`", max_results=100000)
+_EACH_QUERY = f"""\
 names = [row["table_name"] for row in json.loads(listed[listed.index("["):])]
 for start in range(0, len(names), {_PARTS}):
     sql = " UNION ALL ".join(["SELECT '" + name[3:] + "' AS scenario, SUM(A_clicks) AS ac, SUM(A_store_views) AS av, "
         "SUM(B_clicks) AS bc, SUM(B_store_views) AS bv FROM `ab_testing." + name + "`"
         for name in names[start:start + {_PARTS}]])
+"""
+RATES_IN_SCRIPT = f"""\
+import json
+listed = await tools.bigquery_run_query(
+    query="SELECT table_name FROM `ab_testing.INFORMATION_SCHEMA.TABLES`", max_results=100000)
+{_EACH_QUERY}\
     text = await tools.bigquery_run_query(query=sql, max_results=100000)
     await tools.write_file(path="sums_" + str(start) + ".txt", content=text)
 print(await tools.python_execute(code=program))
+"""
+QUERIES = f"""\
+import json
+listed = open("tables.txt").read()
+{_EACH_QUERY}\
+    open("query_" + str(start // {_PARTS}) + ".txt", "w").write(sql)
+print(json.dumps(start // {_PARTS} + 1))
 """
 
 
@@ -330,12 +341,32 @@ def rates_direct() -> Script:
     yield [write("record.csv", record), *_conclude(*overall)]
 
 
+def _one_name(text: str) -> Generator[Step, list[str], str]:
+    """The name of one table in a result, of which the first line with a name is read if the result is stored."""
+    if is_stored(text):
+        (text,) = yield [ask("memory_grep", memory_path=path_in(text), pattern="table_name", limit=1)]
+    return str(_TABLE_NAME.findall(text)[0])
+
+
+def _queries_in_files(listed: str) -> Generator[Step, list[str], list[Ask]]:
+    """Write the queries of a stored list of tables in a program, since they repeat each name; return them as paths."""
+    yield [write("tables.txt", path_in(listed))]
+    (number,) = yield [run(QUERIES)]
+    names = [f"query_{at}.txt" for at in range(printed(number))]
+    texts = yield [ask("filesystem.read_text_file", path=name) for name in names]
+    return [query(path_in(text)) for text in texts]
+
+
 def rates_mirror() -> Script:
     """Pass the paths of the sums to files, and write the rates there."""
     listed, _ = yield [*_tables("ab_testing"), _RECORD]
-    names = yield from _names(listed)
-    yield [query(f"SELECT * FROM `ab_testing.{names[0]}` LIMIT 2")]
-    sums = yield _queries(names)
+    name = yield from _one_name(listed)
+    yield [query(f"SELECT * FROM `ab_testing.{name}` LIMIT 2")]
+    if is_stored(listed):
+        queries = yield from _queries_in_files(listed)
+    else:
+        queries = _queries((yield from _names(listed)))
+    sums = yield queries
     yield [write(f"sums_{at}.txt", path_in(text)) for at, text in enumerate(sums)]
     (overall,) = yield [run(RATES)]
     yield _conclude(*printed(overall))
@@ -345,7 +376,7 @@ def rates_scripts() -> Script:
     """Query, and write the rates, in one script."""
     first = f"{_tables('ab_testing')[0].arguments['query']} LIMIT 2"
     listed, _ = yield [query(first), _RECORD]
-    names = yield from _names(listed)
-    yield [query(f"SELECT * FROM `ab_testing.{names[0]}` LIMIT 2")]
+    name = yield from _one_name(listed)
+    yield [query(f"SELECT * FROM `ab_testing.{name}` LIMIT 2")]
     (overall,) = yield [ask("memory_run", code=RATES_IN_SCRIPT, inputs={"program": RATES})]
     yield _conclude(*printed(overall))

@@ -6,12 +6,13 @@ from typing import Any
 
 from mcp_mirror.paths import BASE_PATTERN, PATH_LINE_PREFIX, SHOWN_END
 
-_LINES_BELOW = re.compile(rf'\n+{PATH_LINE_PREFIX}"{BASE_PATTERN}"\n(?:.*\n)*?{re.escape(SHOWN_END)}\Z')
+_LINES_BELOW = re.compile(rf'\n+(?:{PATH_LINE_PREFIX}"{BASE_PATTERN}"\n(?:.*\n)*?)?{re.escape(SHOWN_END)}\Z')
+"""The lines below a shown value: those about its path, if it has one, and the last line."""
 _STDOUT = re.compile(r"=== STDOUT ===\n(.*?)\n=== ", re.DOTALL)
 
 
 def read_json(text: str) -> Any:
-    """The JSON value of a result that is shown, without the gateway's lines about its path."""
+    """The JSON value of a result that is shown, without the gateway's lines below it."""
     return json.loads(read_shown(text))
 
 
@@ -31,7 +32,7 @@ def path_in(text: str) -> str:
 
 def path_or_value(text: str) -> Any:
     """The memory path of a stored result, or the value of a small one, which has no path."""
-    return path_in(text) if re.search(BASE_PATTERN, text) else json.loads(text)
+    return path_in(text) if re.search(BASE_PATTERN, text) else read_json(text)
 
 
 def returned_by(text: str) -> Any:
@@ -64,5 +65,5 @@ def returned(text: str) -> Any:
 
 
 def read_shown(text: str) -> str:
-    """The text of a result that is shown, without the gateway's lines about its path."""
+    """The text of a result that is shown, without the gateway's lines below it."""
     return _LINES_BELOW.sub("", text)

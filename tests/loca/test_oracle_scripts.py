@@ -1,6 +1,8 @@
 """What the oracle's scripts read in mails, announcements and invoices, and its searches, without LOCA-bench."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -8,6 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from loca_applications import _requests
+from loca_bigquery import QUERIES, rates_mirror, rates_scripts
 from loca_coursework import _csv, _passed
 from loca_deadlines import REMIND, _reminders
 from loca_exams import _exam
@@ -23,6 +26,9 @@ Also: read_email_mirrored, woo_orders_list_mirrored"""
 CLAIM = "claim_done_mirrored()\n  claim the task is done"
 ORDERS = '{"name":"woo_orders_list_mirrored","description":"List orders.","inputSchema":{}}'
 STORED = '"list-5f0a3c52-0c1e-4a52-8f2b-1d9f6f2f7b10"\nThis path stands for array of 2 objects'
+TABLES = '"bigquery_run_query-5f0a3c52-0c1e-4a52-8f2b-1d9f6f2f7b10"\nThis path stands for the result.'
+QUERY = '"read_text_file-5f0a3c52-0c1e-4a52-8f2b-1d9f6f2f7b10"\nThis path stands for the result.'
+FOUND_TABLE = '8:     "table_name": "ab_Soups",'
 COURSE = {"course_code": "AI205-12", "name": "Speech-12", "teacher_name": "Ada", "teacher_email": "ada@x.org"}
 WELCOME = {"title": "Welcome to AI205-12!", "message": "Credits: 3\n📝 Exam Type: Open-Book\n"}
 
@@ -80,6 +86,39 @@ def test_only_stored_results_of_many_are_read_again() -> None:
     (step,) = answers(reading(), [["all"]])
     assert [one.arguments["memory_path"][:5] for one in step] == ["list-"]
     assert texts == [["[1]", "all", "[2]"]]
+
+
+def test_queries_of_a_stored_list_of_tables_are_written_by_a_program() -> None:
+    results = [[TABLES, ""], [FOUND_TABLE], ["rows"], ["written"], ["=== STDOUT ===\n2\n=== "], [QUERY, QUERY]]
+    steps = answers(rates_mirror(), results)
+    assert [[one.tool for one in step] for step in steps[1:]] == [
+        ["memory_grep"],
+        ["bigquery_run_query"],
+        ["write_file"],
+        ["python_execute"],
+        ["read_text_file", "read_text_file"],
+        ["bigquery_run_query", "bigquery_run_query"],
+    ]
+    assert steps[2][0].arguments["query"] == "SELECT * FROM `ab_testing.ab_Soups` LIMIT 2"
+    assert [one.arguments["query"][:15] for one in steps[6]] == ["read_text_file-"] * 2
+
+
+def test_a_script_needs_the_name_of_one_table_only() -> None:
+    steps = answers(rates_scripts(), [[TABLES, ""], [FOUND_TABLE], ["rows"]])
+    assert [[one.tool for one in step] for step in steps[1:]] == [
+        ["memory_grep"],
+        ["bigquery_run_query"],
+        ["memory_run"],
+    ]
+
+
+def test_a_query_has_at_most_400_tables(tmp_path: Path) -> None:
+    rows = [{"table_name": f"ab_{number}"} for number in range(401)]
+    (tmp_path / "tables.txt").write_text(f"Results:\n{json.dumps(rows)}")
+    done = subprocess.run([sys.executable, "-c", QUERIES], cwd=tmp_path, capture_output=True, text=True, check=True)
+    first, second = [(tmp_path / f"query_{at}.txt").read_text() for at in range(int(done.stdout))]
+    assert first.count(" UNION ALL ") == 399
+    assert second.startswith("SELECT '400' AS scenario, SUM(A_clicks) AS ac")
 
 
 def test_an_exam_is_read_from_an_announcement_or_from_a_mail() -> None:

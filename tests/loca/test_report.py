@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loca_arms import OpenArm
 from loca_oracle import Oracle, Script, ask, read_whole
-from loca_reading import path_or_value
+from loca_reading import path_or_value, read_json, read_shown, returned_by
 from loca_report import write_docs, write_report
 from loca_runs import Player, run_arm
 from loca_suite import Task, Verdict
@@ -117,6 +117,16 @@ def test_only_a_stored_result_is_read_again(text: str, calls: int) -> None:
 def test_a_small_result_without_a_path_is_passed_on_as_a_value() -> None:
     assert path_or_value("[1, 2]") == [1, 2]
     assert path_or_value(f'Path: "{PATH}"\nResult ends.') == PATH
+
+
+@pytest.mark.parametrize("below", ["", "\nResult ends.", f'\n\nPath: "{PATH}"\nResult ends.'])
+def test_a_shown_value_is_read_without_the_lines_below_it(below: str) -> None:
+    assert read_json(f'[{{"id": 1}}]{below}') == [{"id": 1}]
+    assert read_shown(f"Dear reader,\nthe end.{below}") == "Dear reader,\nthe end."
+
+
+def test_a_small_value_of_a_script_is_read_without_its_last_line() -> None:
+    assert returned_by("printed:\n2 products\nreturned:\n[1, 2]\nResult ends.") == [1, 2]
 
 
 def record(arm: str, *, success: bool = True, context: int = 900, **others: Any) -> dict[str, Any]:
