@@ -155,3 +155,49 @@ async def test_changed_roots_are_announced_to_the_server(
         await client.call("hear_mirrored")
         await client.send('{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
         await until(lambda: "notifications/roots/list_changed" in log.read_text())
+
+
+@pytest.mark.parametrize("is_equal", [True, False])
+async def test_a_session_is_notified_of_resources_only_if_they_differ(
+    *, is_equal: bool, configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    log, received = tmp_path / "log", list[str]()
+
+    async def note(message: Any) -> None:
+        received.append(getattr(message, "method", ""))
+
+    shelf = raw("ok", "--shelf", "--log", str(log), *(("--uri", "raw://same") if is_equal else ()))
+    async with (
+        serve(configured({"one": shelf})) as served,
+        Client(served.url, mode="legacy", message_handler=note) as client,
+    ):
+        await client.list_resources()
+        await client.call_tool("say_mirrored", {"result": '{"content":[]}'})  # opens its own connection
+        await until(lambda: log.read_text().count("resources/list\n") == 2)
+        await client.call_tool("grow_mirrored", {"name": "sprout"})
+        await until(lambda: "notifications/tools/list_changed" in received)
+        assert ("notifications/resources/list_changed" in received) is not is_equal
+
+
+async def test_a_session_that_has_listed_no_resources_costs_no_listing_of_them(
+    configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    config = configured({"one": raw("ok", "--shelf", "--log", str(log))})
+    async with serve(config) as served, Client(served.url, mode="legacy") as client:
+        await client.call_tool("hear_mirrored", {})
+    assert "resources/list" not in log.read_text()
+
+
+async def test_resources_listed_before_their_server_has_started_are_announced(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    late = raw("ok", "--shelf", "--uri", "raw://late", "--gate", str(gate))
+    async with open_lines(configured({"late": late}, mirror={"startup_wait": 0.2})) as client:
+        await client.greet()
+        assert b"raw://late" not in await client.request("resources/list")
+        gate.touch()
+        while b"notifications/resources/list_changed" not in await client.receive():
+            pass
+        assert b"raw://late" in await client.request("resources/list")

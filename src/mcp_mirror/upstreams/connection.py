@@ -34,6 +34,7 @@ from mcp_mirror.upstreams.reconnect import (
     explain_end,
     explain_timeout,
 )
+from mcp_mirror.upstreams.served_lists import ServedLists
 from mcp_mirror.upstreams.session import (
     ConnectionLostError,
     Mode,
@@ -96,6 +97,7 @@ class ReconnectingConnection:
         *,
         is_cached: bool = False,
         may_be_refused: bool = False,
+        earlier_lists: ServedLists | None = None,
     ) -> None:
         """Create a connection that is not connected yet.
 
@@ -105,6 +107,7 @@ class ReconnectingConnection:
             modes: The ways to connect, in the order in which to try them.
             is_cached: Its listings go into the listing cache.
             may_be_refused: A refused handshake does not count as a failure of the server.
+            earlier_lists: The lists of the connection that serves the owner until this one is ready.
         """
         self.settings = settings
         self.owner: ConnectionOwner = msgspec.structs.replace(owner, on_change=self._note_change)
@@ -117,6 +120,7 @@ class ReconnectingConnection:
         """Set when there is a listing, of this run or an earlier one, or the connection is settled."""
         self.failure: UpstreamError | None = None
         """Why the last attempt failed; None while it is connected, or before the first attempt."""
+        self.served_lists: ServedLists = ServedLists(earlier_lists)
         self.last_used: float = monotonic()
         self.keep_open_count: int = 0
         """Users that need the connection open without a request, such as subscriptions."""
@@ -186,7 +190,12 @@ class ReconnectingConnection:
         """
         async with self.settings.limiter.acquire(channel):
             try:
-                return await (await self.get_session()).list_all(method, member, channel)
+                page = await (await self.get_session()).list_all(method, member, channel)
+                self.served_lists.note_list(method, page)
+                return page  # noqa: TRY300  # the exceptions are those of the two lines above
+            except UpstreamError as error:
+                self.served_lists.note_failure(method, error)
+                raise
             finally:
                 self.last_used = monotonic()
 
@@ -311,8 +320,7 @@ class ReconnectingConnection:
                 tasks.start_soon(self._save_listing)
                 await self._announce_change("tools")
                 self._set_session(session)
-                for kind in (kind for kind in ("resources", "prompts") if session.offers(kind)):
-                    await self._announce_change(kind)
+                tasks.start_soon(self._announce_differences, session)
                 tasks.start_soon(self._subscribe_to_changes, session)
                 tasks.start_soon(self._relist, session)
                 await session.ended.wait()
@@ -405,6 +413,11 @@ class ReconnectingConnection:
         """Announce a changed list, and wait until clients see the change."""
         if (is_seen := self._announce(kind)) is not None:
             await is_seen.wait()
+
+    async def _announce_differences(self, session: UpstreamSession) -> None:
+        """Announce the lists of resources and prompts that differ in this session from those that clients got."""
+        for kind in await self.served_lists.find_changed(session):
+            await self._announce_change(kind)
 
     def _note_change(self, kind: str) -> None:
         """Note that a list changed; `_relist` reads it. However many announcements come, this starts no tasks."""

@@ -153,7 +153,9 @@ def page(cursor: str | None) -> str:
 
 SHELF: dict[str, Any] = {
     "resources/list": {
-        "resources": [{"uri": uri, "name": str(os.getpid())} for uri in options.uri or ["raw://process"]]
+        "resources": [{"uri": uri, "name": uri} for uri in options.uri]
+        if options.uri
+        else [{"uri": "raw://process", "name": str(os.getpid())}]
     },
     "resources/templates/list": {"resourceTemplates": []},
     "resources/read": {"contents": [{"uri": "raw://process", "text": str(os.getpid())}]},
