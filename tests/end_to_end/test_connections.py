@@ -129,6 +129,30 @@ async def test_an_error_that_mentions_a_session_does_not_end_the_session(
         assert log.read_text().count("initialize\n") == 1
 
 
+async def test_calls_in_a_session_that_the_server_has_ended_are_sent_in_a_new_one(
+    configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
+) -> None:
+    log, rounds, calls = tmp_path / "log", 7, 5
+    async with (
+        listening("raw_http.py", "--log", str(log)) as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet()
+        for _ in range(rounds):  # more than failures in a row that open the circuit breaker
+            await client.text("forget_mirrored")
+            params = {"name": "say_mirrored", "arguments": {"result": '{"content":[{"type":"text","text":"ok"}]}'}}
+            for number in range(calls):
+                call = {"jsonrpc": "2.0", "id": f"call {number}", "method": "tools/call", "params": params}
+                await client.send(json.dumps(call))
+            texts = list[str]()
+            while len(texts) < calls:
+                if str((message := json.loads(await client.receive())).get("id")).startswith("call"):
+                    texts.append(message["result"]["content"][0]["text"])
+            assert texts == ["ok"] * calls
+        assert log.read_text().count("initialize\n") == 1 + rounds
+    assert b"is down" not in b"".join(client.stderr)
+
+
 async def test_a_server_that_starts_late_serves_later_requests(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:

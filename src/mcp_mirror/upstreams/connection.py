@@ -28,6 +28,7 @@ from mcp_mirror.upstreams.reconnect import (
     Backoff,
     CircuitBreaker,
     EndedEarlyError,
+    ExpiredSessionError,
     FloodError,
     add_jitter,
     check_protocol,
@@ -58,6 +59,8 @@ _FALLBACK_WAIT: Final = 3.0
 """Seconds that an upstream has to list its tools before a listing for clients without capabilities is used."""
 _REQUEST_WAIT: Final = 5.0
 """Seconds that a request waits while the connection reconnects."""
+_DRAIN_TIMEOUT: Final = 2.0
+"""Seconds that the other requests in a session that has expired may take: each response names what happened to it."""
 _LONGEST_SUBSCRIPTION_DELAY: Final = 4.0
 """Seconds between two attempts to subscribe to list changes, at most."""
 NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
@@ -190,7 +193,11 @@ class ReconnectingConnection:
         """
         async with self.settings.limiter.acquire(channel):
             try:
-                page = await (await self.get_session()).list_all(method, member, channel)
+                session = await self.get_session()
+                try:
+                    page = await session.list_all(method, member, channel)
+                except SessionLostError:
+                    page = await (await self.get_session()).list_all(method, member, channel)
                 self.served_lists.note_list(method, page)
                 return page  # noqa: TRY300  # the exceptions are those of the two lines above
             except UpstreamError as error:
@@ -327,6 +334,9 @@ class ReconnectingConnection:
                 self._set_session(None)
                 if reason := session.flood_reason:
                     raise FloodError(reason)  # noqa: TRY301  # one exit for every end
+                if session.is_unknown:
+                    await session.drain(_DRAIN_TIMEOUT)
+                    raise ExpiredSessionError("It ended the session.")  # noqa: TRY301
                 raise UpstreamError("It ended the connection.")  # noqa: TRY301
         except anyio.get_cancelled_exc_class():
             await anyio.lowlevel.checkpoint_if_cancelled()  # raises if the gateway cancelled this connection
@@ -388,8 +398,12 @@ class ReconnectingConnection:
         counts.failed += not was_ready
         is_usable = was_ready and not isinstance(error, FloodError)
         lasted = anyio.current_time() - self._ready_since if is_usable else 0.0
-        self._circuit_breaker.record_end(was_stable=lasted > STABLE_AFTER)
+        is_expired = isinstance(error, ExpiredSessionError)
+        self._circuit_breaker.record_end(was_stable=is_expired or lasted > STABLE_AFTER)
         self._settle(Status("down", str(error), self._output))
+        if is_expired:
+            _logger.info("upstream %s ended the session, so the gateway opens a new one", self.settings.policy.name)
+            return float("inf")
         _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
         self._is_logged_down = True
         self._log_output()

@@ -47,7 +47,7 @@ class ServedLists:
             kind = method.partition("/")[0]
             if kind not in changed and (known is None or known != await _read_hash(session, method)):
                 changed[kind] = None
-        return tuple(changed)
+        return () if session.ended.is_set() else tuple(changed)  # the next session compares again
 
 
 def _hash_items(page: PagedList) -> int:
