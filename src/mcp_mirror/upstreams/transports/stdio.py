@@ -23,6 +23,7 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.floods import RepeatedLog
+from mcp_mirror.payload.json_rpc import find_response
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, frame_id, is_json_rpc
 from mcp_mirror.settings.upstreams import StdioEndpoint
@@ -199,13 +200,20 @@ class _StdioReader(MessageStream):
                 self._open(await self._source.receive())
 
     def _open(self, frame: Frame) -> SessionMessage | None:
-        """Return the message of a frame if it is for the SDK."""
+        """Return the message of a frame if it is for the SDK.
+
+        MCP forbids other output, but programs write texts without a newline, and the next response is in the same line.
+        """
         try:
             if (message := self._bypass.inbound(frame)) is None:
                 return None
             self.has_message = True
             return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(message), by_name=False))
         except (WireError, ValueError) as error:
+            if isinstance(frame, bytes) and (start := find_response(frame)) is not None:
+                self._log.warning("upstream %s wrote other text before a message, in the same line", self._name)
+                self._output.add_stray(frame[:start])
+                return self._open(frame[start:])
             return self._fail(frame, str(error) if isinstance(error, WireError) else NOT_JSON_RPC)
 
     def _fail(self, frame: Frame, reason: str) -> SessionMessage | None:
