@@ -119,11 +119,8 @@ class StdioTransport(msgspec.Struct, frozen=True):
             os.close(their_output)
 
     async def _start(self, stdin: int, stdout: int) -> Process:
-        environment = ({} if self.endpoint.is_wrapped else get_default_environment()) | dict(self.endpoint.env)
-        command = shutil.which(self.endpoint.command, path=environment.get("PATH"))
-        if command is None:
-            raise UpstreamError(f"It cannot start: {_explain_missing(self.endpoint.command)}")
-        argv = [command, *self.endpoint.args]
+        environment = _build_environment(self.endpoint)
+        argv = [find_command(self.endpoint), *self.endpoint.args]
         try:
             async with self.child_watchdog.start_lock:
                 with anyio.CancelScope(shield=True):  # a cancelled start would leave its pipe open
@@ -368,6 +365,22 @@ class _Child:
                 self._process.kill()
             else:
                 os.killpg(self._process.pid, getattr(signal, name))
+
+
+def find_command(endpoint: StdioEndpoint) -> str:
+    """Return the path of a server's program.
+
+    Raises:
+        UpstreamError: The program does not exist.
+    """
+    command = shutil.which(endpoint.command, path=_build_environment(endpoint).get("PATH"))
+    if command is None:
+        raise UpstreamError(f"It cannot start: {_explain_missing(endpoint.command)}")
+    return command
+
+
+def _build_environment(endpoint: StdioEndpoint) -> dict[str, str]:
+    return ({} if endpoint.is_wrapped else get_default_environment()) | dict(endpoint.env)
 
 
 def _explain_missing(command: str) -> str:
