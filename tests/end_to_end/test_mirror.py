@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -613,6 +613,47 @@ async def test_a_picture_of_a_server_is_read_as_its_bytes() -> None:
         assert await mirror.read(path_in(reply)) == b"\xff\xfe\xfb"
         assert [block["type"] for block in reply.content] == ["image", "text"]
         assert await mirror.read(path_in(await mirror.call("attach_mirrored"))) == "said"
+
+
+@pytest.mark.parametrize("kind", ["function", "thread", "server", "script", "other loop"])
+async def test_calls_that_run_when_the_mirror_closes_end_with_the_cause(kind: str, tmp_path: Path) -> None:
+    started, released = asyncio.Event(), threading.Event()
+    server = {"command": sys.executable, "args": ["-S", str(SERVERS / "raw.py"), "ok"]}
+    mirror = Mirror(upstreams={"upstreams": {"raw": server}, "mirror": PATIENT})
+
+    @mirror.tool
+    async def wait() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    @mirror.tool
+    def block() -> None:
+        loop.call_soon_threadsafe(started.set)
+        released.wait(BOUND)
+
+    loop = asyncio.get_running_loop()
+    until = {"started": str(tmp_path / "started"), "until": str(tmp_path / "never")}
+    calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+        "function": lambda: mirror.call("wait_mirrored"),
+        "thread": lambda: mirror.call("block_mirrored"),
+        "server": lambda: mirror.call("hang_mirrored", until),
+        "script": lambda: mirror.run("await tools.wait_mirrored()"),
+        "other loop": lambda: asyncio.to_thread(asyncio.run, mirror.call("wait_mirrored")),
+    }
+    try:
+        async with asyncio.timeout(BOUND):
+            async with mirror:
+                call = asyncio.create_task(calls[kind]())
+                await (until_exists(tmp_path / "started") if kind == "server" else started.wait())
+            with pytest.raises(MirrorError, match="This Mirror was closed before the call ended"):
+                await call
+    finally:
+        released.set()
+
+
+async def until_exists(path: Path) -> None:
+    while not path.exists():  # noqa: ASYNC110  # another process makes it
+        await asyncio.sleep(0.01)
 
 
 async def test_use_outside_the_context_names_the_next_step() -> None:
