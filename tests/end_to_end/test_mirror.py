@@ -651,6 +651,20 @@ async def test_calls_that_run_when_the_mirror_closes_end_with_the_cause(kind: st
         released.set()
 
 
+@pytest.mark.parametrize("name", ["fail_mirrored", "leave_mirrored"])
+async def test_the_log_of_the_program_gets_the_traceback_of_a_function(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with with_functions() as mirror:
+        reply = await mirror.call(name, {"kind": "key"} if name == "fail_mirrored" else {})
+        await mirror.call("load_table_mirrored", {"city": "Rome"})  # a message for the model
+    (record,) = [one for one in caplog.records if one.name == "mcp_mirror.upstreams.local"]
+    assert (record.levelname, record.getMessage().split()[1]) == ("WARNING", name.removesuffix("_mirrored"))
+    assert "Traceback" in caplog.text
+    assert Path(__file__).name in caplog.text
+    assert "Traceback" not in reply.text
+
+
 async def until_exists(path: Path) -> None:
     while not path.exists():  # noqa: ASYNC110  # another process makes it
         await asyncio.sleep(0.01)
