@@ -153,6 +153,20 @@ async def test_calls_in_a_session_that_the_server_has_ended_are_sent_in_a_new_on
     assert b"is down" not in b"".join(client.stderr)
 
 
+async def test_a_new_session_is_opened_when_the_event_stream_of_the_session_is_lost(
+    configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with (
+        listening("raw_http.py", "--standing", "0.2", "--silent", "--log", str(log)) as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet()
+        await client.text("forget_mirrored")
+        await until(lambda: log.read_text().count("initialize\n") == 2)  # without a call
+        assert "hear" in await client.text("hear_mirrored")
+
+
 async def test_a_server_that_starts_late_serves_later_requests(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:

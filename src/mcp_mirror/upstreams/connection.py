@@ -403,7 +403,7 @@ class ReconnectingConnection:
         self._settle(Status("down", str(error), self._output))
         if is_expired:
             _logger.info("upstream %s ended the session, so the gateway opens a new one", self.settings.policy.name)
-            return float("inf")
+            return lasted
         _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
         self._is_logged_down = True
         self._log_output()

@@ -192,8 +192,8 @@ class PayloadBypass:
         self.is_stuck = True
         self.ended.set()
 
-    def report_unknown_session(self, identity: RequestId) -> None:
-        """Fail a request because the server does not know its session, and end the connection."""
+    def report_unknown_session(self, identity: RequestId | None) -> None:
+        """End the connection because the server does not know its session; fail the request that was answered so."""
         if (request := self.find(identity)) is not None:
             request.finish(UnknownSessionError())
         self.is_unknown_session = True
