@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import stat
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
@@ -351,6 +352,28 @@ async def test_login_needs_an_upstream_with_an_authorization_code(
             await log_in(configured({"one": upstream}))
     ended = await run("login", "two", "--config", str(configured({"one": raw()})))
     assert "The configuration has no upstream 'two'. Its upstreams: one." in ended.err
+
+
+async def test_login_names_why_a_server_cannot_be_reached_and_the_next_step(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/mcp"
+    ended = await run("login", "far", "--url", url)
+    assert ended.code == 2
+    assert f"{url.split('/')[2]} failed: nothing listens there. Start the server, or correct `url`." in ended.err
+
+
+async def test_a_server_without_an_authorization_server_is_named_without_a_traceback(run: Run) -> None:
+    command = (sys.executable, "-u", "-m", "http.server", "-b", "127.0.0.1", "0")
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=DEVNULL)
+    try:
+        assert process.stdout is not None
+        port = (await asyncio.wait_for(process.stdout.readline(), BOUND)).split(b" port ")[1].split()[0].decode()
+        ended = await run("login", "plain", "--url", f"http://127.0.0.1:{port}/mcp")
+    finally:
+        process.kill()
+        await asyncio.wait_for(process.wait(), BOUND)
+    assert "its authorization server does not register this client" in ended.err
+    assert "Traceback" not in ended.err
 
 
 async def test_other_requests_to_the_redirect_port_do_not_end_the_sign_in(

@@ -233,6 +233,17 @@ async def test_an_invalid_message_fails_at_most_the_call_it_should_answer(
         assert await client.text("scream_mirrored") == "screamed"
 
 
+@pytest.mark.parametrize("before", ["Starting...", "\ufeff", 'Loaded {"a":1} in 3 ms. '])
+async def test_responses_after_other_text_in_the_same_line_are_taken(
+    before: str, configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw("ok", "--before", before)})) as client:
+        await client.greet()
+        for _ in range(2):
+            assert "hear" in await client.text("hear_mirrored")
+    assert b"upstream raw wrote other text before a message, in the same line" in b"".join(client.stderr)
+
+
 async def test_a_call_times_out_and_its_late_answer_is_ignored(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:

@@ -129,6 +129,44 @@ async def test_an_error_that_mentions_a_session_does_not_end_the_session(
         assert log.read_text().count("initialize\n") == 1
 
 
+async def test_calls_in_a_session_that_the_server_has_ended_are_sent_in_a_new_one(
+    configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
+) -> None:
+    log, rounds, calls = tmp_path / "log", 7, 5
+    async with (
+        listening("raw_http.py", "--log", str(log)) as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet()
+        for _ in range(rounds):  # more than failures in a row that open the circuit breaker
+            await client.text("forget_mirrored")
+            params = {"name": "say_mirrored", "arguments": {"result": '{"content":[{"type":"text","text":"ok"}]}'}}
+            for number in range(calls):
+                call = {"jsonrpc": "2.0", "id": f"call {number}", "method": "tools/call", "params": params}
+                await client.send(json.dumps(call))
+            texts = list[str]()
+            while len(texts) < calls:
+                if str((message := json.loads(await client.receive())).get("id")).startswith("call"):
+                    texts.append(message["result"]["content"][0]["text"])
+            assert texts == ["ok"] * calls
+        assert log.read_text().count("initialize\n") == 1 + rounds
+    assert b"is down" not in b"".join(client.stderr)
+
+
+async def test_a_new_session_is_opened_when_the_event_stream_of_the_session_is_lost(
+    configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with (
+        listening("raw_http.py", "--standing", "0.2", "--silent", "--log", str(log)) as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet()
+        await client.text("forget_mirrored")
+        await until(lambda: log.read_text().count("initialize\n") == 2)  # without a call
+        assert "hear" in await client.text("hear_mirrored")
+
+
 async def test_a_server_that_starts_late_serves_later_requests(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
@@ -155,3 +193,49 @@ async def test_changed_roots_are_announced_to_the_server(
         await client.call("hear_mirrored")
         await client.send('{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
         await until(lambda: "notifications/roots/list_changed" in log.read_text())
+
+
+@pytest.mark.parametrize("is_equal", [True, False])
+async def test_a_session_is_notified_of_resources_only_if_they_differ(
+    *, is_equal: bool, configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    log, received = tmp_path / "log", list[str]()
+
+    async def note(message: Any) -> None:
+        received.append(getattr(message, "method", ""))
+
+    shelf = raw("ok", "--shelf", "--log", str(log), *(("--uri", "raw://same") if is_equal else ()))
+    async with (
+        serve(configured({"one": shelf})) as served,
+        Client(served.url, mode="legacy", message_handler=note) as client,
+    ):
+        await client.list_resources()
+        await client.call_tool("say_mirrored", {"result": '{"content":[]}'})  # opens its own connection
+        await until(lambda: log.read_text().count("resources/list\n") == 2)
+        await client.call_tool("grow_mirrored", {"name": "sprout"})
+        await until(lambda: "notifications/tools/list_changed" in received)
+        assert ("notifications/resources/list_changed" in received) is not is_equal
+
+
+async def test_a_session_that_has_listed_no_resources_costs_no_listing_of_them(
+    configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    config = configured({"one": raw("ok", "--shelf", "--log", str(log))})
+    async with serve(config) as served, Client(served.url, mode="legacy") as client:
+        await client.call_tool("hear_mirrored", {})
+    assert "resources/list" not in log.read_text()
+
+
+async def test_resources_listed_before_their_server_has_started_are_announced(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    late = raw("ok", "--shelf", "--uri", "raw://late", "--gate", str(gate))
+    async with open_lines(configured({"late": late}, mirror={"startup_wait": 0.2})) as client:
+        await client.greet()
+        assert b"raw://late" not in await client.request("resources/list")
+        gate.touch()
+        while b"notifications/resources/list_changed" not in await client.receive():
+            pass
+        assert b"raw://late" in await client.request("resources/list")

@@ -381,6 +381,35 @@ TEXTS_WITH_ROWS = {
 
 
 @pytest.mark.parametrize("kind", TEXTS_WITH_ROWS)
+async def test_errors_advise_only_tools_that_the_client_is_served(
+    kind: str, configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()}, memory_tools={"set": "minimal"})) as client:
+        await client.greet()
+        path = await store_text(client, TEXTS_WITH_ROWS[kind])
+        below, rows = {"memory_path": f"{path}/7/name"}, {"memory_path": path, "by": "items"}
+        expected = f'"{path}" has no key "7". It is {kind}. Use the path itself.'
+        assert await refused(client, "memory_read", below) == expected
+        assert await refused(client, "hear_mirrored", {"text": below["memory_path"]}) == expected
+        answer = await refused(client, "memory_read", rows)
+        assert answer == f"The value has no items: it is {kind}. Leave `by` out."
+
+
+async def test_an_error_of_a_query_advises_only_tools_that_are_served(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    for allow, advice in (
+        (["memory_query"], "Use its path as the argument of another tool."),
+        (["memory_query", "memory_grep"], "Use memory_grep."),
+    ):
+        async with open_lines(configured({"raw": raw()}, memory_tools={"allow": allow})) as client:
+            await client.greet()
+            path = await store(client, {"text": "# Notes\n\n- one\n- two\n- [a](b)\n" * 20})
+            query = {"memory_path": f"{path}/text", "expression": "[?id > `1`].name"}
+            assert (await refused(client, "memory_query", query)).endswith(advice)
+
+
+@pytest.mark.parametrize("kind", TEXTS_WITH_ROWS)
 async def test_a_path_below_rows_in_a_text_is_refused_with_an_expression(
     kind: str, configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:

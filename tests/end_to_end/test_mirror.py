@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -613,6 +613,61 @@ async def test_a_picture_of_a_server_is_read_as_its_bytes() -> None:
         assert await mirror.read(path_in(reply)) == b"\xff\xfe\xfb"
         assert [block["type"] for block in reply.content] == ["image", "text"]
         assert await mirror.read(path_in(await mirror.call("attach_mirrored"))) == "said"
+
+
+@pytest.mark.parametrize("kind", ["function", "thread", "server", "script", "other loop"])
+async def test_calls_that_run_when_the_mirror_closes_end_with_the_cause(kind: str, tmp_path: Path) -> None:
+    started, released = asyncio.Event(), threading.Event()
+    server = {"command": sys.executable, "args": ["-S", str(SERVERS / "raw.py"), "ok"]}
+    mirror = Mirror(upstreams={"upstreams": {"raw": server}, "mirror": PATIENT})
+
+    @mirror.tool
+    async def wait() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    @mirror.tool
+    def block() -> None:
+        loop.call_soon_threadsafe(started.set)
+        released.wait(BOUND)
+
+    loop = asyncio.get_running_loop()
+    until = {"started": str(tmp_path / "started"), "until": str(tmp_path / "never")}
+    calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+        "function": lambda: mirror.call("wait_mirrored"),
+        "thread": lambda: mirror.call("block_mirrored"),
+        "server": lambda: mirror.call("hang_mirrored", until),
+        "script": lambda: mirror.run("await tools.wait_mirrored()"),
+        "other loop": lambda: asyncio.to_thread(asyncio.run, mirror.call("wait_mirrored")),
+    }
+    try:
+        async with asyncio.timeout(BOUND):
+            async with mirror:
+                call = asyncio.create_task(calls[kind]())
+                await (until_exists(tmp_path / "started") if kind == "server" else started.wait())
+            with pytest.raises(MirrorError, match="This Mirror was closed before the call ended"):
+                await call
+    finally:
+        released.set()
+
+
+@pytest.mark.parametrize("name", ["fail_mirrored", "leave_mirrored"])
+async def test_the_log_of_the_program_gets_the_traceback_of_a_function(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with with_functions() as mirror:
+        reply = await mirror.call(name, {"kind": "key"} if name == "fail_mirrored" else {})
+        await mirror.call("load_table_mirrored", {"city": "Rome"})  # a message for the model
+    (record,) = [one for one in caplog.records if one.name == "mcp_mirror.upstreams.local"]
+    assert (record.levelname, record.getMessage().split()[1]) == ("WARNING", name.removesuffix("_mirrored"))
+    assert "Traceback" in caplog.text
+    assert Path(__file__).name in caplog.text
+    assert "Traceback" not in reply.text
+
+
+async def until_exists(path: Path) -> None:
+    while not path.exists():  # noqa: ASYNC110  # another process makes it
+        await asyncio.sleep(0.01)
 
 
 async def test_use_outside_the_context_names_the_next_step() -> None:

@@ -115,7 +115,15 @@ async def test_check_prints_each_problem_once(configured: Configured, run: Run, 
     assert len(ended.err.splitlines()) == 2
     assert "no-such-command" in ended.err
     assert "autoApprove" in ended.err
-    assert all(line.startswith("problem: ") for line in ended.err.splitlines())
+    assert [line.split(": ")[0] for line in ended.err.splitlines()] == ["warning", "problem"]
+
+
+async def test_settings_with_which_the_gateway_works_are_no_problems(
+    configured: Configured, run: Run, raw: Any
+) -> None:
+    ended = await run("check", "--config", str(configured({}, mcpServers={"my lab": raw() | {"autoApprove": ["x"]}})))
+    assert ended.code == 0
+    assert [line.split(": ")[0] for line in ended.err.splitlines()] == ["warning", "warning"]
 
 
 async def test_call_prints_the_text_for_the_model(configured: Configured, run: Run, chemist: Any) -> None:

@@ -100,6 +100,22 @@ def test_plain_tools_call_it_and_async_tools_are_refused() -> None:
         assert "A SyncMirror cannot be called in its own event loop, where `async` tools run. Make the" in refused.text
 
 
+def test_a_call_of_another_thread_ends_when_the_mirror_closes() -> None:
+    mirror, started = SyncMirror(), threading.Event()
+
+    @mirror.tool
+    async def wait() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor() as threads:
+        with mirror:
+            call = threads.submit(mirror.call, "wait_mirrored")
+            assert started.wait(BOUND)
+        with pytest.raises(MirrorError, match="This Mirror was closed before the call ended"):
+            call.result(BOUND)
+
+
 def test_a_closed_mirror_can_be_opened_again_and_is_unusable_until_then(tmp_path: Any) -> None:
     before = portals()
     mirror = with_functions(store={"kind": "disk", "path": str(tmp_path / "store")})

@@ -420,3 +420,19 @@ async def test_a_message_that_is_too_deep_for_its_parser_names_the_levels(
         error = json.loads(await client.request("tools/call", params))["error"]
         assert "more than 200 levels outside of `arguments`" in error["message"]
         assert "is answered" in await client.text("hear_mirrored", {"text": "is answered"})
+
+
+@pytest.mark.parametrize(("host", "status"), [("127.0.0.1", b"200"), ("localhost:1", b"200"), ("evil.com", b"421")])
+async def test_requests_with_an_absolute_target_are_served(
+    host: str, status: bytes, configured: Configured, serve: Serve
+) -> None:
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+    head = f"POST http://{host}/mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: {len(body)}\r\n"
+    kinds = "accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n\r\n"
+    async with serve(configured({})) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.split(":")[2].removesuffix("/mcp")))
+        writer.write(f"{head}{kinds}{body}".encode())
+        response = await asyncio.wait_for(reader.read(), BOUND)
+        writer.close()
+    assert response.split()[1] == status

@@ -310,6 +310,16 @@ async def test_a_store_that_cannot_be_opened_is_an_error_for_the_client(command:
     assert client.process.returncode == 2
 
 
+@pytest.mark.parametrize("does_exist", [True, False])
+async def test_a_program_that_does_not_exist_is_an_error_also_without_a_client(
+    *, does_exist: bool, run: Run, home: dict[str, str]
+) -> None:
+    ended = await run("wrap", *(server("raw.py", "ok") if does_exist else ("--", "/nope")), env=home)
+    reason = "mcp-mirror: Server 'nope' did not start: It cannot start: the command '/nope' does not exist."
+    assert ended.code == (0 if does_exist else 2)
+    assert (reason in ended.err) is not does_exist
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_clients_read_why_a_server_did_not_start(start: Start, home: dict[str, str], mode: Any) -> None:
     process = await start("wrap", *server("raw.py", "exits"), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=home)

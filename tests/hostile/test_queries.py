@@ -17,7 +17,7 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.queries import QueryRunner
 
-BOMB = Select(" | ".join(["reverse(sort(@))"] * 200), 1 << 20)
+BOMB = Select(" | ".join(["reverse(sort(@))"] * 200), 1 << 20, "", "")
 """Sorts 400,000 numbers 200 times: more than 20 s."""
 STALL = 0.25
 """Seconds of a pass of the event loop on an idle machine. Before, these calls took several times as long."""
@@ -39,13 +39,13 @@ async def test_query_bombs_leave_others_their_answers(bombs: int) -> None:
     numbers = b"[" + b",".join(b"%d" % (7919 * n % 1_000_003) for n in range(400_000)) + b"]"
     with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
         async with aclosing(QueryRunner(child_watchdog, spool)) as queries, anyio.create_task_group() as tasks:
-            await query(queries, b"[1]", Select("@[0]", 99), "alice")
+            await query(queries, b"[1]", Select("@[0]", 99, "", ""), "alice")
             for number in range(bombs):
                 tasks.start_soon(explode, queries, numbers, f"mallory-{number % 2}")
             await anyio.wait_all_tasks_blocked()
             for _ in range(3):
                 began = anyio.current_time()
-                assert await query(queries, b"[1,2]", Select("@[1]", 99), "alice") == b"2"
+                assert await query(queries, b"[1,2]", Select("@[1]", 99, "", ""), "alice") == b"2"
                 assert anyio.current_time() - began < 5 * slowness()
             tasks.cancel_scope.cancel()
 

@@ -197,3 +197,23 @@ def test_no_request_is_read_that_h11_does_not_read(edits: list[tuple[int, int, b
 def clean(headers: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]:
     """Headers without the offers to upgrade, which the gateway ignores."""
     return [field for field in headers if field[0] != b"upgrade"]
+
+
+@pytest.mark.parametrize(
+    ("target", "expected", "host"),
+    [
+        (b"http://b:8000/mcp?x=http://c/", b"/mcp?x=http://c/", b"b:8000"),
+        (b"HTTPS://[::1]:1/mcp", b"/mcp", b"[::1]:1"),
+        (b"http://b", b"/", b"b"),
+        (b"http://b?x=1", b"/?x=1", b"b"),
+        (b"/http://b/", b"/http://b/", b"a"),
+        (b"*", b"*", b"a"),
+        (b"http:///mcp", b"http:///mcp", b"a"),  # without a host
+        (b"http://user@b/mcp", b"http://user@b/mcp", b"a"),
+        (b"ftp://b/mcp", b"ftp://b/mcp", b"a"),
+    ],
+)
+def test_the_host_of_an_absolute_target_is_that_of_the_request(target: bytes, expected: bytes, host: bytes) -> None:
+    head = RequestHead("GET", target, "1.1", [(b"accept", b"x"), (b"host", b"a")], True, False)  # noqa: FBT003
+    head.use_origin_form()
+    assert (head.target, sorted(head.headers)) == (expected, [(b"accept", b"x"), (b"host", host)])

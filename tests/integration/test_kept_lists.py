@@ -30,6 +30,8 @@ class Upstream:
     readers: frozenset[str] | None = None
     """The namespaces to which the resource `x://shared` is listed, instead of one of its own to all."""
     is_down: bool = field(default=False, init=False)
+    listing: object = field(default=(), init=False)
+    """It has connected."""
 
     def offers(self, _capability: str, _detail: str = "") -> bool:
         return True

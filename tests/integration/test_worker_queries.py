@@ -49,7 +49,7 @@ async def queries(child_watchdog: RecordingWatchdog, tmp_path: Path) -> AsyncIte
 
 
 async def select(queries: QueryRunner, blob: bytes, file: FileSpan | None, expression: str) -> bytes:
-    async with queries.run_in_worker(blob, file, Select(expression, 1 << 30), SECONDS, "alice") as found:
+    async with queries.run_in_worker(blob, file, Select(expression, 1 << 30, "", ""), SECONDS, "alice") as found:
         return bytes(found)
 
 
@@ -162,7 +162,7 @@ def test_an_expression_on_200_mb_does_not_block_the_event_loop(tmp_path: Path) -
                 measure_stalls()
                 for expression, size in (("b", 1), ("a", (200 << 20) + 2)):
                     async with queries.run_in_worker(
-                        blob, None, Select(expression, 1 << 30), 5 * SECONDS, "alice"
+                        blob, None, Select(expression, 1 << 30, "", ""), 5 * SECONDS, "alice"
                     ) as found:
                         assert len(found) == size
 

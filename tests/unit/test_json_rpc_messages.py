@@ -13,6 +13,7 @@ from tests.load import slowness
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import (
     Message,
+    find_response,
     open_array,
     open_message,
     open_object,
@@ -292,3 +293,38 @@ def test_another_fault_of_a_servers_message_is_an_error() -> None:
     for broken in (b'{"result":{"a":"\\ud83d', b'{"result":{"a":01}}', b'{"result":{"a":"\\ud83"}}'):
         with pytest.raises(WireError):
             open_server_message(broken)
+
+
+RESPONSE = b'{"result":{"a":{}},"jsonrpc":"2.0","id":7}'
+
+
+@pytest.mark.parametrize(
+    ("before", "response"),
+    [
+        (b"Starting...", RESPONSE),
+        (b"Loaded {config} {}", RESPONSE),
+        (b'{"level":"info"}', b'{"jsonrpc":"2.0","id":"x","error":{"code":1,"message":""}}'),
+        (b"\xef\xbb\xbf", RESPONSE),
+        (b"\xff", RESPONSE + b"\r"),
+    ],
+)
+def test_a_response_is_found_after_other_text_in_its_line(before: bytes, response: bytes) -> None:
+    assert find_response(before + response) == len(before)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Starting...",
+        b'failed: {"id":1,"error":{}}',  # not a message of JSON-RPC
+        b"sent " + RESPONSE + b" to the client",
+        b"sent " + RESPONSE[:-1],
+        b'got {"jsonrpc":"2.0","id":7,"method":"ping"}',
+        b'got {"jsonrpc":"2.0","id":7,"method":"ping","result":{}}',
+        b'got {"jsonrpc":"2.0","result":{}}',
+        b'got {"jsonrpc":"2.0","id":null,"error":{}}',
+        b"{" * 100 + RESPONSE,
+    ],
+)
+def test_lines_that_only_quote_messages_are_not_responses(line: bytes) -> None:
+    assert find_response(line) is None

@@ -216,13 +216,12 @@ def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | No
     [("a,b,c\n1,2,3\n4,5,6\n7,8,9\n", "text (CSV, 3 columns)"), ("plain words", "text")],
 )
 def test_an_expression_on_text_returns_the_format_of_the_text(value: str, kind: str) -> None:
-    shown = explain_text(json.dumps(value).encode())
-    assert shown is not None
-    assert shown.startswith(f"The value is {kind}, not JSON: ")
+    shown = explain_text(json.dumps(value).encode(), "Read it.")
+    assert shown == f"The value is {kind}, not JSON: JMESPath has no keys or items to select. Read it."
 
 
 def test_only_text_is_explained_as_text() -> None:
-    assert explain_text(b'{"a": 1}') is None
+    assert explain_text(b'{"a": 1}', "") is None
     assert explain_table(b'["a,b", "1,2"]', "") is None
 
 

@@ -31,7 +31,7 @@ def test_half_of_a_surrogate_pair_in_a_string_becomes_a_question_mark(blob: byte
 
 def read(value: Any, by: Unit | None = None, offset: int = 0, limit: int | None = None, budget: Budget = WIDE) -> str:
     blob = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return Window(by, offset, limit, budget)(blob, never)
+    return Window(by, offset, limit, budget, can_query=True)(blob, never)
 
 
 PRINTED = "text, as Python prints it. Leave `by` out, or query it with the JMESPath expression"
@@ -119,6 +119,12 @@ def test_a_wrong_offset_or_unit_is_refused(value: Any, arguments: Any, expected:
     with pytest.raises(ToolError) as error:
         read(value, **arguments)
     assert str(error.value) == expected
+
+
+def test_a_client_without_queries_is_not_advised_to_query() -> None:
+    with pytest.raises(ToolError) as error:
+        Window("items", 0, None, WIDE)(b"\"[{'id': 1}]\"", never)
+    assert str(error.value) == "The value has no items: it is text, as Python prints it. Leave `by` out."
 
 
 def test_a_window_ends_at_its_budget() -> None:

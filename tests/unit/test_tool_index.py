@@ -86,6 +86,19 @@ def test_a_tool_with_more_words_of_the_search_is_first() -> None:
     assert search("slack message", *tools)[0] == "b"
 
 
+def test_a_tool_whose_name_is_the_search_is_first() -> None:
+    described = "List all sheets of a spreadsheet: the spreadsheet of a spreadsheet id."
+    schema = {"properties": {"spreadsheet": {"description": "The spreadsheet, as list spreadsheets lists it."}}}
+    sheets = Tool("list_sheets", described, schema)
+    for query in ("list spreadsheets", "Spreadsheet list", "list the spreadsheets", "listSpreadsheets"):
+        assert search(query, sheets, Tool("list_spreadsheets", "Of a drive. " * 30))[0] == "list_spreadsheets"
+    singular, plural = Tool("get_index", "Of the indexes. " * 30), Tool("get_indexes", "Get an index.")
+    assert search("get index", plural, singular) == ["get_index", "get_indexes"]
+    assert search("get indexes", singular, plural) == ["get_indexes", "get_index"]
+    assert search("all", Tool("all"), sheets)[0] == "all"  # a word that other searches ignore
+    assert search("...", Tool("..."), Tool("")) == []
+
+
 def test_each_wording_of_a_search_counts_the_same() -> None:
     tools = (Tool("upload_picture_to_album"), Tool("store_image"), Tool("send_mail"))
     assert search("upload picture to album", *tools)[0] == "upload_picture_to_album"

@@ -31,14 +31,15 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     """Connect to every upstream; print tools, costs and problems.
 
     It also checks the store, its bucket, and the keys of `auth.issuers`. The exit code is 0 without problems, 1 with
-    problems, 2 if the configuration cannot be read.
+    problems, 2 if the configuration cannot be read. Settings with which the gateway works, such as one that has no
+    effect, are warnings, not problems.
 
     Example: mcp-mirror check
     """
     loaded = load_quietly(config, verbose)
     if not verbose:
         mute_upstream_warnings()
-    problems: list[str] = list(loaded.warnings)
+    problems: list[str] = []
 
     async def run() -> None:
         async with open_application(loaded) as application:
@@ -50,6 +51,7 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
             problems.extend(await application.find_unavailable())
 
     run_until_signal(run())
+    print_problems(loaded.warnings, "warning")
     print_problems(problems)
     raise typer.Exit(1 if problems else 0)
 

@@ -90,12 +90,12 @@ def _list_paragraphs(table: Table, names: list[str], title: int, width: int) -> 
         yield from (line.replace(_NO_BREAK, " ") for line in wrapped)
 
 
-def print_problems(problems: Iterable[str]) -> None:
-    """Print problems to standard error, one a line; equal ones once, with their number."""
+def print_problems(problems: Iterable[str], kind: str = "problem") -> None:
+    """Print problems or warnings to standard error, one a line; equal ones once, with their number."""
     console = open_console(is_stderr=True)
     for problem, count in Counter(problems).items():
         times = f" ({count:,} times)" if count > 1 else ""
-        console.print(f"problem: {problem}{times}", style="yellow", highlight=False, markup=False)
+        console.print(f"{kind}: {problem}{times}", style="yellow", highlight=False, markup=False)
 
 
 def can_show_progress(console: Console) -> bool:

@@ -28,12 +28,14 @@ from starlette.routing import Route
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
 from mcp_mirror.errors import MirrorError
+from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.http_server import HttpServer, format_url, listen
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, BrowserSignIn
+from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection
 
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
@@ -84,6 +86,7 @@ def login(
 
     Example: mcp-mirror login search
     """
+    configure_logging(verbose)
     loaded = _describe_wrapped(upstream, url) if url else load_quietly(config, verbose)
     policy = next((one for one in loaded.upstreams if one.name == upstream), None)
     if policy is None:
@@ -152,8 +155,9 @@ async def _sign_in(authorizer: Authorizer, endpoint: HttpEndpoint) -> str | None
         return f"the browser did not return within {_SIGN_IN_TIMEOUT:g} s"
     except AuthorizationError as error:
         return str(error)
-    except httpx2.HTTPError:
-        return "the server could not be reached"
+    except httpx2.TransportError as error:
+        reason = explain_failed_connection(error, error.request.url).removesuffix(".")
+        return reason[:1].lower() + reason[1:]
     return None
 
 

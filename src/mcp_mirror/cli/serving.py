@@ -25,14 +25,16 @@ from mcp_mirror.app import Application, open_application
 from mcp_mirror.cli.run import answer_client, print_warnings, run_until_signal
 from mcp_mirror.config import load_config
 from mcp_mirror.config.lock_file import read_pins
-from mcp_mirror.errors import ConfigError, MirrorError, unwrap_error_group
+from mcp_mirror.errors import ConfigError, MirrorError, UpstreamError, unwrap_error_group
 from mcp_mirror.observability.logging import configure_logging, print_status
 from mcp_mirror.observability.signals import Signals, open_signals
 from mcp_mirror.server.server import explain_failed_start
 from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.event_loop import measure_stalls
 from mcp_mirror.system.heap import keep_freed_memory
 from mcp_mirror.system.resources import raise_handle_limit
+from mcp_mirror.upstreams.transports.stdio import find_command
 
 if TYPE_CHECKING:
     from mcp_mirror.cli.workers import WorkerStart
@@ -240,13 +242,20 @@ def _check_start(application: Application) -> None:
     """Check, when the client has left, that the server which the gateway replaces could start.
 
     Raises:
-        MirrorError: The server has never started.
+        MirrorError: The server has never started, or its program does not exist.
     """
     if not application.config.server.wraps:
         return
     for upstream in application.upstreams:
-        if upstream.listing is None and upstream.status.state == "down":
-            raise MirrorError(explain_failed_start(upstream))
+        if upstream.listing is not None:
+            continue
+        if upstream.status.state == "down":
+            raise MirrorError(explain_failed_start(upstream, upstream.status.detail))
+        if isinstance(upstream.policy.endpoint, StdioEndpoint):  # the client left before the first attempt
+            try:
+                find_command(upstream.policy.endpoint)
+            except UpstreamError as error:
+                raise MirrorError(explain_failed_start(upstream, str(error))) from None
 
 
 async def _follow_parent(parent: int) -> None:

@@ -13,6 +13,7 @@ from mcp_mirror.core.main_parts import quote_short_texts
 from mcp_mirror.core.notice import EXCERPT_BYTES, ErrorExcerpt
 from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, locate_content, parse_result
 from mcp_mirror.core.preview import describe_media
+from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
 from mcp_mirror.core.value_sizes import Estimate, count_tokens, size_text
 from mcp_mirror.payload.json_rpc import array_of, as_plain_text, decode_as, open_object
 from mcp_mirror.payload.json_spans import kind_at, trim
@@ -38,6 +39,8 @@ _MAX_DECODED_BYTES: Final = 1 << 20
 """Bytes up to which a text is decoded in memory to find JSON in it."""
 _PEEK_BYTES: Final = 1 << 12
 """Bytes of a text that show whether it may be JSON: white space before a document is short."""
+
+_NO_TEXTS: Final = OtherTexts(())
 
 Decode = Callable[[Buffer], Buffer]
 """Returns the text of a JSON string, UTF-8."""
@@ -136,10 +139,13 @@ def capture(
     # Only a text that differs from the value can be JSON text of its own.
     companion_reader = reader if parsed.relation == DIFFERS else msgspec.structs.replace(reader, decode=lambda _: b"")
     companion = _build_companion(place, parsed, result, companion_reader)
-    differs = companion is not None and parsed.relation == DIFFERS
+    beside = _NO_TEXTS
+    if companion is not None and parsed.value is not None and parsed.relation == DIFFERS:
+        beside = find_other_texts(parsed.value, parsed.texts)
+    differs = bool(beside.texts)
     whole = shown = None
     if not is_error:  # a text that differs is shown beside the value, else only the value, as the budget allows
-        whole = _choose_text(parsed, value, rules, estimate, beside=tuple(parsed.texts) if differs else ())
+        whole = _choose_text(parsed, value, rules, estimate, beside)
         shown = _choose_text(parsed, value, rules, estimate) if whole is None and differs else whole
     passed = (
         tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown is not None)) if rules.passes_unchanged else ()
@@ -153,7 +159,7 @@ def capture(
         value=value,
         companion=companion,
         is_named=companion is not None and parsed.value is not None and (is_unseen or (differs and not is_short)),
-        texts=quote_short_texts(parsed.texts, estimate) if is_in_notice else (),
+        texts=quote_short_texts(beside.texts, estimate) if is_in_notice else (),
         envelope=build_envelope(result, place, parsed, value),
         shown=shown,
         passed=passed,
@@ -302,7 +308,7 @@ def _build_companion(
 
 
 def _choose_text(
-    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: Sequence[Buffer] = ()
+    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: OtherTexts = _NO_TEXTS
 ) -> str | None:
     """The texts of a result within the inline budget, as the model reads them; None for a larger result.
 
@@ -311,14 +317,14 @@ def _choose_text(
         value: The value of the result.
         rules: How the result is captured.
         estimate: Returns the tokens of a text.
-        beside: Texts that contain more than the value.
+        beside: Texts that are shown beside the value, or in its place if they contain it.
     """
     only = parsed.blocks[0] if parsed.value is None and len(parsed.blocks) == 1 else None
     is_unseen = only is not None and only.media is not None and not _fits_media_room(only)
     if not rules.preview or is_unseen or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return None
     others = tuple(block.raw for block in parsed.blocks if _is_other(block))
-    texts = (*beside, *_choose_texts(parsed, value))
+    texts = (*beside.texts, *(() if beside.include_value else _choose_texts(parsed, value)))
     if not _are_within_budget((*texts, *others), rules.inline_budget, estimate):
         return None
     return "\n".join(map(as_plain_text, texts))

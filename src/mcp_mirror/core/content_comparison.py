@@ -85,7 +85,7 @@ def find_member(
         return None
     try:
         text = msgspec.json.decode(texts[0], type=str)
-        wanted = [text, parse_exact(text)] if text[:1] in _CONTAINER_STARTS else [text]
+        wanted = [text, parse_exact(text)] if text.lstrip()[:1] in _CONTAINER_STARTS else [text]
         found = next((key for key, value in first if parse_exact(bytes(value)) in wanted), None)
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):
         return None

@@ -43,6 +43,8 @@ _RELATED_WEIGHT: Final = 0.6
 """The weight of a related word, where a word of the search has 1."""
 _MATCHES_POWER: Final = 0.75
 """The power of the number of matching words of a search by which the score of a tool is multiplied."""
+_NAMED_WEIGHT: Final = 1.1
+"""How many times the best other score a tool gets if its name has the words of the search and no others."""
 _PARTS: Final[Mapping[str, tuple[float, float]]] = {
     "name": (6.0, 1.0),
     "upstream": (2.0, 0.4),
@@ -65,6 +67,10 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
 _SHORT: Final[Mapping[str, str]] = {"integer": "int", "boolean": "bool"}
 _EVERY_TYPE: Final = 5
 """The number of JSON types other than null, counting `integer` as a number."""
+
+
+_Spelling = tuple[str, frozenset[str]]
+"""`stems` or `words`, and those of a name, in any order."""
 
 
 class IndexedTool(Protocol):
@@ -94,15 +100,22 @@ class IndexedTool(Protocol):
 class ToolIndex:
     """An index of tools. It does not change."""
 
-    def __init__(self, names: Sequence[str], postings: Mapping[str, Sequence[tuple[int, float]]]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        postings: Mapping[str, Sequence[tuple[int, float]]],
+        named: Mapping[_Spelling, Sequence[int]],
+    ) -> None:
         """Keep an index.
 
         Args:
             names: The names of the tools.
             postings: By stem, the tools that contain it and its weighted frequency in each.
+            named: By the spellings of a name, the tools with this name.
         """
         self._names = names
         self._postings = postings
+        self._named = named
 
     def search(self, query: str, limit: int) -> list[str]:
         """Return the names of the tools that match a search, the best first.
@@ -136,6 +149,10 @@ class ToolIndex:
                 matches[tool] += strengths[tool]
         for tool, count in matches.items():
             scores[tool] *= count**_MATCHES_POWER  # tools that match several words of the search come first
+        best = max(scores.values(), default=1.0)
+        for spelling in _spell_name(wording):  # a tool with this very name comes first of all
+            best *= _NAMED_WEIGHT
+            scores.update(dict.fromkeys(self._named.get(spelling, ()), best))
         return scores
 
     def _expand(self, wording: str) -> Iterable[Mapping[str, float]]:
@@ -160,8 +177,11 @@ def build_index(tools: Iterable[IndexedTool]) -> Steps[ToolIndex]:
     """Build the index in steps of one tool."""
     names: list[str] = []
     counts: list[Mapping[str, Counter[str]]] = []
+    named: dict[_Spelling, list[int]] = defaultdict(list)
     for tool in tools:
         yield
+        for spelling in _spell_name(tool.tool):
+            named[spelling].append(len(names))
         names.append(tool.name)
         counts.append(_count_stems(tool))
     lengths = {part: sum(each[part].total() for each in counts) / max(len(counts), 1) for part in _PARTS}
@@ -170,7 +190,14 @@ def build_index(tools: Iterable[IndexedTool]) -> Steps[ToolIndex]:
         yield
         for stem, frequency in _weigh_stems(each, lengths).items():
             postings[stem].append((number, frequency))
-    return ToolIndex(names, postings)
+    return ToolIndex(names, postings, named)
+
+
+def _spell_name(name: str) -> tuple[_Spelling, ...]:
+    """The spellings of a name in the order of their precision: its stems, and its words."""
+    words = split_words(name)
+    stems = frozenset(stem_word(word) for word in words if word not in STOP_WORDS)
+    return tuple((kind, one) for kind, one in (("stems", stems), ("words", frozenset(words))) if one)
 
 
 def _count_stems(tool: IndexedTool) -> Mapping[str, Counter[str]]:

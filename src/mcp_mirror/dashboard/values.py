@@ -18,7 +18,7 @@ from mcp_mirror.errors import FlowError, MirrorError, RefusalReason, ToolError
 from mcp_mirror.memory.flow_guard import FlowGuard
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
-from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
+from mcp_mirror.memory.value_lookup import ErrorContent, FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.paths import MemoryPath, label_of, strip_wrapping, tool_label
 from mcp_mirror.query.shape import Shape, Size
@@ -283,11 +283,9 @@ class Values(msgspec.Struct, frozen=True):
         if isinstance(known, Descriptor) and (refusal := self._explain_hidden(known)):
             self._refuse(known)
             raise ForbiddenError(refusal)
-        include_content = isinstance(known, Tombstone) or self.viewer.may_read(self.namespace)
+        content = ErrorContent(isinstance(known, Tombstone) or self.viewer.may_read(self.namespace))
         try:
-            found = known and await look_up(
-                services.store, services.scanner, self.namespace, path, known, include_content=include_content
-            )
+            found = known and await look_up(services.store, services.scanner, self.namespace, path, known, content)
             if not found:
                 raise await unknown_path_error(services.store, self.namespace, str(path))
         except ToolError as error:

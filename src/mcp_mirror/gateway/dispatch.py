@@ -40,6 +40,7 @@ from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.path_advice import PathAdvice
+from mcp_mirror.memory.tools.table import QUERY
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import MemoryPath, has_candidates, parse_path
@@ -172,6 +173,7 @@ class Dispatcher:
             trace=call.trace,
             scripts=scripts,
             path_labels=call.catalog.labels,
+            own_tools=frozenset(call.own_tools),
         )
         return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 
@@ -209,7 +211,7 @@ class Dispatcher:
         if not found:
             return _Inputs((), _NO_VALUES, made, preview)
         guard = self._build_guard(call)
-        loader = ArgumentLoader(self._services.writer, self._services.scanner, guard)
+        loader = ArgumentLoader(self._services.writer, self._services.scanner, guard, QUERY in call.own_tools)
         known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
         values = await loader.load(found, known)

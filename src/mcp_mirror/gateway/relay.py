@@ -122,6 +122,7 @@ class Relay(msgspec.Struct):
             UpstreamError: All upstreams failed.
         """
         offering = self._select_upstreams(_CAPABILITY[kind], channel.caller)
+        self._note_missing(kind, channel)
         pages: dict[str, PagedList] = {}
         failures: list[UpstreamError] = []
 
@@ -171,6 +172,12 @@ class Relay(msgspec.Struct):
         self._keep_origins((kind, self._get_view(channel.caller)), merged.origins)
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
         return ClientList(((text,),) if text else (), 0 if failures else ttl_ms, scope)
+
+    def _note_missing(self, kind: ItemKind, channel: ClientChannel) -> None:
+        """Note that the client gets a list without the items of upstreams that have not connected yet."""
+        for upstream in self.gateway.upstreams.visible_to(channel.caller):
+            if upstream.listing is None:
+                upstream.listing_connection(channel).served_lists.note_failure(KINDS[kind].method)
 
     def _keep_pages(self, pages: dict[tuple[ItemKind, str, str], PagedList]) -> None:
         """Keep lists for the time in which their upstreams are down."""

@@ -70,6 +70,5 @@ def open_memory(services: Services, config: Config, flows: Flows, correlation: s
         new_id=services.new_id,
         audit=services.audit.with_correlation(correlation),
         flows=flows,
-        has_sandbox=services.sandbox is not None,
         sql=services.sql,
     )

@@ -4,8 +4,9 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+import anyio
 import msgspec
 
 from mcp_mirror.app import Application, open_application
@@ -16,6 +17,9 @@ from mcp_mirror.upstreams.local import LocalFunctions
 
 T = TypeVar("T")
 
+_STOP_TIMEOUT: Final = 5.0
+"""Seconds that the work of a mirror gets to end when the mirror closes."""
+
 
 class RunningApplication(msgspec.Struct, frozen=True):
     """An open application."""
@@ -25,21 +29,42 @@ class RunningApplication(msgspec.Struct, frozen=True):
     """The event loop of the application."""
     process: int
     """The process that opened it."""
+    work: dict[anyio.CancelScope, anyio.Event] = msgspec.field(default_factory=dict)
+    """The scopes of work that has not ended, each with the event of its end."""
 
     async def run(self, work: Callable[[Application], Coroutine[Any, Any, T]]) -> T:
         """Run work in the event loop of the application; the caller may run in another loop.
 
         Raises:
-            MirrorError: The event loop of the application does not run, so the work would never end.
+            MirrorError: The event loop of the application does not run, so the work would never end; or the mirror was
+                closed before the work ended.
         """
         if require_event_loop() is self.loop:
-            return await work(self.application)
+            return await self._run_here(work)
         if not self.loop.is_running():
             raise MirrorError(
                 "The event loop that opened this Mirror does not run now. Open the Mirror in the loop that calls it, "
                 "or use a SyncMirror, which has a loop of its own."
             )
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(self.application), self.loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._run_here(work), self.loop))
+
+    async def _run_here(self, work: Callable[[Application], Coroutine[Any, Any, T]]) -> T:
+        with anyio.CancelScope() as scope:
+            ended = self.work[scope] = anyio.Event()
+            try:
+                return await work(self.application)
+            finally:
+                del self.work[scope]
+                ended.set()
+        raise MirrorError("This Mirror was closed before the call ended. Close it after its last call.")
+
+    async def stop_work(self) -> None:
+        """Cancel all work and wait for its end, but no longer than some seconds: a function may ignore the request."""
+        for scope in self.work:
+            scope.cancel()
+        with anyio.move_on_after(_STOP_TIMEOUT):
+            for ended in tuple(self.work.values()):
+                await ended.wait()
 
 
 def require_event_loop() -> asyncio.AbstractEventLoop:
@@ -102,11 +127,12 @@ class ApplicationTask:
             self._config, awaits_client=awaits_client, functions=self._functions, stages=self._stages
         )
         async with opening as application:
+            running = self.running = RunningApplication(application, asyncio.get_running_loop(), os.getpid())
             try:
-                self.running = RunningApplication(application, asyncio.get_running_loop(), os.getpid())
                 if not awaits_client:
                     await application.upstreams.settle(self._config.mirror.startup_wait)
                 ready.set_result(application)
                 await closing.wait()
             finally:
                 self.was_open, self.running = True, None
+                await running.stop_work()

@@ -9,7 +9,7 @@ import msgspec
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.resolve import EscapedPath, Pointer
 from mcp_mirror.errors import FlowError
-from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
+from mcp_mirror.memory.value_lookup import ErrorContent, FoundValue, look_up, unknown_path_error
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
 from mcp_mirror.paths import MemoryPath
@@ -140,6 +140,8 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
     writer: ValueWriter
     scanner: FrameScanner
     guard: FlowGuard
+    can_query: bool = False
+    """The client is served `memory_query`."""
 
     async def describe(self, found: tuple[Pointer | EscapedPath, ...]) -> Descriptions:
         """Return the descriptors and tombstones of the values that pointers name, without reading the values."""
@@ -180,8 +182,9 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         if path is None or (known := described.get(path.base)) is None:
             return None
         flows, namespace = self.guard.flows, self.guard.namespace
-        include_content = isinstance(known, Tombstone) or flows.may_show(flows.read_labels(known))
-        return await look_up(self.writer.store, self.scanner, namespace, path, known, include_content=include_content)
+        include_keys = isinstance(known, Tombstone) or flows.may_show(flows.read_labels(known))
+        content = ErrorContent(include_keys, self.can_query)
+        return await look_up(self.writer.store, self.scanner, namespace, path, known, content)
 
     def _path_of(self, pointer: Pointer) -> MemoryPath | None:
         """The path of a pointer, also of a notice that was pasted without its path."""

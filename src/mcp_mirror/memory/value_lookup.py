@@ -99,14 +99,26 @@ class FoundValue:
         return self.descriptor.provenance.traceparent
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorContent:
+    """The parts that the error about a missing key may contain."""
+
+    include_keys: bool = True
+    """It may list the keys of the value."""
+    advise_query: bool = False
+    """It may advise an expression, because the client is served `memory_query`."""
+
+
+_ANY_CONTENT: Final = ErrorContent()
+
+
 async def look_up(
     store: Store,
     scanner: FrameScanner,
     namespace: str,
     path: MemoryPath,
     known: Descriptor | Tombstone | None = None,
-    *,
-    include_content: bool = True,
+    content: ErrorContent = _ANY_CONTENT,
 ) -> FoundValue | None:
     """Return the value of a path; None if its base was never stored.
 
@@ -116,7 +128,7 @@ async def look_up(
         namespace: The owner of the value.
         path: The path.
         known: The descriptor or tombstone, if the caller has read it already.
-        include_content: An error may list keys of the value.
+        content: The parts that an error may contain.
 
     Raises:
         ToolError: The value has expired or was evicted, or it has no such key.
@@ -141,11 +153,13 @@ async def look_up(
     span = await _locate(scanner, file, blob, tokens)
     if isinstance(span, Miss):
         if (bare := path.without_wrapping) != path:
-            return await look_up(store, scanner, namespace, bare, described, include_content=include_content)
+            return await look_up(store, scanner, namespace, bare, described, content)
         depth = len(path.tokens) - len(tokens) + span.depth
-        include_keys = described.preview if include_content else None
+        include_keys = described.preview if content.include_keys else None
         text = blob if span.kind == "text" and not span.depth else b""
-        raise await run_fairly(namespace, _build_miss_error, path, depth, span, include_keys, text)
+        raise await run_fairly(
+            namespace, _build_miss_error, path, depth, span, include_keys, text, content.advise_query
+        )
     found = _build_found_value(path, described, blob, span)
     if file is None:
         return found
@@ -348,6 +362,7 @@ def _build_miss_error(
     miss: Miss,
     include_keys: bool | None,  # noqa: FBT001
     text: Buffer,
+    advise_query: bool,  # noqa: FBT001
 ) -> ToolError:
     """The error of a key that does not exist. Logs do not get the keys that the value has.
 
@@ -357,6 +372,7 @@ def _build_miss_error(
         miss: The object or array without the key.
         include_keys: Name keys rather than positions; None: neither.
         text: The JSON text of a text without the key; empty: unknown.
+        advise_query: Advise an expression for the text.
     """
     if include_keys is None:
         return _build_refusal(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
@@ -370,10 +386,11 @@ def _build_miss_error(
     elif miss.kind == "array":
         content = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
     elif include_keys and text and (data := describe_embedded_data(text, trim(text))):
-        expression = _write_expression(path.tokens[depth:])
-        content = (
-            f"It is {data.description}. Query the path itself: the JMESPath expression {expression} finds this part."
-        )
+        advice = "Use the path itself."
+        if advise_query:
+            expression = _write_expression(path.tokens[depth:])
+            advice = f"Query the path itself: the JMESPath expression {expression} finds this part."
+        content = f"It is {data.description}. {advice}"
     else:
         content = f"It is {miss.kind}, which has no keys: use the path itself."
     cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."

@@ -40,6 +40,9 @@ _METHOD_FIRST: Final = re.compile(
 _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*\}\s*\Z')
 
 
+_MAX_STARTS: Final = 16
+"""Braces at which a response may begin in a line with other text before it."""
+
 _CHECK_STEP: Final = 1 << 18
 """Bytes per step of the UTF-8 check: the text of a step stays in the processor's cache."""
 RESERVE: Final = 150
@@ -242,6 +245,25 @@ def is_input_required(result: Mapping[str, Buffer | Segments]) -> bool:
     """Whether a result asks the client for input (`resultType: input_required` of 2026-07-28)."""
     kind = result.get("resultType")
     return kind is not None and bytes(memoryview(contiguous(kind))[:20]) == b'"input_required"'
+
+
+def find_response(line: bytes) -> int | None:
+    """Where a whole response begins in a line that begins with other text; None if the line does not end with one.
+
+    Requests and notifications are not found: such a line is more likely a log that quotes what the server received.
+    """
+    at = 0
+    for _ in range(_MAX_STARTS if b'"jsonrpc"' in line else 0):
+        if (at := line.find(b"{", at + 1, _SMALL)) < 0:
+            break
+        try:
+            message = open_message(line[at:])
+        except WireError:
+            continue
+        is_response = isinstance(message.result, dict) or isinstance(message.error, msgspec.Raw)
+        if is_response and isinstance(message.id, int | str) and not isinstance(message.method, str):
+            return at
+    return None
 
 
 def recover_id(frame: Buffer) -> RequestId | None:

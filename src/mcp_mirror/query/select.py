@@ -68,16 +68,18 @@ _EMPTY: Final = (b"null", b"[]", b"{}", b"0")
 _NULL: Final = frozenset({"null", "None"})
 """Names of keys that no value has; a comparison with one is a comparison with null, as it was meant."""
 
-READ_TEXT: Final = "Use memory_grep or memory_read."
-"""The advice about a text without rows and columns."""
 
+def explain_text(blob: Buffer, advice: str) -> str | None:
+    """Explain that expressions select nothing from text; None for any other value.
 
-def explain_text(blob: Buffer) -> str | None:
-    """Explain that expressions select nothing from text, and name the alternatives; None for any other value."""
+    Args:
+        blob: The value.
+        advice: A sentence that names the alternatives.
+    """
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
         return None
-    return f"{_describe_text(find_format(read_edges(blob, span)))} {READ_TEXT}"
+    return f"{_describe_text(find_format(read_edges(blob, span)))} {advice}"
 
 
 def explain_table(blob: Buffer, advice: str) -> str | None:

@@ -81,6 +81,8 @@ class Window(msgspec.Struct, frozen=True):
     limit: int | None
     """The maximum number of units; None: as many as fit."""
     budget: Budget
+    can_query: bool = False
+    """The client is served `memory_query`, so an error may advise an expression."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
         """The part as text for a model.
@@ -92,7 +94,7 @@ class Window(msgspec.Struct, frozen=True):
         natural = _NATURAL.get(kind_at(blob, span.start), "chars")
         by = self.by or natural
         if by in ("items", "keys") and by != natural:
-            raise ToolError(f"The value has no {by}: it is {_describe_kind(blob, span)}")
+            raise ToolError(f"The value has no {by}: it is {_describe_kind(blob, span, can_query=self.can_query)}")
         window = Window(by, self.offset, self.limit, self.budget.without(_FOOTER))
         return _READERS[by](window, blob, span, is_over) or "(nothing more)"
 
@@ -101,12 +103,12 @@ class Window(msgspec.Struct, frozen=True):
         return available if self.limit is None else min(self.limit, available)
 
 
-def _describe_kind(blob: Buffer, span: Span) -> str:
+def _describe_kind(blob: Buffer, span: Span, *, can_query: bool) -> str:
     """The kind of a value, and how to read it in place of items or keys."""
     kind = kind_at(blob, span.start)
     data = describe_embedded_data(blob, span) if kind == "text" else None
-    if data is None:
-        return f"{kind}. Leave `by` out."
+    if data is None or not can_query:
+        return f"{data.description if data else kind}. Leave `by` out."
     example = "keys(@) for its keys" if data.is_object else "[0:10] for ten items"
     return f"{data.description}. Leave `by` out, or query it with the JMESPath expression {example}."
 

@@ -249,6 +249,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._begin(head)
 
     def _begin(self, head: RequestHead) -> None:
+        head.use_origin_form()
         raw_path, _, query = head.target.partition(b"?")
         scope: Any = {
             "type": "http",

@@ -12,6 +12,8 @@ import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 _REQUEST_LINE: Final = re.compile(rb"((?!CONNECT )[A-Z-]+) ([!-~]+) HTTP/(1\.[01])\r\n")
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?#@]+)(?=[/?]|\Z)", re.IGNORECASE)
+"""The beginning of a target in absolute form, with its authority."""
 _UPGRADE_LINE: Final = re.compile(rb"(?<=\r\n)upgrade:[^\r]*\r\n", re.IGNORECASE)
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[^\r\n]*)?\r\n")
 _EMPTY_LINE: Final = b"\r\n\r\n"
@@ -42,6 +44,17 @@ class RequestHead(msgspec.Struct):
     """Whether another request may follow on the connection."""
     expects_continue: bool
     """Whether the client waits for a `100 Continue` before it sends the body."""
+
+    def use_origin_form(self) -> None:
+        """Replace a target in absolute form by its path and query; its host is then that of the request.
+
+        RFC 9112, section 3.2.2: a server accepts this form, and ignores the `Host` header of such a request.
+        """
+        if (absolute := _ABSOLUTE.match(self.target)) is None:
+            return
+        rest = self.target[absolute.end() :]
+        self.target = rest if rest.startswith(b"/") else b"/" + rest
+        self.headers = [(b"host", absolute[1]), *(one for one in self.headers if one[0] != b"host")]
 
 
 class RequestParser:

@@ -164,7 +164,7 @@ class MirrorServer:
         if self.handlers.gateway.state.config.server.wraps:
             for upstream in self.handlers.gateway.upstreams:
                 if upstream.status.state == "down" and (self.policy.awaits_start or upstream.listing is None):
-                    raise MCPError(types.INTERNAL_ERROR, explain_failed_start(upstream))
+                    raise MCPError(types.INTERNAL_ERROR, explain_failed_start(upstream, upstream.status.detail))
 
     async def _settle_upstreams(self, caller: Caller) -> None:
         """Wait until the upstreams have listings, or for a few seconds."""
@@ -210,6 +210,6 @@ async def _cancel_when_set(event: anyio.Event, scope: anyio.CancelScope) -> None
     scope.cancel()
 
 
-def explain_failed_start(upstream: Upstream) -> str:
+def explain_failed_start(upstream: Upstream, reason: str) -> str:
     """Return why a server did not start, in words for a person."""
-    return f"Server {upstream.policy.name!r} did not start: {upstream.status.detail}"
+    return f"Server {upstream.policy.name!r} did not start: {reason}"

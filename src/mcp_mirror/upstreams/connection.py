@@ -28,12 +28,14 @@ from mcp_mirror.upstreams.reconnect import (
     Backoff,
     CircuitBreaker,
     EndedEarlyError,
+    ExpiredSessionError,
     FloodError,
     add_jitter,
     check_protocol,
     explain_end,
     explain_timeout,
 )
+from mcp_mirror.upstreams.served_lists import ServedLists
 from mcp_mirror.upstreams.session import (
     ConnectionLostError,
     Mode,
@@ -57,6 +59,8 @@ _FALLBACK_WAIT: Final = 3.0
 """Seconds that an upstream has to list its tools before a listing for clients without capabilities is used."""
 _REQUEST_WAIT: Final = 5.0
 """Seconds that a request waits while the connection reconnects."""
+_DRAIN_TIMEOUT: Final = 2.0
+"""Seconds that the other requests in a session that has expired may take: each response names what happened to it."""
 _LONGEST_SUBSCRIPTION_DELAY: Final = 4.0
 """Seconds between two attempts to subscribe to list changes, at most."""
 NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
@@ -96,6 +100,7 @@ class ReconnectingConnection:
         *,
         is_cached: bool = False,
         may_be_refused: bool = False,
+        earlier_lists: ServedLists | None = None,
     ) -> None:
         """Create a connection that is not connected yet.
 
@@ -105,6 +110,7 @@ class ReconnectingConnection:
             modes: The ways to connect, in the order in which to try them.
             is_cached: Its listings go into the listing cache.
             may_be_refused: A refused handshake does not count as a failure of the server.
+            earlier_lists: The lists of the connection that serves the owner until this one is ready.
         """
         self.settings = settings
         self.owner: ConnectionOwner = msgspec.structs.replace(owner, on_change=self._note_change)
@@ -117,6 +123,7 @@ class ReconnectingConnection:
         """Set when there is a listing, of this run or an earlier one, or the connection is settled."""
         self.failure: UpstreamError | None = None
         """Why the last attempt failed; None while it is connected, or before the first attempt."""
+        self.served_lists: ServedLists = ServedLists(earlier_lists)
         self.last_used: float = monotonic()
         self.keep_open_count: int = 0
         """Users that need the connection open without a request, such as subscriptions."""
@@ -186,7 +193,16 @@ class ReconnectingConnection:
         """
         async with self.settings.limiter.acquire(channel):
             try:
-                return await (await self.get_session()).list_all(method, member, channel)
+                session = await self.get_session()
+                try:
+                    page = await session.list_all(method, member, channel)
+                except SessionLostError:
+                    page = await (await self.get_session()).list_all(method, member, channel)
+                self.served_lists.note_list(method, page)
+                return page  # noqa: TRY300  # the exceptions are those of the two lines above
+            except UpstreamError as error:
+                self.served_lists.note_failure(method, error)
+                raise
             finally:
                 self.last_used = monotonic()
 
@@ -311,14 +327,16 @@ class ReconnectingConnection:
                 tasks.start_soon(self._save_listing)
                 await self._announce_change("tools")
                 self._set_session(session)
-                for kind in (kind for kind in ("resources", "prompts") if session.offers(kind)):
-                    await self._announce_change(kind)
+                tasks.start_soon(self._announce_differences, session)
                 tasks.start_soon(self._subscribe_to_changes, session)
                 tasks.start_soon(self._relist, session)
                 await session.ended.wait()
                 self._set_session(None)
                 if reason := session.flood_reason:
                     raise FloodError(reason)  # noqa: TRY301  # one exit for every end
+                if session.is_unknown:
+                    await session.drain(_DRAIN_TIMEOUT)
+                    raise ExpiredSessionError("It ended the session.")  # noqa: TRY301
                 raise UpstreamError("It ended the connection.")  # noqa: TRY301
         except anyio.get_cancelled_exc_class():
             await anyio.lowlevel.checkpoint_if_cancelled()  # raises if the gateway cancelled this connection
@@ -380,8 +398,12 @@ class ReconnectingConnection:
         counts.failed += not was_ready
         is_usable = was_ready and not isinstance(error, FloodError)
         lasted = anyio.current_time() - self._ready_since if is_usable else 0.0
-        self._circuit_breaker.record_end(was_stable=lasted > STABLE_AFTER)
+        is_expired = isinstance(error, ExpiredSessionError)
+        self._circuit_breaker.record_end(was_stable=is_expired or lasted > STABLE_AFTER)
         self._settle(Status("down", str(error), self._output))
+        if is_expired:
+            _logger.info("upstream %s ended the session, so the gateway opens a new one", self.settings.policy.name)
+            return lasted
         _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
         self._is_logged_down = True
         self._log_output()
@@ -405,6 +427,11 @@ class ReconnectingConnection:
         """Announce a changed list, and wait until clients see the change."""
         if (is_seen := self._announce(kind)) is not None:
             await is_seen.wait()
+
+    async def _announce_differences(self, session: UpstreamSession) -> None:
+        """Announce the lists of resources and prompts that differ in this session from those that clients got."""
+        for kind in await self.served_lists.find_changed(session):
+            await self._announce_change(kind)
 
     def _note_change(self, kind: str) -> None:
         """Note that a list changed; `_relist` reads it. However many announcements come, this starts no tasks."""

@@ -5,6 +5,7 @@ The arguments of a call are decoded once, for the function; its result is encode
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,6 +30,8 @@ from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.upstream import ChangeListeners
 
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 NAME: Final = FUNCTIONS
 """The name of this upstream; the configuration cannot use it for another."""
@@ -226,9 +229,9 @@ class LocalUpstream:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return convert_failure(function.name, error)  # of a task that the function awaits
+            return _fail(function, error)  # of a task that the function awaits
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the model gets every error of a function
-            return convert_failure(function.name, error)
+            return _fail(function, error)
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
         limiter = self._threads[min(_LEVEL.get(), _MAX_LEVELS - 1)]
@@ -251,7 +254,14 @@ def _call_now(function: Function, arguments: bytes) -> Any:
     except ToolError:
         raise
     except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  # as above
-        return _Done(convert_failure(function.name, error))
+        return _Done(_fail(function, error))
+
+
+def _fail(function: Function, error: BaseException) -> Result:
+    """Return the result of a function that raised an exception. Only the log of the program gets the traceback."""
+    if not isinstance(error, MirrorError):  # its message is all that there is to say
+        _logger.warning("Tool %s raised an exception.", function.name, exc_info=error)
+    return convert_failure(function.name, error)
 
 
 def _build_tool(function: Function) -> dict[str, Any]:

@@ -97,6 +97,10 @@ class FloodError(UpstreamError):
     """The server sent too many messages that the gateway did not request; its connection does not count as stable."""
 
 
+class ExpiredSessionError(UpstreamError):
+    """The server does not know the session any more, which is not a failure: it may end sessions at any time."""
+
+
 class EndedEarlyError(UpstreamError):
     """The server ended the connection before it answered."""
 
@@ -122,6 +126,8 @@ def explain_end(
         printed = [f'It printed something that is not MCP: "{stray}". {_NOT_MCP}', *printed]
         logged = f"{logged} It printed something that is not MCP. {_NOT_MCP}"
     message = " ".join((reason, *printed)) if policy.preview else logged
+    if isinstance(cause, ExpiredSessionError):
+        return cause
     if isinstance(cause, MCPError) and not is_closed(cause) and read_marked(cause.error.message) is None:
         return RefusedError(message, cause.error.code, message).with_log_message(logged)
     kind = FloodError if isinstance(cause, FloodError) else UpstreamError

@@ -104,7 +104,7 @@ class ConnectionLostError(UpstreamError):
 
 
 class SessionLostError(UpstreamError):
-    """The server does not know the session, so it did not execute the request: it may be sent in a new session."""
+    """The server did not get the request or does not know the session: the request may be sent in a new session."""
 
 
 class UpstreamSession:
@@ -133,6 +133,11 @@ class UpstreamSession:
         self._token = token_hex(8)
         """The beginning of the tokens of this session's requests."""
         self._request_numbers = count()
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the server does not know the session any more."""
+        return self._bypass.is_unknown_session
 
     @property
     def flood_reason(self) -> str | None:
@@ -270,6 +275,11 @@ class UpstreamSession:
             )
         return response
 
+    async def drain(self, seconds: float) -> None:
+        """Wait until all requests in flight have ended, but no longer than some seconds."""
+        with anyio.move_on_after(seconds):
+            await self._bypass.drain()
+
     async def listen(self, **wanted: Any) -> None:
         """Subscribe to changes on a 2026-07-28 server, until the server ends the subscription.
 
@@ -359,7 +369,9 @@ class UpstreamSession:
         if isinstance(error, MisdirectedResponseError):
             return UpstreamError(f"Upstream {self.name!r} answered {what} under another request's id.")
         if isinstance(error, MCPError):
-            return self._explain_response(error, what, is_content_hidden=is_content_hidden)
+            failure = self._explain_response(error, what, is_content_hidden=is_content_hidden)
+            is_unsent = isinstance(failure, ConnectionLostError) and not pending.is_sent
+            return SessionLostError(str(failure)) if is_unsent else failure
         reason = f"failed during {what} ({type(error).__name__}); try again in a moment"
         return UpstreamError(f"Upstream {self.name!r} {reason}.")
 

@@ -323,7 +323,11 @@ class ServerUpstream:
         # A server of protocol version 2026-07-28 may refuse the handshake, see `connection_for`.
         is_new = self.listing is not None and self.listing.is_stateless
         connection = ReconnectingConnection(
-            self._settings, self._build_owner(channel, key), modes, may_be_refused=is_new
+            self._settings,
+            self._build_owner(channel, key),
+            modes,
+            may_be_refused=is_new,
+            earlier_lists=self._shared.served_lists,
         )
         dedicated = DedicatedConnection(key, connection, slot, policy, self.release)
         try:

@@ -24,6 +24,7 @@ parser.add_argument("--opens", help="a file that is made at the start")
 parser.add_argument("--shelf", action="store_true", help="it has a resource, whose name is its process id")
 parser.add_argument("--rooted", action="store_true", help="it has one more tool for a client with roots")
 parser.add_argument("--uri", action="append", help="of its resources")
+parser.add_argument("--before", default="", help="text before each result, in the same line")
 parser.add_argument("--name", default="raw")
 parser.add_argument("--pad", type=int, default=0, help="characters before what is quoted")
 parser.add_argument("rest", nargs="*")
@@ -63,7 +64,7 @@ def await_file(name: str) -> None:
 
 
 def result(identity: Any, text: str) -> None:
-    write(f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"result":{text}}}')
+    write(f'{options.before}{{"jsonrpc":"2.0","id":{json.dumps(identity)},"result":{text}}}')
 
 
 def content(text: str) -> str:
@@ -153,7 +154,9 @@ def page(cursor: str | None) -> str:
 
 SHELF: dict[str, Any] = {
     "resources/list": {
-        "resources": [{"uri": uri, "name": str(os.getpid())} for uri in options.uri or ["raw://process"]]
+        "resources": [{"uri": uri, "name": uri} for uri in options.uri]
+        if options.uri
+        else [{"uri": "raw://process", "name": str(os.getpid())}]
     },
     "resources/templates/list": {"resourceTemplates": []},
     "resources/read": {"contents": [{"uri": "raw://process", "text": str(os.getpid())}]},

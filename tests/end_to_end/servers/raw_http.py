@@ -23,6 +23,7 @@ parser.add_argument("--encoding", default="identity", choices=["identity", "gzip
 parser.add_argument("--status", type=int, help="answer every request with this status")
 parser.add_argument("--location", help="and redirect there")
 parser.add_argument("--standing", type=float, help="a GET is a stream: silent so many seconds, then a tool is new")
+parser.add_argument("--silent", action="store_true", help="such a stream ends without a message")
 parser.add_argument("--max-body", type=int, default=1 << 30, help="larger bodies are refused with 413")
 parser.add_argument("--log")
 options = parser.parse_args()
@@ -78,10 +79,14 @@ class Handler(BaseHTTPRequestHandler):
         self.note(f"GET {seen}".strip())
         if seen in results:
             self.stream(event(results.pop(seen), "2"))
+        elif options.standing and self.headers.get("mcp-session-id") not in sessions:
+            self.refuse(404, None, "Session not found")
         elif options.standing:
             self.stream(b": standing\n\n")
             self.wfile.flush()
             time.sleep(options.standing)
+            if options.silent:
+                return
             TOOLS.append("new")
             self.wfile.write(event('{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'))
         else:

@@ -41,8 +41,8 @@ _MAX_OUTPUT: Final = 1 << 14
 """Bytes of a server's last standard error that are searched for lines."""
 _OWN_LINE: Final = re.compile(r"mcp-mirror: |\d{4}-\S+Z [a-z]+ mcp_mirror\S*: (?:upstream \S+ is down: )?")
 """The beginning of a line that the gateway prints about its server."""
-_FINDING: Final = re.compile(r"^(?:problem|mcp-mirror): ", re.MULTILINE)
-"""The beginning of a problem that `check` prints."""
+_FINDING: Final = re.compile(r"^(?:problem|warning|mcp-mirror): ", re.MULTILINE)
+"""The beginning of a problem or a warning that `check` prints."""
 
 
 class _Check(msgspec.Struct, frozen=True):
@@ -188,14 +188,12 @@ async def _check_gateway(check: _Check) -> str | list[str]:
     folder = find_folder(check.entry, check.target)
     ended = await anyio.run_process(command, check=False, stdin=DEVNULL, cwd=folder, env=environ)
     count = format_count(len(config.upstreams), "server")
+    for warning in config.warnings:  # the gateway works with such settings
+        print_note(f"{check.title}: {warning}")
     if ended.returncode == 0:
         return count
     found = [one.rstrip() for one in _FINDING.split(ended.stderr.decode(errors="replace")) if one.strip()]
     problems = [one for one in found if one not in config.warnings]
-    for warning in config.warnings:  # the gateway works with such settings
-        print_note(f"{check.title}: {warning}")
-    if found and not problems:
-        return count
     return problems or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
 
 

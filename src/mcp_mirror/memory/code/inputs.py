@@ -188,7 +188,7 @@ async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collec
     check_names(members)
     memory = call.memory
     guard = memory.guard(call.namespace, call.tool)
-    loader = ArgumentLoader(memory.writer, memory.scanner, guard)
+    loader = ArgumentLoader(memory.writer, memory.scanner, guard, memory.can_query)
     inputs: list[Input] = []
     known: dict[str, Descriptor] = {}
     values: dict[Pointer, Resolved] = {}

@@ -9,7 +9,7 @@ from mcp_mirror.core.capture import MAX_MEDIA_BYTES
 from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
-from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
+from mcp_mirror.memory.value_lookup import ErrorContent, FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, parse_wrapped_path, read_notice_path, strip_wrapping, unwrap_result
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
@@ -96,11 +96,10 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
     labels = memory.flows.read_labels(known) if isinstance(known, Descriptor) else None
     found_value, miss = None, None
     if path and known:
-        include_content = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)
+        include_keys = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)
         try:
-            found_value = await look_up(
-                memory.store, memory.scanner, namespace, path, known, include_content=include_content
-            )
+            content = ErrorContent(include_keys, memory.can_query)
+            found_value = await look_up(memory.store, memory.scanner, namespace, path, known, content)
         except ToolError as error:
             if error.reason is not RefusalReason.UNKNOWN_PATH:
                 raise

@@ -14,15 +14,14 @@ from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput, build_answer_content, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_rpc import as_plain_text
-from mcp_mirror.query.select import READ_TEXT, explain_table, explain_text, select
+from mcp_mirror.query.select import explain_table, explain_text, select
 from mcp_mirror.types import Buffer
 
 _SQL_ADVICE: Final = (
     'Give one SELECT as `sql`, such as SELECT count(*) FROM t, with `inputs` {{"t": {path}}}, in place of `expression`.'
 )
-_SCRIPT_ADVICE: Final = (
-    'Use memory_run with `inputs` {{"t": {path}}}, where t is the text, or memory_grep or memory_read.'
-)
+_SCRIPT_ADVICE: Final = 'Use memory_run with `inputs` {{"t": {path}}}, where t is the text{readers}.'
+_READERS: Final = ("memory_grep", "memory_read")
 _MAX_SHOWN_BYTES: Final = 1 << 20
 """Results above this size are stored without an estimate of their tokens."""
 
@@ -33,7 +32,9 @@ class Select(msgspec.Struct, frozen=True):
     expression: str
     max_bytes: int
     """Maximum size of the result."""
-    table_advice: str = READ_TEXT
+    text_advice: str
+    """A sentence that names what reads a text."""
+    table_advice: str
     """A sentence that names what reads the rows of a text."""
 
     def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
@@ -62,9 +63,9 @@ class Select(msgspec.Struct, frozen=True):
         try:
             found = select(blob, self.expression)
         except ToolError as error:
-            reason = explain_text(blob)
+            reason = explain_text(blob, self.text_advice)
             raise ToolError(f"{error} {reason}" if reason else str(error)) from None
-        if found == b"null" and (reason := explain_text(blob)):
+        if found == b"null" and (reason := explain_text(blob, self.text_advice)):
             raise ToolError(f"null: the expression finds nothing. {reason}")
         return found
 
@@ -78,9 +79,11 @@ async def query(call: ToolInput) -> Content:
         size, limit = format_bytes(len(found_value.blob)), format_bytes(max_bytes)
         raise ToolError(
             f"{found_value.quoted_path} has {size}; only values up to {limit} can be queried "
-            "(`memory_tools.query_bytes`). Query a part of it (path/key), or use memory_grep or memory_read."
+            f"(`memory_tools.query_bytes`). Query a part of it (path/key){_name_readers(memory, ', or use ')}."
         )
-    selection = Select(call.arguments.text("expression"), max_bytes, _advise_on_table(memory, found_value))
+    text_advice = f"{_name_readers(memory, 'Use ') or 'Use its path as the argument of another tool'}."
+    table_advice = _advise_on_table(memory, found_value) or text_advice
+    selection = Select(call.arguments.text("expression"), max_bytes, text_advice, table_advice)
     async with memory.queries.run_in_worker(
         found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace
     ) as found:
@@ -92,13 +95,19 @@ async def query(call: ToolInput) -> Content:
         return await save_and_reply(call, new)
 
 
-def _advise_on_table(memory: Memory, found_value: FoundValue) -> str:
-    """Return a sentence that names what reads the rows of a text, of the tools that the gateway serves."""
+def _name_readers(memory: Memory, before: str) -> str:
+    """Return `before` and the tools that read texts, of those that the client sees; an empty text without one."""
+    readers = " or ".join(name for name in _READERS if name in memory.own_tools)
+    return readers and before + readers
+
+
+def _advise_on_table(memory: Memory, found_value: FoundValue) -> str | None:
+    """Return a sentence that names what reads the rows of a text; None if the client sees no such tool."""
     if memory.sql is not None:
         return _SQL_ADVICE.format(path=found_value.quoted_path)
-    if memory.has_sandbox and memory.tools.admits("memory_run"):
-        return _SCRIPT_ADVICE.format(path=found_value.quoted_path)
-    return READ_TEXT
+    if "memory_run" in memory.own_tools:
+        return _SCRIPT_ADVICE.format(path=found_value.quoted_path, readers=_name_readers(memory, ", or "))
+    return None
 
 
 def _is_short(memory: Memory, found: Buffer) -> bool:

@@ -65,7 +65,7 @@ async def read(call: ToolInput) -> Content:
     arguments = call.arguments
     limit = _read_limit(arguments)
     by = cast("Unit", arguments.text("by")) if arguments.has("by") else None
-    window = Window(by, arguments.number("offset"), limit, call.memory.budget)
+    window = Window(by, arguments.number("offset"), limit, call.memory.budget, call.memory.can_query)
     found_value = await find_argument(call)
     cost = len(found_value.blob)
     if found_value.kind != "text" and cost <= INLINE_BYTES and b"\\u" in bytes(found_value.blob):

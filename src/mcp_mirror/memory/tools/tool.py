@@ -56,17 +56,22 @@ class Memory(msgspec.Struct, frozen=True):
     """Receives the path of a value that a tool stores, and those of the values that it reads."""
     scripts: Scripts | None = None
     """Runs scripts; None outside of calls, and without the extra `code`."""
-    has_sandbox: bool = False
-    """The extra `code` is installed, in calls of other tools than `memory_run` too."""
     sql: SqlWorkers | None = None
     """Runs SQL queries; None without the extra `sql`."""
     path_labels: frozenset[str] = frozenset()
     """The tool labels of this gateway's memory paths; empty outside of calls."""
+    own_tools: frozenset[str] = frozenset()
+    """The names of the gateway's own tools that the client sees; empty outside of calls. Errors advise only these."""
 
     @property
     def store(self) -> Store:
         """The store of the values."""
         return self.writer.store
+
+    @property
+    def can_query(self) -> bool:
+        """Whether the client sees `memory_query`."""
+        return "memory_query" in self.own_tools
 
     def guard(self, namespace: str, tool: str) -> FlowGuard:
         """Return the flow guard for the values that a tool reads."""

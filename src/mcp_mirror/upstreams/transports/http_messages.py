@@ -150,6 +150,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         """What all requests of the session have in common; None before the first one succeeded."""
         self._received: dict[RequestId, httpx2.Response] = {}
         """Responses for the SDK's transport to requests that it did not send."""
+        self._has_stream = False
+        """The server has opened the event stream of the session."""
         self.session: dict[str, str] = {}
         """The headers that name the MCP session, while there is one."""
 
@@ -181,7 +183,16 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             self._model = self._model or _RequestModel.from_request(request)
         if request.method == "POST":
             response = await self._take_refusal(response, identity)
+        self._note_stream(response, identity)
         return await self._rewrite_response(response, identity)
+
+    def _note_stream(self, response: httpx2.Response, identity: RequestId | None) -> None:
+        """Report an unknown session if the event stream of the session cannot be opened again because of that."""
+        if identity is not None or response.request.method != "GET":
+            return
+        if self._has_stream and response.status_code == _NOT_FOUND and _SESSION in response.request.headers:
+            self._bypass.report_unknown_session(None)
+        self._has_stream = self._has_stream or response.status_code == _OK
 
     async def _take_refusal(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         """Fail a request whose response does not contain a message, and return the response for the SDK's transport."""

@@ -103,6 +103,8 @@ class PayloadBypass:
         """
         self.ended: anyio.Event = anyio.Event()
         """Set when either side has ended the connection."""
+        self.is_unknown_session: bool = False
+        """The server does not know the session any more."""
         self.is_stuck: bool = False
         """The server neither reads nor writes readable messages, so the transport does not wait for it to exit."""
         self.flood: Flood = Flood()
@@ -115,6 +117,8 @@ class PayloadBypass:
         self._pending: dict[RequestId, PendingRequest] = {}
         """By id."""
         self._next_id = _FIRST_ID
+        self._is_idle: anyio.Event | None = None
+        """Set without requests in flight; None if nothing waits for that."""
 
     def connect(self, sink: RequestSink) -> None:
         """Send requests to the transport that was opened."""
@@ -170,6 +174,8 @@ class PayloadBypass:
         """Remove a request, answered or not. Delete the spool file of a result that was not taken."""
         if self._pending.pop(request.id, None) is not None:
             self._sink.drop_request(request.id)
+            if self._is_idle is not None and not self._pending:
+                self._is_idle.set()
         if isinstance(request.outcome, SpooledFrame):
             request.outcome.discard()
 
@@ -186,11 +192,18 @@ class PayloadBypass:
         self.is_stuck = True
         self.ended.set()
 
-    def report_unknown_session(self, identity: RequestId) -> None:
-        """Fail a request because the server does not know its session, and end the connection."""
+    def report_unknown_session(self, identity: RequestId | None) -> None:
+        """End the connection because the server does not know its session; fail the request that was answered so."""
         if (request := self.find(identity)) is not None:
             request.finish(UnknownSessionError())
+        self.is_unknown_session = True
         self.ended.set()
+
+    async def drain(self) -> None:
+        """Wait until no request is in flight; call it once."""
+        if self._pending:
+            self._is_idle = anyio.Event()
+            await self._is_idle.wait()
 
     def find(self, identity: RequestId | None) -> PendingRequest | None:
         """Return the request with this id if it waits for its response."""

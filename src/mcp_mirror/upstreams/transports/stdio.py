@@ -23,6 +23,7 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.floods import RepeatedLog
+from mcp_mirror.payload.json_rpc import find_response
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, frame_id, is_json_rpc
 from mcp_mirror.settings.upstreams import StdioEndpoint
@@ -118,11 +119,8 @@ class StdioTransport(msgspec.Struct, frozen=True):
             os.close(their_output)
 
     async def _start(self, stdin: int, stdout: int) -> Process:
-        environment = ({} if self.endpoint.is_wrapped else get_default_environment()) | dict(self.endpoint.env)
-        command = shutil.which(self.endpoint.command, path=environment.get("PATH"))
-        if command is None:
-            raise UpstreamError(f"It cannot start: {_explain_missing(self.endpoint.command)}")
-        argv = [command, *self.endpoint.args]
+        environment = _build_environment(self.endpoint)
+        argv = [find_command(self.endpoint), *self.endpoint.args]
         try:
             async with self.child_watchdog.start_lock:
                 with anyio.CancelScope(shield=True):  # a cancelled start would leave its pipe open
@@ -199,13 +197,20 @@ class _StdioReader(MessageStream):
                 self._open(await self._source.receive())
 
     def _open(self, frame: Frame) -> SessionMessage | None:
-        """Return the message of a frame if it is for the SDK."""
+        """Return the message of a frame if it is for the SDK.
+
+        MCP forbids other output, but programs write texts without a newline, and the next response is in the same line.
+        """
         try:
             if (message := self._bypass.inbound(frame)) is None:
                 return None
             self.has_message = True
             return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(message), by_name=False))
         except (WireError, ValueError) as error:
+            if isinstance(frame, bytes) and (start := find_response(frame)) is not None:
+                self._log.warning("upstream %s wrote other text before a message, in the same line", self._name)
+                self._output.add_stray(frame[:start])
+                return self._open(frame[start:])
             return self._fail(frame, str(error) if isinstance(error, WireError) else NOT_JSON_RPC)
 
     def _fail(self, frame: Frame, reason: str) -> SessionMessage | None:
@@ -360,6 +365,22 @@ class _Child:
                 self._process.kill()
             else:
                 os.killpg(self._process.pid, getattr(signal, name))
+
+
+def find_command(endpoint: StdioEndpoint) -> str:
+    """Return the path of a server's program.
+
+    Raises:
+        UpstreamError: The program does not exist.
+    """
+    command = shutil.which(endpoint.command, path=_build_environment(endpoint).get("PATH"))
+    if command is None:
+        raise UpstreamError(f"It cannot start: {_explain_missing(endpoint.command)}")
+    return command
+
+
+def _build_environment(endpoint: StdioEndpoint) -> dict[str, str]:
+    return ({} if endpoint.is_wrapped else get_default_environment()) | dict(endpoint.env)
 
 
 def _explain_missing(command: str) -> str:

@@ -1,0 +1,82 @@
+"""Finds the texts beside structured content that only repeat it in another form, so that the model reads it once.
+
+Servers send a sentence and the JSON text of the content, JSON in a code block, or a text for each row.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from mcp_mirror.core.content_comparison import COMPARED_BYTES, parse_exact
+from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.types import Buffer
+
+_MAX_TEXTS: Final = 1_000
+"""Texts of a result that are compared; results with more texts keep all."""
+_MAX_MEMBERS: Final = 32
+"""Members of an object that they are compared with."""
+_MIN_STRING: Final = 100
+"""Characters of the shortest member that counts as repeated: a short text such as `yes` may have its own meaning."""
+_CODE_BLOCK: Final = re.compile(r"\A\s*```\w*[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+"""A text that is one code block of Markdown."""
+
+
+class OtherTexts(NamedTuple):
+    """The texts that contain more than structured content, or something else."""
+
+    texts: tuple[Buffer, ...]
+    """JSON strings."""
+    include_value: bool = False
+    """One of them contains the whole content."""
+
+
+def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
+    """Find the texts that do not only repeat a value or one of its members; several texts may repeat an array.
+
+    Args:
+        value: The JSON text of the value.
+        texts: The JSON strings of the text blocks.
+    """
+    if len(texts) > _MAX_TEXTS or len(value) + sum(map(len, texts)) > COMPARED_BYTES:
+        return OtherTexts(tuple(texts))
+    parsed = _parse(bytes(value))
+    parts = [parsed, *(islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ())]
+    found = [_read_text(literal) for literal in texts]
+    repeated = {at for at, one in enumerate(found) if one in parts and _is_distinct(one)}
+    repeated.update(*(_find_run(found, part) for part in parts if isinstance(part, list)))
+    others = [literal for at, literal in enumerate(texts) if at not in repeated]
+    embedded = (find_embedded_json(literal) for literal in others)
+    return OtherTexts(tuple(others), any(one is not None and _parse(one) == parsed for one in embedded))
+
+
+def _read_text(literal: Buffer) -> Any:
+    """The object or array in a text, which may be a code block, or the text itself."""
+    text = msgspec.json.decode(literal, type=str)
+    block = _CODE_BLOCK.match(text)
+    found = _parse(block[1] if block else text)
+    return found if isinstance(found, dict | list) else text
+
+
+def _is_distinct(one: Any) -> bool:
+    return not isinstance(one, str) or len(one) >= _MIN_STRING
+
+
+def _find_run(found: Sequence[Any], items: Sequence[Any]) -> range:
+    """The positions of the first run of texts that repeat all items of an array, in order; empty without one."""
+    size = len(items)
+    if size > 1 or (size and _is_distinct(items[0])):
+        for at in range(len(found) - size + 1):
+            if found[at] == items[0] and found[at : at + size] == items:
+                return range(at, at + size)
+    return range(0)
+
+
+def _parse(text: str | bytes) -> Any:
+    """The exact value of JSON text; a new object, which equals nothing, for any other text."""
+    try:
+        return parse_exact(text)
+    except (ValueError, ArithmeticError, RecursionError):
+        return object()

@@ -1,0 +1,86 @@
+"""Texts beside structured content that only repeat it, in any form, are not shown a second time."""
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_mirror.core.capture import Captured, CaptureRules, capture
+from mcp_mirror.core.content_comparison import COMPARED_BYTES
+from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
+
+ROWS = [{"id": number, "name": f"row {number}"} for number in range(20)]
+VALUE = {"items": ROWS, "total": 20.0}
+PRETTY = json.dumps(VALUE, indent=2)
+EACH = [json.dumps(row, indent=2) for row in ROWS]
+LONG = "a text of over a hundred characters " * 3
+
+
+def literals(*texts: str) -> list[bytes]:
+    return [json.dumps(text).encode() for text in texts]
+
+
+def others_of(value: Any, *texts: str) -> list[str]:
+    found = find_other_texts(json.dumps(value).encode(), literals(*texts))
+    assert not found.include_value
+    return [json.loads(bytes(one)) for one in found.texts]
+
+
+@pytest.mark.parametrize(
+    ("value", "texts", "others"),
+    [
+        (VALUE, ["Found 20 rows.", PRETTY], ["Found 20 rows."]),
+        (VALUE, [f"```json\n{PRETTY}\n```"], []),
+        (VALUE, [f"\n```\n{PRETTY}```\n", "Done."], ["Done."]),
+        (VALUE, EACH, []),
+        (VALUE, ["First.", *EACH, "Last."], ["First.", "Last."]),
+        (VALUE, [*EACH, *EACH], EACH),
+        (VALUE, ["Rows:", json.dumps(ROWS, indent=1)], ["Rows:"]),
+        (VALUE, EACH[1:], EACH[1:]),  # a selection
+        (VALUE, [EACH[3], "Selected."], [EACH[3], "Selected."]),
+        (ROWS, ["Rows:", *EACH], ["Rows:"]),
+        ({"report": LONG, "id": 1}, [LONG, "Done."], ["Done."]),
+        ({"options": ["yes"], "default": "yes", "none": []}, ["yes", "Choose."], ["yes", "Choose."]),
+        ({"rows": [{"a": 1}]}, ['{"a": 1}', "One row."], ["One row."]),
+        (VALUE, [PRETTY.replace("20.0", "21")], [PRETTY.replace("20.0", "21")]),
+        ({"a": 1}, ["```json\n{broken\n```", "1"], ["```json\n{broken\n```", "1"]),
+    ],
+)
+def test_only_texts_that_repeat_the_value_are_left_out(value: Any, texts: list[str], others: list[str]) -> None:
+    assert others_of(value, *texts) == others
+
+
+@pytest.mark.parametrize("text", [f"Here they are:\n{PRETTY}", f"Rows:\n```json\n{PRETTY}\n```\nThat is all."])
+def test_a_text_that_contains_the_whole_value_is_found(text: str) -> None:
+    assert find_other_texts(json.dumps(VALUE).encode(), literals(text)) == OtherTexts(
+        tuple(literals(text)), include_value=True
+    )
+
+
+def test_results_over_the_limits_keep_their_texts() -> None:
+    for value, texts in ((VALUE, [*EACH] * 60), ({"a": "x" * COMPARED_BYTES}, [LONG, LONG])):
+        assert others_of(value, *texts) == texts
+
+
+def shown(*texts: str, budget: int = 2500) -> Captured:
+    content = [{"type": "text", "text": text} for text in texts]
+    result = {"content": json.dumps(content).encode(), "structuredContent": json.dumps(VALUE).encode()}
+    return capture(result, CaptureRules("auto", budget, 2000, is_wrapped=False), lambda text: len(bytes(text)) // 3)
+
+
+def test_the_model_reads_a_repeated_value_once_and_other_texts_beside_it() -> None:
+    value = json.dumps(VALUE)
+    assert shown("Found 20 rows.", PRETTY).shown == f"Found 20 rows.\n{value}"
+    assert shown(f"```json\n{PRETTY}\n```").shown == value
+    assert shown(*EACH).shown == value
+    assert shown(f"Here they are:\n{PRETTY}").shown == f"Here they are:\n{PRETTY}"
+
+
+def test_all_texts_are_stored_and_a_notice_quotes_those_that_differ() -> None:
+    taken = shown("Found 20 rows.", PRETTY, budget=50)
+    assert (taken.shown, taken.texts, taken.is_named) == (None, ('"Found 20 rows."',), True)
+    assert taken.companion is not None
+    assert [one["text"] for one in json.loads(bytes(taken.companion.blob))] == ["Found 20 rows.", PRETTY]
+    repeated = shown(f"```json\n{PRETTY}\n```", budget=50)
+    assert (repeated.texts, repeated.is_named) == ((), False)
+    assert repeated.companion is not None
