@@ -12,15 +12,7 @@ from typing import Final
 from mcp_mirror.cli.install.entries import read_program, unwrap_entry, wrap_entry
 from mcp_mirror.cli.install.files import has_file, read_bytes
 from mcp_mirror.cli.install.formats import parse_document
-from mcp_mirror.cli.install.formats.document import (
-    AddFirst,
-    Document,
-    Edit,
-    Location,
-    Remove,
-    Restore,
-    apply_edits,
-)
+from mcp_mirror.cli.install.formats.document import AddFirst, Document, Edit, Location, Remove, Restore, apply_edits
 from mcp_mirror.cli.install.plans import Plan
 from mcp_mirror.cli.install.targets import Entry, Target, list_entries
 from mcp_mirror.errors import ConfigError

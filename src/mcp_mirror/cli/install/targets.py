@@ -6,15 +6,7 @@ from typing import Any
 
 import msgspec
 
-from mcp_mirror.cli.install.clients import (
-    ANY_CLIENT,
-    CLIENTS,
-    Block,
-    Client,
-    Machine,
-    Place,
-    each_file,
-)
+from mcp_mirror.cli.install.clients import ANY_CLIENT, CLIENTS, Block, Client, Machine, Place, each_file
 from mcp_mirror.cli.install.entries import find_reason, find_subcommand
 from mcp_mirror.cli.install.files import backup_of, has_file, is_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
