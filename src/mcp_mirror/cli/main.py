@@ -85,7 +85,7 @@ def check_configuration(args: Sequence[str], *, has_client: bool) -> None:
     if "--help" in args:
         return
     config = import_lazily("mcp_mirror.config")
-    named = _find_config_option(args)
+    named = find_config_option(args)
     found = [config.find_config(Path(named), {}).path] if named else config.list_configs(os.environ)
     if not found:
         import_lazily("mcp_mirror.cli.run").find_file(None, has_client=has_client)
@@ -93,8 +93,8 @@ def check_configuration(args: Sequence[str], *, has_client: bool) -> None:
         import_lazily("mcp_mirror.cli.run").load_file(found[0], has_client=has_client)
 
 
-def _find_config_option(args: Sequence[str]) -> str | None:
-    """The value of the last `--config`; None without one."""
+def find_config_option(args: Sequence[str]) -> str | None:
+    """Return the value of the last `--config` among the words of a command; None without one."""
     value = None
     for at, arg in enumerate(args):
         if match := _CONFIG_OPTION.fullmatch(arg):

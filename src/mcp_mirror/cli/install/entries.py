@@ -102,6 +102,13 @@ def read_program(entry: Any) -> list[str]:
     return words[: _find_place(words)]
 
 
+def read_wrapped_command(entry: Any) -> list[str]:
+    """Return the server's own command in an entry that starts it through `wrap`; empty for other entries."""
+    words = read_words(entry)
+    place = _find_place(words)
+    return list(_read_options(words[place + 1 :])["command"] or ()) if place and words[place] == "wrap" else []
+
+
 def _find_place(words: Sequence[str]) -> int:
     """Return the index of the mcp-mirror command; 0 if the words start another program."""
     for place, (program, word) in enumerate(pairwise(words), 1):
@@ -304,12 +311,11 @@ def unwrap_entry(at: Location, entry: Mapping[str, Any], shape: EntryShape) -> l
     """
     key = next(key for key in _COMMANDS if entry.get(key))
     command = entry[key]
-    words = read_words(entry)
-    options = _read_options(words[_find_place(words) + 1 :])
-    if not options["command"]:
-        restored = _unwrap_remote(entry, options, shape)
+    words, server = read_words(entry), read_wrapped_command(entry)
+    if not server:
+        restored = _unwrap_remote(entry, _read_options(words[_find_place(words) + 1 :]), shape)
         return [Put(at, restored)] if restored else []
-    own = len(words) - len(options["command"])
+    own = len(words) - len(server)
     if isinstance(command, list):
         return [DropFirst((*at, key), own)]
     place: Location = (*at, key) if isinstance(command, dict) else at

@@ -7,8 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from mcp_mirror.cli.install.entries import ENVIRONMENTS, read_words
+from mcp_mirror.cli.install.entries import ENVIRONMENTS, read_words, read_wrapped_command
 from mcp_mirror.cli.install.targets import Entry, Target
+from mcp_mirror.cli.main import find_config_option
 from mcp_mirror.config import Config, find_config, load_config
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import StdioEndpoint
@@ -19,7 +20,6 @@ _VARIABLE: Final = re.compile(
 )
 _REFERENCE: Final = re.compile(r"\$\{[^{}]+\}|\{env:\w+\}")
 """A reference to a variable in one of the forms that name it beyond doubt."""
-_CONFIG_OPTIONS: Final = ("--config", "-c")
 
 
 def find_folder(entry: Entry, target: Target) -> Path:
@@ -44,9 +44,9 @@ def find_unset_variables(entry: Entry, target: Target) -> list[str]:
     """Return the references in an entry to variables that are not set here, each once; the client may know them."""
     if not target.client.expands_variables:
         return []
-    environment, words = _read_environment(entry), read_words(entry.value)
-    others = [*_read_server(words), *environment.values(), str(entry.value.get("cwd", ""))]
-    own = words[: len(words) - len(_read_server(words))]
+    environment, words, server = _read_environment(entry), read_words(entry.value), read_wrapped_command(entry.value)
+    others = [*server, *environment.values(), str(entry.value.get("cwd", ""))]
+    own = words[: len(words) - len(server)]
 
     def find(texts: list[str]) -> Iterator[str]:
         return chain.from_iterable(_REFERENCE.findall(text) for text in expand_variables(texts, target))
@@ -57,15 +57,10 @@ def find_unset_variables(entry: Entry, target: Target) -> list[str]:
 
 def build_redactor(entry: Entry, target: Target) -> Redactor:
     """Return a redactor of what may be secret in the arguments and variables of an entry's server."""
-    program, *args = expand_variables(_read_server(read_words(entry.value)), target) or [""]
+    program, *args = expand_variables(read_wrapped_command(entry.value), target) or [""]
     env = _read_environment(entry)
     values = expand_variables(list(env.values()), target)
     return Redactor(StdioEndpoint(program, tuple(args), dict(zip(env, values, strict=True))))
-
-
-def _read_server(words: list[str]) -> list[str]:
-    """Return the command that `wrap` starts; empty for a remote server."""
-    return words[words.index("--") + 1 :] if "--" in words else []
 
 
 def expand_variables(words: list[str], target: Target) -> list[str]:
@@ -100,14 +95,6 @@ def load_gateway(entry: Entry, target: Target) -> tuple[Path, Config]:
     """
     environ = build_environment(entry, target)
     words = expand_variables(read_words(entry.value), target)
-    path = find_folder(entry, target) / find_config(_read_config_option(words), environ).path
+    named = find_config_option(words)
+    path = find_folder(entry, target) / find_config(Path(named) if named else None, environ).path
     return path, load_config(path, environ)
-
-
-def _read_config_option(words: list[str]) -> Path | None:
-    """Return the file that the words `--config FILE`, `--config=FILE` or `-c FILE` name."""
-    for index, word in enumerate(words):
-        option, equals, value = word.partition("=")
-        if option in _CONFIG_OPTIONS and (equals or index + 1 < len(words)):
-            return Path(value if equals else words[index + 1])
-    return None
