@@ -14,7 +14,7 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.check import explain_all_down
 from mcp_mirror.cli.console import can_show_progress, describe_progress, open_console, print_problems, show_progress
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import exit_with_error, load, mute_upstream_warnings, print_note, run_until_signal
+from mcp_mirror.cli.run import load, mute_upstream_warnings, print_note, run_until_signal
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.schema import Schema, types_at
 from mcp_mirror.errors import MirrorError
@@ -133,11 +133,11 @@ def _parse(member: Buffer | Segments) -> Any:
 def _split_argument(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        exit_with_error(MirrorError(f"--arg must be KEY=VALUE; got {text!r}."))
+        raise MirrorError(f"--arg must be KEY=VALUE; got {text!r}.")
     try:
         text.encode()
     except UnicodeEncodeError:
-        exit_with_error(MirrorError(f"--arg must be UTF-8; got {text!r}."))
+        raise MirrorError(f"--arg must be UTF-8; got {text!r}.") from None
     return key, value
 
 

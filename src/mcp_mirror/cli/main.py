@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from mcp_mirror import __version__
+from mcp_mirror.errors import MirrorError
 
 
 def import_lazily(module: str) -> Any:
@@ -78,6 +79,13 @@ class CommandTable(TyperGroup):
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         self.commands: dict[str, Any] = {name: LazyCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; print the error that ends it, and exit."""
+        try:
+            return super().invoke(ctx)
+        except MirrorError as error:
+            import_lazily("mcp_mirror.cli.run").exit_with_error(error)
 
 
 def check_configuration(args: Sequence[str], *, has_client: bool) -> None:

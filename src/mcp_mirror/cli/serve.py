@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_waiting
+from mcp_mirror.cli.run import find_file, load_file, print_waiting
 from mcp_mirror.cli.serving import Serving, prepare
 from mcp_mirror.cli.workers import MAX_PORT, Supervisor, WorkerStart, check_workers
 from mcp_mirror.errors import MirrorError
@@ -60,20 +60,17 @@ def _serve_workers(serving: Serving, count: int) -> None:
             return ended.exit_code
         return 0
 
-    try:
-        check_workers(serving.config, count, serving.address)
-        host, port = serving.address or ("", 0)
-        listen(host, port).close()  # sockets that share an address do not notice those of another gateway
-        first = listen(host, port, is_shared=True)
-        others = [listen(host, first.getsockname()[1], is_shared=True) for _ in range(1, count)]
-        code = Supervisor([first, *others], run_worker, serving.print_line).run()
-    except MirrorError as error:
-        exit_with_error(error)
+    check_workers(serving.config, count, serving.address)
+    host, port = serving.address or ("", 0)
+    listen(host, port).close()  # sockets that share an address do not notice those of another gateway
+    first = listen(host, port, is_shared=True)
+    others = [listen(host, first.getsockname()[1], is_shared=True) for _ in range(1, count)]
+    code = Supervisor([first, *others], run_worker, serving.print_line).run()
     raise typer.Exit(code)
 
 
 def _read_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > MAX_PORT:
-        exit_with_error(MirrorError(f"--http must be HOST:PORT, such as 127.0.0.1:8000; got {text!r}."))
+        raise MirrorError(f"--http must be HOST:PORT, such as 127.0.0.1:8000; got {text!r}.")
     return host.strip("[]"), int(port)

@@ -13,7 +13,7 @@ from mcp_mirror.cli.install.in_place import is_merged, plan_unwrapping, plan_wra
 from mcp_mirror.cli.install.merge import find_mergeable, plan_merging, plan_unmerging
 from mcp_mirror.cli.install.plans import Plan, apply_installation, apply_removal
 from mcp_mirror.cli.install.targets import Target, find_named, find_targets, list_entries
-from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
+from mcp_mirror.cli.run import print_note, reads_terminal
 from mcp_mirror.errors import ConfigError, MirrorError
 
 _CLIENT: Final = "A client's name, such as claude-code, or the path of a client's file."
@@ -77,24 +77,21 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
     Example: mcp-mirror install claude-code --server files
     """
     has_failed = False
-    try:
-        _check_options(client, config, server, merge=merge)
-        if merge:
-            plans = [plan_merging(find_mergeable(str(client)), config, os.environ)]
-        elif client is not None:
-            plans = _plan_client(client, server or (), with_memory=bool(memory))
-        else:
-            plans, has_failed = _plan_all(is_everything=every)
-            if plans and not dry_run and not (every and yes):
-                plans, memory = _ask(plans, memory)
-                if not plans:
-                    print_note("No client was chosen. Nothing was changed.")
-                    raise typer.Exit(int(has_failed))
-            if memory:
-                plans = [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans]
-        _carry_out(plans, dry_run=dry_run, connects=not no_connect)
-    except MirrorError as error:
-        exit_with_error(error)
+    _check_options(client, config, server, merge=merge)
+    if merge:
+        plans = [plan_merging(find_mergeable(str(client)), config, os.environ)]
+    elif client is not None:
+        plans = _plan_client(client, server or (), with_memory=bool(memory))
+    else:
+        plans, has_failed = _plan_all(is_everything=every)
+        if plans and not dry_run and not (every and yes):
+            plans, memory = _ask(plans, memory)
+            if not plans:
+                print_note("No client was chosen. Nothing was changed.")
+                raise typer.Exit(int(has_failed))
+        if memory:
+            plans = [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans]
+    _carry_out(plans, dry_run=dry_run, connects=not no_connect)
     if has_failed:
         raise typer.Exit(1)
 
@@ -281,23 +278,20 @@ def uninstall(
 
     Example: mcp-mirror uninstall claude-code
     """
-    try:
-        plans = _plan_uninstall_all(is_everything=every) if client is None else _plan_uninstall(client)
-        for plan in plans:
-            if dry_run:
-                _print_diff(plan)
-                continue
-            stays = apply_removal(plan)
-            print_note(f"{plan.target.title} starts its own servers again: {', '.join(plan.changed)}. Restart it.")
-            if stays and plan.config:
-                print_note(
-                    f"{plan.config.path} was edited and stays; move it away before you install again. The client does "
-                    "not know the additions in it."
-                )
+    plans = _plan_uninstall_all(is_everything=every) if client is None else _plan_uninstall(client)
+    for plan in plans:
         if dry_run:
-            print_note(_UNCHANGED)
-    except MirrorError as error:
-        exit_with_error(error)
+            _print_diff(plan)
+            continue
+        stays = apply_removal(plan)
+        print_note(f"{plan.target.title} starts its own servers again: {', '.join(plan.changed)}. Restart it.")
+        if stays and plan.config:
+            print_note(
+                f"{plan.config.path} was edited and stays; move it away before you install again. The client does "
+                "not know the additions in it."
+            )
+    if dry_run:
+        print_note(_UNCHANGED)
 
 
 def _plan_uninstall(client: str) -> list[Plan]:

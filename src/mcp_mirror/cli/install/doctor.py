@@ -28,7 +28,7 @@ from mcp_mirror.cli.install.starting import (
 )
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
 from mcp_mirror.cli.options import AWAIT_VARIABLE, ClientArgument
-from mcp_mirror.cli.run import exit_with_error, print_note, run_until_signal
+from mcp_mirror.cli.run import print_note, run_until_signal
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.tools.table import RETRIEVE
@@ -69,10 +69,7 @@ def doctor(
     Example: mcp-mirror doctor
     """
     problems: list[str] = []
-    try:
-        checks = list(_find_checks(client, problems))
-    except MirrorError as error:
-        exit_with_error(error)
+    checks = list(_find_checks(client, problems))
     if not checks and not problems:
         print_note(
             "No server is wrapped. `mcp-mirror install` wraps them; `mcp-mirror check` examines a configuration."

@@ -8,7 +8,7 @@ from mcp_mirror.cli.install.in_place import find_changed, is_merged
 from mcp_mirror.cli.install.starting import load_gateway
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
 from mcp_mirror.cli.options import ClientArgument
-from mcp_mirror.cli.run import exit_with_error, print_note
+from mcp_mirror.cli.run import print_note
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 
@@ -21,10 +21,7 @@ def status(client: ClientArgument = None) -> None:
 
     Example: mcp-mirror status
     """
-    try:
-        targets = find_chosen(client, current_machine())
-    except MirrorError as error:
-        exit_with_error(error)
+    targets = find_chosen(client, current_machine())
     if not targets:
         print_note("No client with servers was found.")
     for target in targets:
