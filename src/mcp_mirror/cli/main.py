@@ -95,10 +95,11 @@ def check_configuration(args: Sequence[str], *, has_client: bool) -> None:
     config = import_lazily("mcp_mirror.config")
     named = find_config_option(args)
     found = [config.find_config(Path(named), {}).path] if named else config.list_configs(os.environ)
-    if not found:
-        import_lazily("mcp_mirror.cli.run").find_file(None, has_client=has_client)
-    elif not os.path.exists(found[0]):  # noqa: PTH110  # `exists` raises in a folder of another user
-        import_lazily("mcp_mirror.cli.run").load_file(found[0], has_client=has_client)
+    if found and os.path.exists(found[0]):  # noqa: PTH110  # `exists` raises in a folder of another user
+        return
+    run = import_lazily("mcp_mirror.cli.run")
+    with run.answering_client(has_client=has_client):
+        config.load_config(found[0] if found else run.find_file(None), os.environ)
 
 
 def find_config_option(args: Sequence[str]) -> str | None:

@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -49,7 +49,7 @@ With the interpreter's 5 ms, a pass of the loop that makes several system calls 
 
 
 def load(path: Path | None, verbosity: int = 0) -> Config:
-    """Find and read the configuration, set up logging with it, and print its warnings; exit if it is unusable."""
+    """Find and read the configuration, set up logging with it, and print its warnings."""
     loaded = load_quietly(path, verbosity)
     print_warnings(loaded)
     return loaded
@@ -58,7 +58,7 @@ def load(path: Path | None, verbosity: int = 0) -> Config:
 def load_quietly(path: Path | None, verbosity: int = 0) -> Config:
     """Do the same as `load`, without its warnings."""
     configure_logging(verbosity)
-    loaded = load_file(find_file(path))
+    loaded = load_config(find_file(path), os.environ)
     configure_logging(verbosity, loaded)
     return loaded
 
@@ -69,30 +69,18 @@ def mute_upstream_warnings() -> None:
         logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
 
 
-def find_file(path: Path | None, *, has_client: bool = False) -> Path:
-    """Return the configuration file of an option, or the one that `find_config` finds; exit without a file.
+def find_file(path: Path | None) -> Path:
+    """Return the configuration file of an option, or the one that `find_config` finds.
 
     If several files could be meant, a line on standard error names the one that is read.
 
-    Args:
-        path: The configuration file of an option.
-        has_client: Before the exit, a client on stdio reads the reason.
+    Raises:
+        ConfigError: There is no file, or several that could be meant alike.
     """
-    try:
-        found = find_config(path, os.environ)
-    except MirrorError as error:
-        _exit_with_reason(error, has_client=has_client)
+    found = find_config(path, os.environ)
     if found.notice:
         print_note(f"mcp-mirror: {found.notice}")
     return found.path
-
-
-def load_file(path: Path, *, has_client: bool = False) -> Config:
-    """Read a configuration file; exit if it is unusable, as `find_file` does without one."""
-    try:
-        return load_config(path, os.environ)
-    except MirrorError as error:
-        _exit_with_reason(error, has_client=has_client)
 
 
 def reads_terminal() -> bool:
@@ -211,17 +199,21 @@ def exit_with_error(error: BaseException) -> NoReturn:
     raise typer.Exit(MISCONFIGURED) from None
 
 
-def _exit_with_reason(error: MirrorError, *, has_client: bool) -> NoReturn:
-    if has_client:
-        refuse_client(error)
-    exit_with_error(error)
+@contextmanager
+def answering_client(*, has_client: bool = True) -> Iterator[None]:
+    """Print an error that ends the context, answer the client on stdio with it until the client leaves, and exit.
 
-
-def refuse_client(error: MirrorError) -> NoReturn:
-    """Print why the gateway cannot start, answer the client on stdio, and exit."""
-    print_note(f"mcp-mirror: {error}")
-    answer_client(str(error))
-    raise typer.Exit(MISCONFIGURED) from None
+    Args:
+        has_client: There is such a client; otherwise the error is raised.
+    """
+    try:
+        yield
+    except MirrorError as error:
+        if not has_client:
+            raise
+        print_note(f"mcp-mirror: {error}")
+        answer_client(str(error))
+        raise typer.Exit(MISCONFIGURED) from None
 
 
 def answer_client(reason: str) -> None:

@@ -1,14 +1,16 @@
 """The command `mcp-mirror serve`."""
 
+import os
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import find_file, load_file, print_waiting
+from mcp_mirror.cli.run import answering_client, find_file, print_waiting
 from mcp_mirror.cli.serving import Serving, prepare
 from mcp_mirror.cli.workers import MAX_PORT, Supervisor, WorkerStart, check_workers
+from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging
 
@@ -37,8 +39,9 @@ def serve(
     Example: mcp-mirror serve --http 127.0.0.1:8000 --workers 4
     """
     configure_logging(verbose)
-    has_client = http is None
-    loaded = load_file(path := find_file(config, has_client=has_client), has_client=has_client)
+    with answering_client(has_client=http is None):
+        path = find_file(config)
+        loaded = load_config(path, os.environ)
     address = _read_address(http) if http else None
     serving = replace(prepare(loaded, verbose), path=path, address=address, watches=watch)
     if address is None:
