@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
 import typer
@@ -22,6 +22,8 @@ from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.child_watchdog import hold_starts, kill_children
 from mcp_mirror.system.event_loop import new_event_loop
+
+T = TypeVar("T")
 
 MISCONFIGURED: Final = 2
 """Exit code of an error that the operator must fix before anything can run."""
@@ -75,7 +77,7 @@ def find_file(path: Path | None) -> Path:
     If several files could be meant, a line on standard error names the one that is read.
 
     Raises:
-        ConfigError: There is no file, or several that could be meant alike.
+        ConfigError: No file was found, or several and none to prefer.
     """
     found = find_config(path, os.environ)
     if found.notice:
@@ -106,13 +108,13 @@ def print_warnings(config: Config, print_line: Callable[[str], None] = print_not
 
 
 def run_until_signal(
-    main: Coroutine[Any, Any, None],
+    main: Coroutine[Any, Any, T],
     shutdown: anyio.Event | None = None,
     drain: float = 0,
     *,
     leave: Callable[[], None] | None = None,
-) -> None:
-    """Run to the end or to a signal, and close everything that was opened.
+) -> T:
+    """Run to the end or to a signal, close everything that was opened, and return the result.
 
     Args:
         main: The work.
@@ -121,6 +123,7 @@ def run_until_signal(
         leave: Called at a signal, after which the process ends without closing anything; None: it closes everything.
     """
     stopped: list[signal.Signals] = []
+    results: list[T] = []
 
     async def run_whole() -> None:
         _watch_children_without_threads()
@@ -130,7 +133,7 @@ def run_until_signal(
                 stop = partial(_stop_on_signals, shutdown=shutdown if drain else None, drain=drain, leave=leave)
                 tasks.start_soon(stop, tasks.cancel_scope, listening, stopped)
             try:
-                await main
+                results.append(await main)
             finally:
                 listening.cancel()
             tasks.cancel_scope.cancel()
@@ -148,6 +151,7 @@ def run_until_signal(
         exit_with_error(error)
     if stopped:
         raise typer.Exit(INTERRUPTED if stopped[0] == signal.SIGINT else 0)
+    return results[0]
 
 
 def _watch_children_without_threads() -> None:

@@ -239,6 +239,9 @@ def _connect_once(config: Path) -> bool:
     print_note("The servers start now, so that the first list of their tools is complete (Ctrl-C skips this).")
     try:
         down = connect_once(config)
+    except MirrorError as error:
+        print_note(f"mcp-mirror: {error}")
+        return False
     except typer.Exit:  # the reason is printed
         return False
     print_problems(down)
