@@ -5,7 +5,7 @@ import shutil
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_words
 from mcp_mirror.cli.install.in_place import find_changed, is_merged
-from mcp_mirror.cli.install.starting import load_gateway
+from mcp_mirror.cli.install.starting import ServerStart
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
 from mcp_mirror.cli.options import ClientArgument
 from mcp_mirror.cli.run import print_note
@@ -75,7 +75,7 @@ def _describe_rest(entries: list[Entry], target: Target) -> list[str]:
 
 def _describe_gateway(entry: Entry, target: Target) -> str:
     try:
-        path, config = load_gateway(entry, target)
+        path, config = ServerStart(entry, target).load_gateway()
     except MirrorError as error:
         return f"one gateway ({entry.label}), problem: {error}"
     return f"one gateway ({entry.label}) with {format_count(len(config.upstreams), 'server')} from {path}"
