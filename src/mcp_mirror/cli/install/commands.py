@@ -12,7 +12,7 @@ from mcp_mirror.cli.install.files import describe_command, find_program, has_fil
 from mcp_mirror.cli.install.in_place import is_merged, plan_unwrapping, plan_wrapping
 from mcp_mirror.cli.install.merge import find_mergeable, plan_merging, plan_unmerging
 from mcp_mirror.cli.install.plans import Plan, apply_installation, apply_removal
-from mcp_mirror.cli.install.targets import Target, find_named, find_targets, list_entries
+from mcp_mirror.cli.install.targets import Target, find_named, find_targets
 from mcp_mirror.cli.run import print_note, reads_terminal
 from mcp_mirror.errors import ConfigError, MirrorError
 
@@ -134,7 +134,7 @@ def _plan_all(*, is_everything: bool) -> tuple[list[Plan], bool]:
     has_failed = False
     for target in found:
         try:
-            if is_merged(target, list_entries(target.read(), target.place)):
+            if is_merged(target, target.list_entries()):
                 print_note(f"{target.title} stays as it is: it was installed with --merge.")
                 continue
             plans.append(plan_wrapping(target, find_program()))
@@ -148,7 +148,7 @@ def _choose_servers(target: Target, servers: Sequence[str], count: int) -> Seque
     """Return the servers of a file that the user named; of several files, each has only some of them."""
     if count == 1:
         return servers
-    names = {entry.name for entry in list_entries(target.read(), target.place)}
+    names = {entry.name for entry in target.list_entries()}
     return [name for name in servers if name in names]
 
 
@@ -323,7 +323,7 @@ def _plan_uninstall_all(*, is_everything: bool) -> list[Plan]:
 
 def _plan_removal(target: Target) -> Plan:
     """Return the plan for a file: that of `--merge` has a backup, but no wrapped server."""
-    is_wrapped = any(entry.is_wrapped for entry in list_entries(target.read(), target.place))
+    is_wrapped = any(entry.is_wrapped for entry in target.list_entries())
     return plan_unmerging(target) if _has_backup(target) and not is_wrapped else plan_unwrapping(target)
 
 
@@ -334,7 +334,7 @@ def _has_backup(target: Target) -> bool:
 def _is_installed(target: Target) -> bool:
     """Return whether a file has wrapped servers, or `--merge` made it; a file that cannot be read has none."""
     try:
-        entries = list_entries(target.read(), target.place)
+        entries = target.list_entries()
     except MirrorError:
         return False
     return any(entry.is_wrapped for entry in entries) or is_merged(target, entries)

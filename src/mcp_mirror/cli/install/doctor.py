@@ -18,7 +18,7 @@ from mcp_mirror.cli.install.entries import read_program
 from mcp_mirror.cli.install.files import describe_command
 from mcp_mirror.cli.install.started_program import end_programs, list_tools
 from mcp_mirror.cli.install.starting import ServerStart
-from mcp_mirror.cli.install.targets import find_chosen, list_entries
+from mcp_mirror.cli.install.targets import find_chosen
 from mcp_mirror.cli.options import AWAIT_VARIABLE, ClientArgument
 from mcp_mirror.cli.run import print_note, run_until_signal
 from mcp_mirror.core.amounts import format_count
@@ -97,7 +97,7 @@ def _find_servers(client: str | None, problems: list[str]) -> Iterator[ServerSta
     """Yield the servers to start; files that cannot be read are problems."""
     for target in find_chosen(client, current_machine()):
         try:
-            entries = list_entries(target.read(), target.place)
+            entries = target.list_entries()
         except MirrorError as error:
             problems.append(str(error))
             continue

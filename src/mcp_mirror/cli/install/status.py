@@ -6,7 +6,7 @@ from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_words
 from mcp_mirror.cli.install.in_place import find_changed, is_merged
 from mcp_mirror.cli.install.starting import ServerStart
-from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
+from mcp_mirror.cli.install.targets import Entry, Target, find_chosen
 from mcp_mirror.cli.options import ClientArgument
 from mcp_mirror.cli.run import print_note
 from mcp_mirror.core.amounts import format_count
@@ -39,7 +39,7 @@ def describe_target(target: Target) -> list[str]:
     Raises:
         ConfigError: The file cannot be read.
     """
-    entries = list_entries(target.read(), target.place)
+    entries = target.list_entries()
     wrapped = [entry for entry in entries if entry.is_wrapped]
     gateways = [entry for entry in entries if entry.is_gateway]
     memory = [entry for entry in entries if entry.is_memory]
