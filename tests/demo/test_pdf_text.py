@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from build_sheet import PRODUCT, SHEET, build_sheet
 from pypdf import PdfReader, PdfWriter
 
-from mcp_mirror.demo.build_sheet import PRODUCT, SHEET, build_sheet
 from mcp_mirror.demo.pdf_text import PdfError, read_text
 from mcp_mirror.demo.sds import extract
 from mcp_mirror.demo.sds_rows import Ingredient

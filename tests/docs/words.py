@@ -86,7 +86,6 @@ EXEMPTIONS: Final = (
     Exemption("*", r"`[^`\n]*::test_\w+`", "names of tests"),
     Exemption("*.py", r"\bis None\b", "Python"),
     Exemption("*", r"\b(?:is|are) no longer\b", "means `not any more`"),
-    Exemption("src/mcp_mirror/demo/build_sheet.py", r'"(?:The mixture holds|This sheet) [^"\n]*"', "a text of the PDF"),
     Exemption("src/mcp_mirror/demo/documents.py", r"safety_data_sheet\.pdf alone is", "the description of a tool"),
     Exemption("src/mcp_mirror/evals/cases.py", r"\btold: bool", "a key of a case"),
     Exemption("src/mcp_mirror/evals/single_run.py", r"\bturn\.told\b", "a key of a case"),

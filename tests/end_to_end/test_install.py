@@ -246,14 +246,19 @@ async def test_doctor_prints_no_control_characters_of_a_server(write: Callable[.
     assert not {"\x1b", "\x07"} & set(ended.err)
 
 
-async def test_doctor_prints_no_secret_of_an_entry(write: Callable[..., Path], run: Run) -> None:
+@pytest.mark.parametrize("separator", ["--", ""])
+async def test_doctor_prints_no_secret_of_an_entry(write: Callable[..., Path], run: Run, separator: str) -> None:
     program = "import os, sys; sys.exit(f'refused: {sys.argv[1:]} {os.environ[\"SHOP_KEY\"]}')"
     args = ["-c", program, "--token=first-secret", "--user", "second-secret"]
-    write(
+    file = write(
         shop={"command": sys.executable, "args": args, "env": {"SHOP_KEY": "third-secret"}},
         remote={"type": "http", "url": "http://127.0.0.1:9/mcp?key=fourth-secret"},
     )
     assert (await run("install", "claude-desktop")).code == 0
+    content = json.loads(file.read_text())
+    shop = content["mcpServers"]["shop"]
+    shop["args"] = [word for word in shop["args"] if word != "--" or separator]
+    file.write_text(json.dumps(content))
     ended = await run("doctor")
     assert ended.code == 1
     assert "refused: [" in ended.err

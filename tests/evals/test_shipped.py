@@ -79,6 +79,7 @@ def test_every_matrix_and_model_of_the_profiles_can_be_used() -> None:
     [
         ("models: {a: {tools: magic}}", "models.a.tools: input should be 'native', 'json_schema' or 'json_text'"),
         ("matrices: {a: {repeats: 0}}", "matrices.a.repeats: input should be greater than 0, got 0"),
+        ("models: {a: {harness: b}}", "models: a: unknown key 'harness'"),
         ("model: {}", "model: unknown key. Top-level keys are models, matrices, variants."),
         ("a: [", "not valid YAML"),
     ],

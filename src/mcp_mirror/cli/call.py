@@ -14,7 +14,7 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.check import explain_all_down
 from mcp_mirror.cli.console import can_show_progress, describe_progress, open_console, print_problems, show_progress
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import exit_with_error, load, mute_upstream_warnings, print_note, run_until_signal
+from mcp_mirror.cli.run import load, mute_upstream_warnings, print_note, run_until_signal
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.schema import Schema, types_at
 from mcp_mirror.errors import MirrorError
@@ -56,12 +56,11 @@ def call(
     if not verbose:
         mute_upstream_warnings()
     given = dict(_split_argument(text) for text in arg or ())
-    done: list[tuple[Call, ToolResult]] = []
     problems: list[str] = []
     console, status = open_console(is_stderr=True), _Status(tool)
     channel = _ProgressChannel(Caller(LOCAL), wants_progress=can_show_progress(console), status=status)
 
-    async def run() -> None:
+    async def run() -> tuple[Call, ToolResult]:
         async with open_application(loaded) as application:
             with show_progress(console, status.describe):
                 wanted = given.get("name", "") if tool in SEARCH_TOOLS else tool
@@ -72,10 +71,9 @@ def call(
                 arguments = read_arguments(given, _find_schema(application, tool))
                 request = application.gateway.new_call(channel, tool, arguments)
                 status.state = "running"
-                done.append((request, await application.gateway.call_tool(request)))
+                return request, await application.gateway.call_tool(request)
 
-    run_until_signal(run())
-    [(request, reply)] = done
+    request, reply = run_until_signal(run())
     result = {key: _parse(reply[key]) for key in ("content", "isError") if key in reply}
     for block in result["content"]:
         print(block["text"] if block.get("type") == "text" else json.dumps(block))
@@ -133,11 +131,11 @@ def _parse(member: Buffer | Segments) -> Any:
 def _split_argument(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        exit_with_error(MirrorError(f"--arg must be KEY=VALUE; got {text!r}."))
+        raise MirrorError(f"--arg must be KEY=VALUE; got {text!r}.")
     try:
         text.encode()
     except UnicodeEncodeError:
-        exit_with_error(MirrorError(f"--arg must be UTF-8; got {text!r}."))
+        raise MirrorError(f"--arg must be UTF-8; got {text!r}.") from None
     return key, value
 
 

@@ -39,18 +39,16 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     loaded = load_quietly(config, verbose)
     if not verbose:
         mute_upstream_warnings()
-    problems: list[str] = []
 
-    async def run() -> None:
+    async def run() -> list[str]:
         async with open_application(loaded) as application:
             await follow_start(application)
             for name in loaded.disabled:
                 print(f"{name}: disabled in the configuration")
             print_tools(application)
-            problems.extend(find_problems(application))
-            problems.extend(await application.find_unavailable())
+            return [*find_problems(application), *await application.find_unavailable()]
 
-    run_until_signal(run())
+    problems = run_until_signal(run())
     print_problems(loaded.warnings, "warning")
     print_problems(problems)
     raise typer.Exit(1 if problems else 0)
@@ -65,19 +63,18 @@ def connect_once(config: Path) -> list[str]:
         Why upstreams are down, an item for each of them.
 
     Raises:
-        typer.Exit: The configuration cannot be used, or the user pressed Ctrl-C.
+        MirrorError: The configuration cannot be used.
+        typer.Exit: The user pressed Ctrl-C, or the gateway cannot start.
     """
     loaded = load_quietly(config)
     mute_upstream_warnings()
-    down: list[str] = []
 
-    async def run() -> None:
+    async def run() -> list[str]:
         async with open_application(loaded) as application:
             await follow_start(application)
-            down.extend(explain_all_down(application))
+            return explain_all_down(application)
 
-    run_until_signal(run())
-    return down
+    return run_until_signal(run())
 
 
 def _escape_name(name: str) -> str:

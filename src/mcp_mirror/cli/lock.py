@@ -42,21 +42,21 @@ def lock(
     loaded = load(config, verbose)
     mute_upstream_warnings()
     file = Path(loaded.lock.file or "")
-    found: list[Comparison] = []
 
-    async def run() -> None:
+    async def run() -> Comparison:
         before = read_file(file)
         async with open_application(replace(loaded, lock=LockPolicy("off"))) as application:
-            found.append(await compare(application, before))
-        if not only_check and (found[0].changes or before is None):
-            write_file(file, found[0].after)
+            found = await compare(application, before)
+        if not only_check and (found.changes or before is None):
+            write_file(file, found.after)
+        return found
 
-    run_until_signal(run())
-    for line in found[0].lines(is_written=not only_check):
+    found = run_until_signal(run())
+    for line in found.lines(is_written=not only_check):
         open_console().print(line, style=_STYLES.get(line[:3]), highlight=False, markup=False)
-    print_note(f"mcp-mirror: {found[0].summary(file, is_written=not only_check)}")
-    print_problems(found[0].problems)
-    raise typer.Exit(1 if found[0].problems or (only_check and found[0].changes) else 0)
+    print_note(f"mcp-mirror: {found.summary(file, is_written=not only_check)}")
+    print_problems(found.problems)
+    raise typer.Exit(1 if found.problems or (only_check and found.changes) else 0)
 
 
 class Comparison(msgspec.Struct, frozen=True):

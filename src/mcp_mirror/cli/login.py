@@ -26,7 +26,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
+from mcp_mirror.cli.run import load_quietly, print_note, run_until_signal
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.security.redaction import Redactor
@@ -91,7 +91,7 @@ def login(
     policy = next((one for one in loaded.upstreams if one.name == upstream), None)
     if policy is None:
         names = ", ".join(one.name for one in loaded.upstreams) or "none"
-        exit_with_error(MirrorError(f"The configuration has no upstream {upstream!r}. Its upstreams: {names}."))
+        raise MirrorError(f"The configuration has no upstream {upstream!r}. Its upstreams: {names}.")
 
     async def show(url: str) -> None:
         print_note(f"To sign in, open this URL in a browser:\n{url}")
@@ -106,13 +106,10 @@ def login(
 
 
 def _describe_wrapped(name: str, url: str) -> Config:
-    """Return the configuration with which `wrap` serves a remote server; exit if it is unusable."""
+    """Return the configuration with which `wrap` serves a remote server."""
     from mcp_mirror.cli.wrapped_server import build_wrap_config, describe_remote  # noqa: PLC0415  # it imports the gateway
 
-    try:
-        return build_wrap_config(name, describe_remote(url), {}, None, os.environ)
-    except MirrorError as error:
-        exit_with_error(error)
+    return build_wrap_config(name, describe_remote(url), {}, None, os.environ)
 
 
 async def sign_in(upstream: UpstreamPolicy, scopes: tuple[str, ...], show: Show) -> str:

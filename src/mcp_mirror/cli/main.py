@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from mcp_mirror import __version__
+from mcp_mirror.errors import MirrorError
 
 
 def import_lazily(module: str) -> Any:
@@ -79,22 +80,30 @@ class CommandTable(TyperGroup):
         super().__init__(**attrs)
         self.commands: dict[str, Any] = {name: LazyCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; print the error that ends it, and exit."""
+        try:
+            return super().invoke(ctx)
+        except MirrorError as error:
+            import_lazily("mcp_mirror.cli.run").exit_with_error(error)
+
 
 def check_configuration(args: Sequence[str], *, has_client: bool) -> None:
     """Exit if the configuration is missing: the import of the gateway takes a second."""
     if "--help" in args:
         return
     config = import_lazily("mcp_mirror.config")
-    named = _find_config_option(args)
+    named = find_config_option(args)
     found = [config.find_config(Path(named), {}).path] if named else config.list_configs(os.environ)
-    if not found:
-        import_lazily("mcp_mirror.cli.run").find_file(None, has_client=has_client)
-    elif not os.path.exists(found[0]):  # noqa: PTH110  # `exists` raises in a folder of another user
-        import_lazily("mcp_mirror.cli.run").load_file(found[0], has_client=has_client)
+    if found and os.path.exists(found[0]):  # noqa: PTH110  # `exists` raises in a folder of another user
+        return
+    run = import_lazily("mcp_mirror.cli.run")
+    with run.answering_client(has_client=has_client):
+        config.load_config(found[0] if found else run.find_file(None), os.environ)
 
 
-def _find_config_option(args: Sequence[str]) -> str | None:
-    """The value of the last `--config`; None without one."""
+def find_config_option(args: Sequence[str]) -> str | None:
+    """Return the value of the last `--config` among the words of a command; None without one."""
     value = None
     for at, arg in enumerate(args):
         if match := _CONFIG_OPTION.fullmatch(arg):

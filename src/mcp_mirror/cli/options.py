@@ -6,7 +6,6 @@ from typing import Annotated, Final
 
 import typer
 
-from mcp_mirror.cli.run import exit_with_error
 from mcp_mirror.errors import MirrorError
 
 ConfigOption = Annotated[
@@ -44,15 +43,18 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_age(age: str, option: str) -> float:
-    """Return an age in seconds; 0 for an empty text. Exits with an error if it cannot be read.
+    """Return an age in seconds; 0 for an empty text.
 
     Args:
         age: A number and s, m, h or d.
         option: The name of the option, for the error.
+
+    Raises:
+        MirrorError: The text is not an age.
     """
     match = _AGE.fullmatch(age)
     if age and not match:
-        exit_with_error(MirrorError(f"{option} takes a number and s, m, h or d, such as 7d; got {age!r}."))
+        raise MirrorError(f"{option} takes a number and s, m, h or d, such as 7d; got {age!r}.")
     return int(match[1]) * _UNITS[match[2]] if match else 0
 
 

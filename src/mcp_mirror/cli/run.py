@@ -7,11 +7,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
 import typer
@@ -22,6 +22,8 @@ from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.child_watchdog import hold_starts, kill_children
 from mcp_mirror.system.event_loop import new_event_loop
+
+T = TypeVar("T")
 
 MISCONFIGURED: Final = 2
 """Exit code of an error that the operator must fix before anything can run."""
@@ -49,7 +51,7 @@ With the interpreter's 5 ms, a pass of the loop that makes several system calls 
 
 
 def load(path: Path | None, verbosity: int = 0) -> Config:
-    """Find and read the configuration, set up logging with it, and print its warnings; exit if it is unusable."""
+    """Find and read the configuration, set up logging with it, and print its warnings."""
     loaded = load_quietly(path, verbosity)
     print_warnings(loaded)
     return loaded
@@ -58,7 +60,7 @@ def load(path: Path | None, verbosity: int = 0) -> Config:
 def load_quietly(path: Path | None, verbosity: int = 0) -> Config:
     """Do the same as `load`, without its warnings."""
     configure_logging(verbosity)
-    loaded = load_file(find_file(path))
+    loaded = load_config(find_file(path), os.environ)
     configure_logging(verbosity, loaded)
     return loaded
 
@@ -69,30 +71,18 @@ def mute_upstream_warnings() -> None:
         logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
 
 
-def find_file(path: Path | None, *, has_client: bool = False) -> Path:
-    """Return the configuration file of an option, or the one that `find_config` finds; exit without a file.
+def find_file(path: Path | None) -> Path:
+    """Return the configuration file of an option, or the one that `find_config` finds.
 
     If several files could be meant, a line on standard error names the one that is read.
 
-    Args:
-        path: The configuration file of an option.
-        has_client: Before the exit, a client on stdio reads the reason.
+    Raises:
+        ConfigError: No file was found, or several and none to prefer.
     """
-    try:
-        found = find_config(path, os.environ)
-    except MirrorError as error:
-        _exit_with_reason(error, has_client=has_client)
+    found = find_config(path, os.environ)
     if found.notice:
         print_note(f"mcp-mirror: {found.notice}")
     return found.path
-
-
-def load_file(path: Path, *, has_client: bool = False) -> Config:
-    """Read a configuration file; exit if it is unusable, as `find_file` does without one."""
-    try:
-        return load_config(path, os.environ)
-    except MirrorError as error:
-        _exit_with_reason(error, has_client=has_client)
 
 
 def reads_terminal() -> bool:
@@ -118,13 +108,13 @@ def print_warnings(config: Config, print_line: Callable[[str], None] = print_not
 
 
 def run_until_signal(
-    main: Coroutine[Any, Any, None],
+    main: Coroutine[Any, Any, T],
     shutdown: anyio.Event | None = None,
     drain: float = 0,
     *,
     leave: Callable[[], None] | None = None,
-) -> None:
-    """Run to the end or to a signal, and close everything that was opened.
+) -> T:
+    """Run to the end or to a signal, close everything that was opened, and return the result.
 
     Args:
         main: The work.
@@ -133,6 +123,7 @@ def run_until_signal(
         leave: Called at a signal, after which the process ends without closing anything; None: it closes everything.
     """
     stopped: list[signal.Signals] = []
+    results: list[T] = []
 
     async def run_whole() -> None:
         _watch_children_without_threads()
@@ -142,7 +133,7 @@ def run_until_signal(
                 stop = partial(_stop_on_signals, shutdown=shutdown if drain else None, drain=drain, leave=leave)
                 tasks.start_soon(stop, tasks.cancel_scope, listening, stopped)
             try:
-                await main
+                results.append(await main)
             finally:
                 listening.cancel()
             tasks.cancel_scope.cancel()
@@ -160,6 +151,7 @@ def run_until_signal(
         exit_with_error(error)
     if stopped:
         raise typer.Exit(INTERRUPTED if stopped[0] == signal.SIGINT else 0)
+    return results[0]
 
 
 def _watch_children_without_threads() -> None:
@@ -211,17 +203,21 @@ def exit_with_error(error: BaseException) -> NoReturn:
     raise typer.Exit(MISCONFIGURED) from None
 
 
-def _exit_with_reason(error: MirrorError, *, has_client: bool) -> NoReturn:
-    if has_client:
-        refuse_client(error)
-    exit_with_error(error)
+@contextmanager
+def answering_client(*, has_client: bool = True) -> Iterator[None]:
+    """Print an error that ends the context, answer the client on stdio with it until the client leaves, and exit.
 
-
-def refuse_client(error: MirrorError) -> NoReturn:
-    """Print why the gateway cannot start, answer the client on stdio, and exit."""
-    print_note(f"mcp-mirror: {error}")
-    answer_client(str(error))
-    raise typer.Exit(MISCONFIGURED) from None
+    Args:
+        has_client: There is such a client; otherwise the error is raised.
+    """
+    try:
+        yield
+    except MirrorError as error:
+        if not has_client:
+            raise
+        print_note(f"mcp-mirror: {error}")
+        answer_client(str(error))
+        raise typer.Exit(MISCONFIGURED) from None
 
 
 def answer_client(reason: str) -> None:

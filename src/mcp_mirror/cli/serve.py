@@ -1,14 +1,16 @@
 """The command `mcp-mirror serve`."""
 
+import os
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_waiting
+from mcp_mirror.cli.run import answering_client, find_file, print_waiting
 from mcp_mirror.cli.serving import Serving, prepare
 from mcp_mirror.cli.workers import MAX_PORT, Supervisor, WorkerStart, check_workers
+from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging
 
@@ -37,8 +39,9 @@ def serve(
     Example: mcp-mirror serve --http 127.0.0.1:8000 --workers 4
     """
     configure_logging(verbose)
-    has_client = http is None
-    loaded = load_file(path := find_file(config, has_client=has_client), has_client=has_client)
+    with answering_client(has_client=http is None):
+        path = find_file(config)
+        loaded = load_config(path, os.environ)
     address = _read_address(http) if http else None
     serving = replace(prepare(loaded, verbose), path=path, address=address, watches=watch)
     if address is None:
@@ -60,20 +63,17 @@ def _serve_workers(serving: Serving, count: int) -> None:
             return ended.exit_code
         return 0
 
-    try:
-        check_workers(serving.config, count, serving.address)
-        host, port = serving.address or ("", 0)
-        listen(host, port).close()  # sockets that share an address do not notice those of another gateway
-        first = listen(host, port, is_shared=True)
-        others = [listen(host, first.getsockname()[1], is_shared=True) for _ in range(1, count)]
-        code = Supervisor([first, *others], run_worker, serving.print_line).run()
-    except MirrorError as error:
-        exit_with_error(error)
+    check_workers(serving.config, count, serving.address)
+    host, port = serving.address or ("", 0)
+    listen(host, port).close()  # sockets that share an address do not notice those of another gateway
+    first = listen(host, port, is_shared=True)
+    others = [listen(host, first.getsockname()[1], is_shared=True) for _ in range(1, count)]
+    code = Supervisor([first, *others], run_worker, serving.print_line).run()
     raise typer.Exit(code)
 
 
 def _read_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > MAX_PORT:
-        exit_with_error(MirrorError(f"--http must be HOST:PORT, such as 127.0.0.1:8000; got {text!r}."))
+        raise MirrorError(f"--http must be HOST:PORT, such as 127.0.0.1:8000; got {text!r}.")
     return host.strip("[]"), int(port)

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
+from mcp_mirror.cli.run import load_quietly, print_note, run_until_signal
 from mcp_mirror.config import list_configs
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging
@@ -38,15 +38,15 @@ def load_store_config(path: Path | None, store: Path | None, verbosity: int = 0)
 
 
 def _check_folder(folder: Path) -> None:
-    """Exit if a folder has files, but no store: opening a store there would create its files among them."""
+    """Refuse a folder that has files, but no store: opening a store there would create its files among them."""
     try:
         names = [path.name for path in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):  # the store creates the folder, or reports the file
         return
     except OSError as error:
-        exit_with_error(MirrorError(f"{folder} cannot be read: {error.strerror}. Name the folder of a store."))
+        raise MirrorError(f"{folder} cannot be read: {error.strerror}. Name the folder of a store.") from None
     if names and not any(fnmatchcase(name, glob) for name in names for glob in OWN_NAMES):
-        exit_with_error(MirrorError(f"{folder} has other files and no stored values. Name the folder of a store."))
+        raise MirrorError(f"{folder} has other files and no stored values. Name the folder of a store.")
 
 
 def read_store(config: Config, work: Callable[[Store], Coroutine[Any, Any, None]]) -> None:

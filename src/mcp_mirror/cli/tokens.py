@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from mcp_mirror.cli.run import exit_with_error
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens import PROVIDERS, estimate_tokens
@@ -34,12 +33,9 @@ def count_files(
 
     Example: mcp-mirror tokens --provider anthropic README.md
     """
-    try:
-        counts = [(str(path), _count(_read(path), provider, tokenizer, exact=exact)) for path in files or ()]
-        if not files:
-            counts.append(("", _count(sys.stdin.buffer.read(), provider, tokenizer, exact=exact)))
-    except ConfigError as error:
-        exit_with_error(error)
+    counts = [(str(path), _count(_read(path), provider, tokenizer, exact=exact)) for path in files or ()]
+    if not files:
+        counts.append(("", _count(sys.stdin.buffer.read(), provider, tokenizer, exact=exact)))
     if len(counts) > 1:
         counts.append(("total", sum(count for _, count in counts)))
     width = max(len(f"{count:,}") for _, count in counts)

@@ -20,7 +20,7 @@ from rich.table import Table
 from mcp_mirror.callers import LOCAL, name_namespaces, name_principal
 from mcp_mirror.cli.console import new_table, print_table
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, format_duration, parse_age
-from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
+from mcp_mirror.cli.run import print_note, reads_terminal
 from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.amounts import format_bytes, format_count, format_time
 from mcp_mirror.errors import MirrorError, ToolError
@@ -198,7 +198,7 @@ def lineage(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
     Example: mcp-mirror values lineage list_orders-5f0a3c52-0c1e-4a52-8f2b-1d9f6f2f7b10 --dot | dot -Tsvg
     """
     if dot + mermaid + as_ > 1:
-        exit_with_error(MirrorError("Choose one of --dot, --mermaid and --json."))
+        raise MirrorError("Choose one of --dot, --mermaid and --json.")
 
     async def run(values: _StoredValues) -> None:
         graph, base = await values.trace(path)

@@ -62,7 +62,7 @@ class WorkerStart(msgspec.Struct, frozen=True):
         return replace(config, server=replace(config.server, state_keys=(self.state_key,)))
 
 
-class _Place(msgspec.Struct):
+class _WorkerSlot(msgspec.Struct):
     """One worker, and its successors."""
 
     process: int | None = None
@@ -98,7 +98,7 @@ class Supervisor:
         os.set_blocking(self._ready, False)
         self._urls = b""
         """A line from each start of a worker that serves, until all serve."""
-        self._places = [_Place() for _ in listening]
+        self._slots = [_WorkerSlot() for _ in listening]
         self._stopped_by: signal.Signals | None = None
         self._was_reloaded = False
         self._state_key = secrets.token_hex(32)
@@ -106,7 +106,7 @@ class Supervisor:
     def run(self) -> int:
         """Start the workers, and keep them running until a signal. Returns the exit code."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        while self._stopped_by is None or any(place.process is not None for place in self._places):
+        while self._stopped_by is None or any(slot.process is not None for slot in self._slots):
             self._start_due()
             received = signal.sigtimedwait(_SIGNALS, self._find_pause())
             if received is not None and received.si_signo != signal.SIGCHLD:
@@ -121,22 +121,22 @@ class Supervisor:
 
     @property
     def _is_starting(self) -> bool:
-        return self._urls.count(b"\n") < len(self._places)
+        return self._urls.count(b"\n") < len(self._slots)
 
     def _start_due(self) -> None:
-        for number, place in enumerate(self._places):
-            if self._stopped_by is None and place.process is None and time.monotonic() >= place.restart_at:
-                self._start(number, place)
+        for number, slot in enumerate(self._slots):
+            if self._stopped_by is None and slot.process is None and time.monotonic() >= slot.restart_at:
+                self._start(number, slot)
 
-    def _start(self, number: int, place: _Place) -> None:
-        place.started, place.starts = time.monotonic(), place.starts + 1
+    def _start(self, number: int, slot: _WorkerSlot) -> None:
+        slot.started, slot.starts = time.monotonic(), slot.starts + 1
         process = os.fork()
-        place.process = process
+        slot.process = process
         if not process:
             os.close(self._hold)
             worker = Worker(number, self._listening[number], self._inboxes)
             announce = partial(_report, self._report)
-            start = WorkerStart(worker, self._life, announce, place.starts > 1, self._was_reloaded, self._state_key)
+            start = WorkerStart(worker, self._life, announce, slot.starts > 1, self._was_reloaded, self._state_key)
             self._become_worker(start)
 
     def _announce(self) -> None:
@@ -164,7 +164,7 @@ class Supervisor:
         """Seconds until a worker may be due, or may have reported that it serves."""
         if self._is_starting:
             return _POLL
-        waiting = [place.restart_at - time.monotonic() for place in self._places if place.process is None]
+        waiting = [slot.restart_at - time.monotonic() for slot in self._slots if slot.process is None]
         return max(min(waiting, default=_LONG), 0.0) if self._stopped_by is None else _LONG
 
     def _forward(self, number: signal.Signals) -> None:
@@ -172,40 +172,40 @@ class Supervisor:
             self._was_reloaded = True
         else:
             self._stopped_by = self._stopped_by or number
-        for place in self._places:
-            if place.process is not None:
-                os.kill(place.process, number)
+        for slot in self._slots:
+            if slot.process is not None:
+                os.kill(slot.process, number)
 
     def _reap(self) -> int | None:
         """Record workers that have ended. Returns the exit code of one that cannot use the configuration."""
         unusable: int | None = None
-        for number, place in enumerate(self._places):
-            if place.process is None:
+        for number, slot in enumerate(self._slots):
+            if slot.process is None:
                 continue
-            ended, status = os.waitpid(place.process, os.WNOHANG)
+            ended, status = os.waitpid(slot.process, os.WNOHANG)
             if not ended:
                 continue
-            place.process, code = None, os.waitstatus_to_exitcode(status)
+            slot.process, code = None, os.waitstatus_to_exitcode(status)
             if self._stopped_by is None:
                 unusable = code if code == MISCONFIGURED else unusable
-                self._delay_restart(number, place, code)
+                self._delay_restart(number, slot, code)
         return unusable
 
-    def _delay_restart(self, number: int, place: _Place, code: int) -> None:
+    def _delay_restart(self, number: int, slot: _WorkerSlot, code: int) -> None:
         now = time.monotonic()
-        place.short_lives = place.short_lives + 1 if now - place.started < _SHORT else 0
-        delay = min(_DELAY * 2 ** (place.short_lives - 1), _MAX_DELAY) if place.short_lives else 0.0
-        place.restart_at = now + delay
+        slot.short_lives = slot.short_lives + 1 if now - slot.started < _SHORT else 0
+        delay = min(_DELAY * 2 ** (slot.short_lives - 1), _MAX_DELAY) if slot.short_lives else 0.0
+        slot.restart_at = now + delay
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         when = f" in {delay:g} s" if delay else ""
         if code != MISCONFIGURED:
             self._print_line(f"mcp-mirror: worker {number} ended {how}; the gateway starts it again{when}.")
 
     def _wait_for_all(self) -> None:
-        for place in self._places:
-            if place.process is not None:
-                os.waitpid(place.process, 0)
-                place.process = None
+        for slot in self._slots:
+            if slot.process is not None:
+                os.waitpid(slot.process, 0)
+                slot.process = None
 
 
 def check_workers(config: Config, count: int, address: tuple[str, int] | None) -> None:

@@ -76,7 +76,8 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
         start_early(command)
     try:
         wrapped_server = import_lazily("mcp_mirror.cli.wrapped_server")
-        headers = (*(header or ()), *wrapped_server.name_variables(header_env or ()))
+        with wrapped_server.answering_client():
+            headers = (*(header or ()), *wrapped_server.name_variables(header_env or ()))
         server = wrapped_server.WrappedServer(tuple(command or ()), url or "", headers, sse)
         mirror = {"suffix": suffix, "capture": capture, "inline_budget": inline_budget}
         wrapped_server.serve_wrapped(server, name, mirror, store, verbose)

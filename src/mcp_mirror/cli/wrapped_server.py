@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from platformdirs import user_data_path
 
 from mcp_mirror.cli.options import AWAIT_VARIABLE
-from mcp_mirror.cli.run import print_waiting, refuse_client
+from mcp_mirror.cli.run import answering_client, print_waiting
 from mcp_mirror.cli.serving import prepare
 from mcp_mirror.config import read_config
-from mcp_mirror.errors import ConfigError, MirrorError
+from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
 
@@ -57,9 +57,13 @@ class WrappedServer(msgspec.Struct, frozen=True):
 
 
 def name_variables(headers: Sequence[str]) -> list[str]:
-    """Return `NAME: ${VARIABLE}` for each `NAME=VARIABLE`; exit if one has another form."""
+    """Return `NAME: ${VARIABLE}` for each `NAME=VARIABLE`.
+
+    Raises:
+        ConfigError: One has another form.
+    """
     if unusable := next((header for header in headers if not _HEADER_VARIABLE.fullmatch(header)), None):
-        refuse_client(ConfigError(f"--header-env must be NAME=VARIABLE, not {unusable!r}."))
+        raise ConfigError(f"--header-env must be NAME=VARIABLE, not {unusable!r}.")
     return [_HEADER_VARIABLE.sub(r"\1: ${\2}", header) for header in headers]
 
 
@@ -78,23 +82,19 @@ def serve_wrapped(
     Raises:
         typer.Exit: A signal or an error ended the gateway.
     """
-    try:
+    with answering_client():
         if bool(server.command) == bool(server.url):
             raise ConfigError("Give the server's command after `--`, or its address with --url.")
         chosen = name or derive_name(server)
         config = build_wrap_config(chosen, _describe_server(server, chosen), mirror, store, os.environ)
-    except MirrorError as error:
-        refuse_client(error)
     _serve(config, verbosity)
 
 
 def serve_memory(store: Path | None, verbosity: int) -> None:
     """Serve the memory tools to a client on standard input and output; see `serve_wrapped`."""
-    try:
+    with answering_client():
         content = {"upstreams": {}, "memory_tools": "all", "store": _describe_store(store)}
         config = read_config(content, "mcp-mirror memory", os.environ, _name_option)
-    except MirrorError as error:
-        refuse_client(error)
     _serve(replace(config, mirror=replace(config.mirror, suffix="")), verbosity)
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import Final
+from itertools import chain
+from typing import Final, NamedTuple
 
-from mcp_mirror.config.scalars import read_boolean
 from mcp_mirror.config.shape import list_keys
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlMapping
 from mcp_mirror.security.flows import DEFAULT_ZONE
@@ -12,6 +12,7 @@ from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_confidential
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.labels import WORDS, ZONE, PlacePolicy
 from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
 
 STDIO_KEYS, HTTP_KEYS = (
@@ -20,7 +21,7 @@ STDIO_KEYS, HTTP_KEYS = (
 )
 """The optional keys of upstreams with `command` and of those with `url`."""
 _TRANSPORTS: Final = {"command": ("stdio",), "url": ("streamable-http", "sse")}
-_NO_SCOPES: Final = "expected 'auth' with tokens or issuers: without it no request has scopes"
+_UNSEEN: Final = "no principal sees this"
 _GLOB: Final = frozenset("*?[")
 
 Path = tuple[str, ...]
@@ -46,141 +47,131 @@ def check_upstream(name: str, mapping: YamlMapping, findings: Findings) -> None:
         findings.report(transport.location, f"with '{kind}' expected {fitting}; or leave it out")
 
 
-def check_mirror(mirror: Node | None, findings: Findings) -> None:
-    """Report original tools that would have the names of their twins."""
-    keys = mirror.members if isinstance(mirror, YamlMapping) else {}
-    suffix, switch = keys.get("suffix"), keys.get("expose_originals")
-    is_empty = isinstance(suffix, Scalar) and suffix.kind in ("text", "expanded") and not suffix.text
-    if is_empty and isinstance(switch, Scalar) and read_boolean(switch):
-        findings.report(
-            switch.location, "without a suffix twins have the originals' names; set 'suffix', or remove this"
-        )
+class _Problem(NamedTuple):
+    """A contradiction, or a setting without effect."""
+
+    path: Path
+    message: str
+    is_warning: bool = False
 
 
-def check_store(store: Node | None, findings: Findings) -> None:
-    """Warn of encryption without effect, and report a bucket without Redis."""
-    keys = store.members if isinstance(store, YamlMapping) else {}
-    kind, encryption, blobs = keys.get("kind"), keys.get("encryption"), keys.get("blobs")
-    if blobs is not None and not (isinstance(kind, Scalar) and kind.text == "redis"):
-        findings.report(blobs.location, "wanted 'kind: redis' beside it: a bucket contains only the large values")
-    if encryption is not None and isinstance(kind, Scalar) and kind.text == "memory":
-        findings.warn(
-            encryption.location, "values in memory are not encrypted; this applies to the kinds disk and redis"
-        )
+def check_config(config: Config, root: YamlMapping, names: set[str], findings: Findings) -> None:
+    """Report contradictions between keys, and warn of settings without effect.
+
+    Args:
+        config: The configuration.
+        root: Its nodes.
+        names: The names of all upstreams, including disabled ones.
+        findings: Gets the problems.
+    """
+    problems = (
+        _check_store(config.store),
+        _check_sections(config, root),
+        _check_auth(config.auth, root),
+        _check_upstreams(config),
+        _check_dashboard(config),
+        _check_flows(config, names),
+    )
+    for path, message, is_warning in chain.from_iterable(problems):
+        report = findings.warn if is_warning else findings.report
+        report(find_node(root, path).location, message)
 
 
-def check_unused(config: Config, root: YamlMapping, findings: Findings) -> None:
-    """Report an address of Redis and a required audit log that would have no effect."""
-    kind, url = config.store.kind, ("store", "url")
-    if config.store.url is not None and kind is None:
-        message = "wanted 'kind: redis' beside it: without it values are not in Redis"
-        findings.report(find_node(root, url).location, message)
-    if config.store.url is not None and kind in ("disk", "memory"):
-        message = f"with 'kind: {kind}' the address has no effect; write 'kind: redis', or remove it"
-        findings.warn(find_node(root, url).location, message)
-    if config.audit.required and config.audit.path is None:
-        message = "wanted 'path' beside it: without it nothing is recorded"
-        findings.report(find_node(root, ("audit", "required")).location, message)
+def _check_store(store: StorePolicy) -> Iterator[_Problem]:
+    """Check that each key of the store fits its kind."""
+    if store.blobs is not None and store.kind != "redis":
+        message = "wanted 'kind: redis' beside it: a bucket contains only the large values"
+        yield _Problem(("store", "blobs"), message)
+    if store.encryption is not None and store.kind == "memory":
+        message = "values in memory are not encrypted; this applies to the kinds disk and redis"
+        yield _Problem(("store", "encryption"), message, is_warning=True)
+    if store.url is not None and store.kind is None:
+        yield _Problem(("store", "url"), "wanted 'kind: redis' beside it: without it values are not in Redis")
+    if store.url is not None and store.kind in ("disk", "memory"):
+        message = f"with 'kind: {store.kind}' the address has no effect; write 'kind: redis', or remove it"
+        yield _Problem(("store", "url"), message, is_warning=True)
 
 
-def check_limits(config: Config, root: YamlMapping, findings: Findings) -> None:
-    """Report quotas of calls that nothing counts."""
+def _check_sections(config: Config, root: YamlMapping) -> Iterator[_Problem]:
+    """Check the sections with one rule each."""
+    mirror, audit = config.mirror, config.audit
+    if not mirror.suffix and mirror.expose_originals:
+        message = "without a suffix twins have the originals' names; set 'suffix', or remove this"
+        yield _Problem(("mirror", "expose_originals"), message)
+    if audit.required and audit.path is None:
+        yield _Problem(("audit", "required"), "wanted 'path' beside it: without it nothing is recorded")
     if config.has_call_quotas and (config.is_transparent or not config.events.enabled):
         reason = "a gateway that stores no values" if config.is_transparent else "'events.enabled: false'"
-        findings.report(
-            find_node(root, ("limits",)).location,
-            f"'calls_per_day' and 'calls_per_month' need the event log, which {reason} does not have; remove them, or "
-            "log events",
-        )
+        message = f"'calls_per_day' and 'calls_per_month' need the event log, which {reason} does not have"
+        yield _Problem(("limits",), f"{message}; remove them, or log events")
+    if "code" in root.members and find_spec("pydantic_monty") is None:
+        message = "scripts need an extra: pip install '.[code]' in the checkout; or remove this section"
+        yield _Problem(("code",), message)
 
 
-def check_code(code: Node | None, findings: Findings) -> None:
-    """Report settings of scripts without the package that runs them."""
-    if code is not None and find_spec("pydantic_monty") is None:
-        findings.report(
-            code.location, "scripts need an extra: pip install '.[code]' in the checkout; or remove this section"
-        )
-
-
-def check_access(config: Config, root: YamlMapping, findings: Findings) -> None:
-    """Report contradictions in `auth` and in the access keys of upstreams."""
-    auth = root.members.get("auth")
-    for path, message in _find_auth_problems(config.auth):
-        findings.report(find_node(root, ("auth", *path)).location, message)
-    if auth is not None and not config.auth.is_required:
-        message = (
-            "expected 'tokens' or 'issuers': without them every request is accepted; if you want that, omit 'auth'"
-        )
-        findings.report(auth.location, message)
-    for token in config.auth.tokens:
-        missing = [scope for scope in config.auth.scopes if token.scopes is not None and scope not in token.scopes]
+def _check_auth(auth: AuthPolicy, root: YamlMapping) -> Iterator[_Problem]:
+    """Check who is admitted over HTTP."""
+    if "auth" in root.members and not auth.is_required:
+        message = "expected 'tokens' or 'issuers': without them every request is accepted"
+        yield _Problem(("auth",), f"{message}; if you want that, omit 'auth'")
+    if len({one.digest for one in auth.tokens}) < len(auth.tokens):
+        yield _Problem(("auth", "tokens"), "expected a different token for each principal, got one for two")
+    for token in auth.tokens:
+        missing = [scope for scope in auth.scopes if token.scopes is not None and scope not in token.scopes]
         if missing:
             message = f"the token lacks the scope {missing[0]!r} of 'auth.scopes', so every request with it is refused"
-            findings.warn(find_node(root, ("auth", "tokens", token.name)).location, message)
-    for upstream in config.upstreams:
-        endpoint = upstream.endpoint
-        if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
-            for message in _find_oauth_problems(endpoint.oauth, endpoint.headers):
-                findings.report(find_node(root, ("upstreams", upstream.name, "auth")).location, message)
-    _check_scopes(config, root, findings)
+            yield _Problem(("auth", "tokens", token.name), message, is_warning=True)
+    yield from (_Problem(("auth", "issuers"), message) for message in _find_issuer_problems(auth))
 
 
-def _check_scopes(config: Config, root: YamlMapping, findings: Findings) -> None:
-    """Report required scopes that nothing enforces, and warn of those that no token has."""
-    required: dict[Path, tuple[str, ...] | None] = {}
-    for upstream in config.upstreams:
-        required[(upstream.name,)] = upstream.required_scopes
-        required |= {(upstream.name, "overrides", glob): each.required_scopes for glob, each in upstream.overrides}
-    auth = config.auth
-    granted = _list_granted(auth)
-    for keys, scopes in required.items():
-        location = find_node(root, ("upstreams", *keys, "required_scopes")).location
-        if scopes and not auth.is_required:
-            findings.report(location, _NO_SCOPES)
-        elif missing := [scope for scope in scopes or () if scope not in granted and not auth.issuers]:
-            findings.warn(
-                location, f"no token in 'auth.tokens' has the scope {missing[0]!r}, so no principal sees this"
-            )
-
-
-def _list_granted(auth: AuthPolicy) -> set[str]:
-    """Return the scopes that the static tokens have."""
-    return {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}
-
-
-def check_dashboard(config: Config, root: YamlMapping, findings: Findings) -> None:
-    """Report operator scopes that nothing enforces, and warn of a page whose paths the MCP endpoint has."""
-    scopes, auth = config.dashboard.operator_scopes, config.auth
-    location = find_node(root, ("dashboard", "operator_scopes")).location
-    granted = _list_granted(auth)
-    if scopes and not auth.is_required:
-        findings.report(location, _NO_SCOPES)
-    elif missing := [scope for scope in scopes if scope not in granted and not auth.issuers]:
-        findings.warn(location, f"no token in 'auth.tokens' has the scope {missing[0]!r}, so no one is an operator")
-    elif scopes and set(scopes) <= set(auth.scopes):
-        findings.warn(location, "'auth.scopes' requires these scopes of every token, so everyone is an operator")
-    if config.dashboard.operators_read_values and not scopes:
-        node = find_node(root, ("dashboard", "operators_read_values"))
-        findings.warn(node.location, "without 'operator_scopes' the gateway has no operators, so this has no effect")
-
-
-def _find_auth_problems(auth: AuthPolicy) -> Iterator[tuple[Path, str]]:
-    if len({one.digest for one in auth.tokens}) < len(auth.tokens):
-        yield ("tokens",), "expected a different token for each principal, got one for two"
+def _find_issuer_problems(auth: AuthPolicy) -> Iterator[str]:
     seen: set[str] = set()
     for one in auth.issuers:
         if one.issuer in seen:
-            yield ("issuers",), "expected each issuer once; join the audiences of one in a list"
+            yield "expected each issuer once; join the audiences of one in a list"
         seen.add(one.issuer)
         if not one.audience and not auth.resource:
-            yield (
-                ("issuers",),
-                "expected 'audience' for each issuer, or 'auth.resource': else tokens of other services are valid",
-            )
+            yield "expected 'audience' for each issuer, or 'auth.resource': else tokens of other services are valid"
         if one.require_dpop and not auth.resource:
-            yield ("issuers",), "expected 'auth.resource' with 'require_dpop': proofs name the URL that clients know"
+            yield "expected 'auth.resource' with 'require_dpop': proofs name the URL that clients know"
         if one.jwks.startswith(("https://", "http://")) and not is_confidential(one.jwks):
-            yield ("issuers",), "expected an https URL in 'jwks', an http URL on loopback, or a file"
+            yield "expected an https URL in 'jwks', an http URL on loopback, or a file"
+
+
+def _check_upstreams(config: Config) -> Iterator[_Problem]:
+    """Check the access keys of upstreams."""
+    for upstream in config.upstreams:
+        endpoint, path = upstream.endpoint, ("upstreams", upstream.name)
+        if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
+            for message in _find_oauth_problems(endpoint.oauth, endpoint.headers):
+                yield _Problem((*path, "auth"), message)
+        yield from _check_scopes(config.auth, (*path, "required_scopes"), upstream.required_scopes, _UNSEEN)
+        for glob, each in upstream.overrides:
+            of_tools = (*path, "overrides", glob, "required_scopes")
+            yield from _check_scopes(config.auth, of_tools, each.required_scopes or (), _UNSEEN)
+
+
+def _check_scopes(auth: AuthPolicy, path: Path, scopes: tuple[str, ...], effect: str) -> Iterator[_Problem]:
+    """Check that something enforces required scopes, and that a principal can have them."""
+    granted = {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}
+    missing = [scope for scope in scopes if scope not in granted and not auth.issuers]
+    if scopes and not auth.is_required:
+        yield _Problem(path, "expected 'auth' with tokens or issuers: without it no request has scopes")
+    elif missing:
+        message = f"no token in 'auth.tokens' has the scope {missing[0]!r}, so {effect}"
+        yield _Problem(path, message, is_warning=True)
+
+
+def _check_dashboard(config: Config) -> Iterator[_Problem]:
+    """Check who is an operator."""
+    scopes, path = config.dashboard.operator_scopes, ("dashboard", "operator_scopes")
+    yield from _check_scopes(config.auth, path, scopes, "no one is an operator")
+    if scopes and set(scopes) <= set(config.auth.scopes):
+        message = "'auth.scopes' requires these scopes of every token, so everyone is an operator"
+        yield _Problem(path, message, is_warning=True)
+    if config.dashboard.operators_read_values and not scopes:
+        message = "without 'operator_scopes' the gateway has no operators, so this has no effect"
+        yield _Problem(("dashboard", "operators_read_values"), message, is_warning=True)
 
 
 def _find_oauth_problems(oauth: OAuthPolicy, headers: Mapping[str, str]) -> Iterator[str]:
@@ -196,38 +187,28 @@ def _find_oauth_problems(oauth: OAuthPolicy, headers: Mapping[str, str]) -> Iter
         yield "expected 'grant: client_credentials' with 'private_key'"
 
 
-def check_flows(config: Config, root: YamlMapping, names: set[str], findings: Findings) -> None:
-    """Report unknown levels and names in labels and flow rules.
-
-    Args:
-        config: The configuration.
-        root: Its nodes.
-        names: The names of all upstreams, including disabled ones.
-        findings: Gets the problems.
-    """
+def _check_flows(config: Config, names: set[str]) -> Iterator[_Problem]:
+    """Check the levels and names in labels and flow rules."""
     places: dict[Path, PlacePolicy] = {
         ("flows", "model"): config.flows.model,
         ("flows", "files"): config.flows.files,
         **{("upstreams", one.name): one.place for one in config.upstreams},
     }
     sides = tuple(_list_rule_names(config, places))
-    problems = (
-        *_find_wrong_levels(config, places),
-        *_find_wrong_names(sides, places, names),
-        *_find_ambiguous_names(sides, names),
-    )
-    for path, message in problems:
-        findings.report(find_node(root, path).location, message)
+    yield from _find_wrong_levels(config, places)
+    yield from _find_wrong_names(sides, places, names)
+    yield from _find_ambiguous_names(sides, names)
 
 
-def _find_wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
+def _find_wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[_Problem]:
     levels = config.flows.levels
     if len(set(levels)) < len(levels):
-        yield ("flows", "levels"), "expected each level once"
+        yield _Problem(("flows", "levels"), "expected each level once")
     for path, place in places.items():
         for key, level in (("labels", place.confidentiality), ("accepts", place.accepts.confidentiality)):
             if level is not None and level not in levels:
-                yield (*path, key, "confidentiality"), f"expected one of 'flows.levels': {', '.join(levels)}"
+                message = f"expected one of 'flows.levels': {', '.join(levels)}"
+                yield _Problem((*path, key, "confidentiality"), message)
 
 
 def _list_rule_names(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
@@ -242,7 +223,7 @@ def _list_rule_names(config: Config, places: dict[Path, PlacePolicy]) -> Iterato
 
 def _find_wrong_names(
     sides: tuple[tuple[Path, str], ...], places: dict[Path, PlacePolicy], names: set[str]
-) -> Iterator[tuple[Path, str]]:
+) -> Iterator[_Problem]:
     """Yield names without a place: a rule with a mistyped name would apply to nothing."""
     known = {*names, *WORDS, *WORDS.values()}
     zones = {one.zone for one in places.values() if one.zone}
@@ -252,9 +233,10 @@ def _find_wrong_names(
             expected = (
                 f"one of {', '.join(f'{ZONE}{one}' for one in sorted(zones))}" if zones else "a place with a 'zone'"
             )
-            yield path, f"unknown zone '{zone}'; expected {expected}"
+            yield _Problem(path, f"unknown zone '{zone}'; expected {expected}")
         elif zone is None and side not in known and not _GLOB & set(side):
-            yield path, f"unknown upstream '{side}'; expected one of {', '.join(_list_sides(names))}, or a glob"
+            expected = f"one of {', '.join(_list_sides(names))}, or a glob"
+            yield _Problem(path, f"unknown upstream '{side}'; expected {expected}")
 
 
 def _list_sides(names: set[str]) -> list[str]:
@@ -268,13 +250,13 @@ def _write_unambiguously(name: str) -> str:
     return f"[{name[0]}]{name[1:]}" if name in WORDS else name
 
 
-def _find_ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) -> Iterator[tuple[Path, str]]:
+def _find_ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) -> Iterator[_Problem]:
     """Yield names that are both an upstream and a reserved word."""
     for path, side in sides:
         if side in WORDS and side in names:
             upstream, other = _write_unambiguously(side), WORDS[side]
             message = f"'{side}' is an upstream and a reserved word; write '{upstream}' for the upstream, or '{other}'"
-            yield path, message
+            yield _Problem(path, message)
 
 
 def find_node(node: Node, path: Path) -> Node:

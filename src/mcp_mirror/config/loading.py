@@ -19,17 +19,7 @@ import msgspec
 from msgspec.structs import replace
 from platformdirs import user_config_path, user_data_path
 
-from mcp_mirror.config.checks import (
-    check_access,
-    check_code,
-    check_dashboard,
-    check_flows,
-    check_limits,
-    check_mirror,
-    check_store,
-    check_unused,
-    check_upstream,
-)
+from mcp_mirror.config.checks import check_config, check_upstream
 from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED, gather_upstreams
 from mcp_mirror.config.reader import Reader
 from mcp_mirror.config.scalars import expand_home, kind_name, read_boolean
@@ -193,18 +183,11 @@ def _read_config(
     upstreams = {name: node for name, node in _find_upstream_nodes(live).items() if isinstance(node, YamlMapping)}
     for name, mapping in upstreams.items():
         check_upstream(name, mapping, findings)
-    check_mirror(live.members.get("mirror"), findings)
-    check_store(live.members.get("store"), findings)
-    check_code(live.members.get("code"), findings)
     config = Reader(findings, folder).read_config(live)
     # The values of a disabled upstream need not be usable, but its keys must be known.
     Reader(findings, folder, is_strict=False).read_config(disabled)
     if config:
-        check_access(config, live, findings)
-        check_dashboard(config, live, findings)
-        check_limits(config, live, findings)
-        check_unused(config, live, findings)
-        check_flows(config, live, {*upstreams, *_find_upstream_nodes(disabled)}, findings)
+        check_config(config, live, {*upstreams, *_find_upstream_nodes(disabled)}, findings)
     findings.raise_problems()
     config = replace(config or Config(), disabled=tuple(_find_upstream_nodes(disabled)))
     return _complete(config, upstreams, findings, lock_name and str(folder / lock_name))

@@ -10,17 +10,7 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
-from mcp_mirror.settings.declarations import (
-    INLINE,
-    INTERNAL,
-    NAME,
-    REQUIRED,
-    Group,
-    Key,
-    Mark,
-    Section,
-    Without,
-)
+from mcp_mirror.settings.declarations import INLINE, INTERNAL, NAME, REQUIRED, Group, Key, Mark, Section, Without
 
 _T = TypeVar("_T")
 

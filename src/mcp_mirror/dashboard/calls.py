@@ -25,6 +25,10 @@ _BATCH: Final = 200
 _MAX_NAMESPACES: Final = 200
 """Namespaces of one list of all principals."""
 _FOREIGN_CURSOR: Final = "The cursor is not one of this list. Begin at the newest calls."
+_FACTS: Final = (
+    "id", "at", "milliseconds", "tool", "upstream", "outcome", "reason", "bytes", "sent", "kept_out", "path", "parent",
+)  # fmt: skip
+"""The members of a call that contain nothing of values: every viewer of the call sees them."""
 _HIDDEN: Final = "The call belongs to another principal, so its arguments are not shown."
 
 
@@ -117,28 +121,13 @@ class Calls(msgspec.Struct, frozen=True):
 
     def describe(self, one: FoundCall) -> dict[str, Any]:
         """Return a call as an object for JSON, without what the viewer may not read."""
-        event, may_read = one.event, self.viewer.may_read(one.namespace)
-        facts = {
-            "id": event.id,
-            "principal": one.namespace,
-            "principal_name": describe_principal(one.namespace),
-            "at": event.at,
-            "milliseconds": event.milliseconds,
-            "tool": event.tool,
-            "upstream": event.upstream,
-            "outcome": event.outcome,
-            "reason": event.reason,
-            "bytes": event.bytes,
-            "sent": event.sent,
-            "kept_out": event.kept_out,
-            "path": event.path,
-            "inputs": list(event.inputs),
-            "parent": event.parent,
-        }
-        if not may_read:
-            bases = [path.partition("/")[0] for path in event.inputs]
-            return {**facts, "hidden": _HIDDEN, "arguments": "", "why": [], "inputs": bases}
-        return {**facts, "arguments": event.arguments, "why": [list(each) for each in event.why]}
+        event = one.event
+        facts = {name: getattr(event, name) for name in _FACTS}
+        facts |= {"principal": one.namespace, "principal_name": describe_principal(one.namespace)}
+        if self.viewer.may_read(one.namespace):
+            return {**facts, "inputs": event.inputs, "arguments": event.arguments, "why": event.why}
+        bases = [path.partition("/")[0] for path in event.inputs]
+        return {**facts, "inputs": bases, "arguments": "", "why": (), "hidden": _HIDDEN}
 
     async def _walk(self, older: Mapping[str, str], newer: Mapping[str, str]) -> AsyncIterator[FoundCall]:
         """The calls of all namespaces, the newest first, between the cursors of each namespace."""

@@ -33,7 +33,7 @@ def read_samples() -> tuple[Sample, ...]:
 
 @cache
 def read_descriptors() -> Floats:
-    """Return the descriptors, one row per sample in the same order, as `build_library` wrote them."""
+    """Return the descriptors, one row per sample in the same order, as `packaging/demo/build_library.py` wrote them."""
     with files("mcp_mirror.demo").joinpath(DESCRIPTORS).open("rb") as file:
         return np.asarray(np.load(file, allow_pickle=False), dtype=np.float64)
 

@@ -1,15 +1,16 @@
-"""The options of `mcp-mirror eval`.
-
-The command imports its code when it runs, so that other commands do not wait for these imports.
-"""
+"""The options of `mcp-mirror eval`."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from mcp_mirror.evals.dialects import ToolsMode
+from mcp_mirror.evals.evaluation import Output, run_evaluation
+from mcp_mirror.evals.options import Options
+from mcp_mirror.evals.report import By, Format
+
 Both = Literal["yes", "no", "both"]
-Calls = Literal["native", "json_schema", "json_text"]
 
 _FLAGS: Final[dict[str | None, tuple[bool, ...] | None]] = {
     None: None,
@@ -24,7 +25,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
     model: Annotated[str | None, typer.Option(help="The model's name at the endpoint.")] = None,
     base_url: Annotated[str | None, typer.Option(help="The endpoint, such as http://127.0.0.1:8080/v1.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="The environment variable with its key.")] = None,
-    tools: Annotated[Calls | None, typer.Option(help="How the model calls tools. By default native.")] = None,
+    tools: Annotated[ToolsMode | None, typer.Option(help="How the model calls tools. By default native.")] = None,
     profile: Annotated[str | None, typer.Option(help="A model or matrix of a YAML file.", metavar="FILE:NAME")] = None,
     notice: Annotated[str | None, typer.Option(help="Styles of notices, separated by commas.")] = None,
     variant: Annotated[str | None, typer.Option(help="Variants of the profile file, separated by commas.")] = None,
@@ -35,8 +36,8 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
     temperature: Annotated[float | None, typer.Option(min=0, help="By default that of the endpoint.")] = None,
     log: Annotated[Path | None, typer.Option(help="JSON lines, one per run. A run in the log is not repeated.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Concurrent runs.")] = 1,
-    by: Annotated[Literal["case", "setting", "both"], typer.Option(help="The rows of the table.")] = "both",
-    form: Annotated[Literal["table", "markdown", "json"], typer.Option("--format", help="Output format.")] = "table",
+    by: Annotated[By, typer.Option(help="The rows of the table.")] = "both",
+    form: Annotated[Format, typer.Option("--format", help="Output format.")] = "table",
     require: Annotated[float, typer.Option(min=0, max=1, help="The share of runs that must succeed.")] = 0.0,
 ) -> None:
     """Run a model on cases, check its calls, and print a table.
@@ -46,9 +47,6 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
 
     Example: mcp-mirror eval evals/cases --model qwen --base-url http://127.0.0.1:8080/v1 --repeats 5
     """
-    from mcp_mirror.evals.evaluation import Output, run_evaluation  # noqa: PLC0415  # see above
-    from mcp_mirror.evals.options import Options  # noqa: PLC0415
-
     model_options = _without_none(
         model=model, base_url=base_url, api_key_env=api_key_env, tools=tools, temperature=temperature
     )

@@ -10,7 +10,6 @@ import anyio
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mcp_mirror.errors import MirrorError
 from mcp_mirror.evals.log import VOID, Log, Record
 from mcp_mirror.evals.matrix import Setting
 from mcp_mirror.evals.options import Options, read_matrix
@@ -18,7 +17,6 @@ from mcp_mirror.evals.report import By, Format, Row, as_json, as_markdown, as_ta
 from mcp_mirror.evals.runs import MAX_CONSECUTIVE_FAILURES, check_matrix, run_all
 
 _FAILED: Final = 1
-_INVALID: Final = 2
 _INTERRUPTED: Final = 130
 _FILE_WIDTH: Final = 250
 """Columns of a table that is not written to a terminal."""
@@ -35,14 +33,14 @@ class Output:
 
 
 def run_evaluation(options: Options, log: Path | None, jobs: int, output: Output) -> int:
-    """Perform the runs, print the table, and return the exit code."""
-    try:
-        matrix = read_matrix(options)
-        settings = check_matrix(matrix)
-        records = _run_missing(settings, Log(log), jobs)
-    except MirrorError as error:
-        _print_error(f"mcp-mirror: {error}")
-        return _INVALID
+    """Perform the runs, print the table, and return the exit code.
+
+    Raises:
+        MirrorError: An option, a file or a configuration is not valid.
+    """
+    matrix = read_matrix(options)
+    settings = check_matrix(matrix)
+    records = _run_missing(settings, Log(log), jobs)
     skipped = [] if output.by == "setting" else skipped_rows(matrix)
     _print([*rows_of(records, output.by), *skipped], output)
     has_void = any(record["end"] == VOID for record in records)

@@ -8,7 +8,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Final, get_args
+from typing import Annotated, Any, ClassVar, Final, get_args
+
+from pydantic import ConfigDict, Field
 
 from mcp_mirror.config import NoticeStyle
 from mcp_mirror.errors import ConfigError
@@ -23,15 +25,17 @@ PLAIN: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model, its endpoint, and the settings of its requests."""
+    """A model, its endpoint, and the settings of its requests: what a profile file has under the model's name."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
-    base_url: str
+    base_url: str = ""
     model: str = ""
     """The model's name at the endpoint; empty: `name`."""
     tools: ToolsMode = "native"
-    temperature: float | None = None
-    max_tokens: int | None = None
+    temperature: Annotated[float | None, Field(ge=0)] = None
+    max_tokens: Annotated[int | None, Field(gt=0)] = None
     """Limit of one reply."""
     system: str = ""
     """Replaces the beginning of our system prompt."""
@@ -39,7 +43,7 @@ class Model:
     """Additional members of each request."""
     api_key_env: str = ""
     """The environment variable with the API key."""
-    timeout: float = 600.0
+    timeout: Annotated[float, Field(gt=0)] = 600.0
     """Seconds that one reply may take."""
     vision: bool = False
     """It sees images."""

@@ -47,8 +47,8 @@ def read_matrix(options: Options) -> Matrix:
 
 
 def _models(options: Options, profiles: Profiles, profile: MatrixProfile) -> list[Model]:
-    models = [replace(profiles.model(name), **options.model) for name in profile.models]
-    models = models or [Model(**{"name": options.model.get("model", ""), "base_url": "", **options.model})]
+    models = [replace(profiles.models.get(name, Model(name)), **options.model) for name in profile.models]
+    models = models or [Model(**{"name": options.model.get("model", ""), **options.model})]
     if not all(model.base_url and model.name for model in models):
         raise ConfigError("The model or its endpoint is missing. Give --model and --base-url, or --profile FILE:NAME.")
     return models

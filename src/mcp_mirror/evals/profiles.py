@@ -5,33 +5,21 @@ Only this module of the evaluations reads files of the user. `docs/evaluation/in
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Case, read_case, read_mapping, validate
 from mcp_mirror.evals.matrix import Model
 
+_NOT_IN_FILES: Final = frozenset({"name", "harness"})
+"""Members of a model that no profile has as a key."""
+
 
 class _Part(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
-
-
-class ModelProfile(_Part):
-    """The settings of a model; see `matrix.Model`."""
-
-    base_url: str = ""
-    model: str = ""
-    tools: Literal["native", "json_schema", "json_text"] = "native"
-    temperature: float | None = Field(default=None, ge=0)
-    max_tokens: int | None = Field(default=None, gt=0)
-    system: str = ""
-    extra: Mapping[str, Any] = {}
-    api_key_env: str = ""
-    timeout: float = Field(default=600.0, gt=0)
-    vision: bool = False
 
 
 class MatrixProfile(_Part):
@@ -49,18 +37,23 @@ class MatrixProfile(_Part):
     seed: int = 1
 
 
+def _add_names(models: Any) -> Any:
+    """Add the name of each model, which is its key."""
+    if not isinstance(models, dict):
+        return models
+    for name, one in models.items():
+        if isinstance(one, dict) and (taken := _NOT_IN_FILES & one.keys()):
+            raise ValueError(f"{name}: unknown key {min(taken)!r}")
+    return {name: {**one, "name": name} if isinstance(one, dict) else one for name, one in models.items()}
+
+
 class Profiles(_Part):
     """The content of a profile file."""
 
-    models: Mapping[str, ModelProfile] = {}
+    models: Annotated[Mapping[str, Model], BeforeValidator(_add_names)] = {}
     matrices: Mapping[str, MatrixProfile] = {}
     variants: Mapping[str, Mapping[str, Any]] = {}
     """Configurations that are merged into the configuration of a case."""
-
-    def model(self, name: str) -> Model:
-        """The model with this name; an unknown name gives a model with default settings."""
-        profile = self.models.get(name, ModelProfile())
-        return Model(name=name, **profile.model_dump())
 
 
 def read_profiles(path: Path) -> Profiles:

@@ -1,7 +1,7 @@
 """Performs the runs of a matrix concurrently, and writes each to the log as soon as it ends."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,7 +59,8 @@ async def run_all(settings: Sequence[Setting], log: Log, jobs: int, done: Callab
     missing: Iterator[Setting] = iter([one for one in settings if not log.has(one.key)])
     void_in_a_row = 0
     async with AsyncExitStack() as stack:
-        endpoints = await _endpoints({one.model.name: one.model for one in settings}, stack)
+        models = {one.model.name: one.model for one in settings}
+        endpoints = {name: await _endpoint(model, stack) for name, model in models.items()}
 
         async def work() -> None:
             nonlocal void_in_a_row
@@ -74,10 +75,6 @@ async def run_all(settings: Sequence[Setting], log: Log, jobs: int, done: Callab
         async with anyio.create_task_group() as tasks:
             for _ in range(jobs):
                 tasks.start_soon(work)
-
-
-async def _endpoints(models: Mapping[str, Model], stack: AsyncExitStack) -> dict[str, Endpoint]:
-    return {name: await _endpoint(model, stack) for name, model in models.items()}
 
 
 async def _endpoint(model: Model, stack: AsyncExitStack) -> Endpoint:

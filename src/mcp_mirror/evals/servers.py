@@ -252,16 +252,8 @@ async def start_servers(
 async def _with_gateway(
     stack: AsyncExitStack, run_folder: RunFolder, config: Config, log: TextIO, user: User
 ) -> Servers:
-    command = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "mcp_mirror", "serve", "--config", str(run_folder.config)],
-        env=run_folder.environ,
-        cwd=str(run_folder.files),
-    )
-    transport = stdio_client(command, errlog=log)
-    client = await stack.enter_async_context(
-        Client(transport, read_timeout_seconds=_LONGEST, elicitation_callback=user.elicitation_callback)
-    )
+    command = StdioEndpoint(sys.executable, ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config)))
+    client = await _connect(stack, UpstreamPolicy("gateway", command, timeout=_LONGEST), run_folder, log, user)
     tools = await _tools_of(client)
     clients = {tool.name: client for tool in tools}
     return Servers(run_folder, tools, client.instructions or "", clients, user, config.mirror.suffix)
@@ -274,7 +266,7 @@ async def _without_gateway(
     clients: dict[str, Client] = {}
     instructions: list[str] = []
     for upstream in config.upstreams:
-        client = await stack.enter_async_context(await _connect(stack, upstream, run_folder, log, user))
+        client = await _connect(stack, upstream, run_folder, log, user)
         instructions.append(client.instructions or "")
         for tool in await _tools_of(client):
             if upstream.admits(tool.name) and tool.name not in tools:
@@ -285,11 +277,10 @@ async def _without_gateway(
 async def _connect(
     stack: AsyncExitStack, upstream: UpstreamPolicy, run_folder: RunFolder, log: TextIO, user: User
 ) -> Client:
-    return Client(
-        await _open_transport(stack, upstream, run_folder, log),
-        read_timeout_seconds=upstream.timeout,
-        elicitation_callback=user.elicitation_callback,
-    )
+    transport = await _open_transport(stack, upstream, run_folder, log)
+    answer = user.elicitation_callback
+    client = Client(transport, read_timeout_seconds=upstream.timeout, elicitation_callback=answer)
+    return await stack.enter_async_context(client)
 
 
 async def _open_transport(

@@ -155,7 +155,7 @@ def _sampling(setting: Setting) -> dict[str, Any]:
 
 def _estimate_conversation(model: Model, transcript: Transcript) -> int:
     """Estimate the tokens of a conversation: each message once, without definitions and instructions."""
-    messages = write_messages(DIALECTS[model.tools], "", transcript.entries)
+    messages = _write_messages(model, transcript)
     return sum(estimate_tokens(json.dumps(message, ensure_ascii=False).encode()) for message in messages)
 
 
@@ -190,13 +190,13 @@ def record(
         "checks": [asdict(check) for check in verdict.checks],
         "detail": transcript.detail,
         "answer": transcript.answer[:_KEPT],
-        "messages": [_shorten(message) for message in _messages(setting, transcript)],
+        "messages": [_shorten(message) for message in _write_messages(setting.model, transcript)],
         "made": [_call_record(made) for made in transcript.made_calls],
     }
 
 
-def _messages(setting: Setting, transcript: Transcript) -> list[dict[str, Any]]:
-    return write_messages(DIALECTS[setting.model.tools], "", transcript.entries)
+def _write_messages(model: Model, transcript: Transcript) -> list[dict[str, Any]]:
+    return write_messages(DIALECTS[model.tools], "", transcript.entries)
 
 
 def _call_record(made: MadeCall) -> dict[str, Any]:

@@ -311,25 +311,9 @@ def _value_id(base: str) -> str:
 
 def _describe_node(node: Node) -> dict[str, Any]:
     if isinstance(node, CallNode):
-        return {
-            "id": node.id,
-            "type": "call",
-            "call": node.call,
-            "tool": node.tool,
-            "upstream": node.upstream,
-            "at": node.at,
-            "outcome": node.outcome,
-        }
-    return {
-        "id": node.id,
-        "type": "value",
-        "path": node.path,
-        "tool": node.tool,
-        "kind": node.kind,
-        "bytes": node.size,
-        "created": node.created,
-        "removed": node.is_removed,
-    }
+        return {"id": node.id, "type": "call", **msgspec.structs.asdict(node)}
+    facts = {"path": node.path, "tool": node.tool, "kind": node.kind, "bytes": node.size, "created": node.created}
+    return {"id": node.id, "type": "value", **facts, "removed": node.is_removed}
 
 
 def _cut(text: str) -> str:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Final
 
 import anyio
@@ -47,23 +46,19 @@ _INTERVAL: Final = 60.0
 """Seconds between two exports, by the specification of the SDK."""
 _LAST_REFRESH: Final = 2.0
 """Seconds that a shutdown waits for the states."""
-_DURATIONS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "mcp_server_operation_duration_seconds": "mcp.server.operation.duration",
-        "mcp_client_operation_duration_seconds": "mcp.client.operation.duration",
-        "mcp_server_session_duration_seconds": "mcp.server.session.duration",
-    }
-)
+_DURATIONS: Final[Mapping[str, str]] = {
+    "mcp_server_operation_duration_seconds": "mcp.server.operation.duration",
+    "mcp_client_operation_duration_seconds": "mcp.client.operation.duration",
+    "mcp_server_session_duration_seconds": "mcp.server.session.duration",
+}
 """Metrics of the conventions, in seconds."""
-_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "mcp_method_name": "mcp.method.name",
-        "gen_ai_tool_name": "gen_ai.tool.name",
-        "error_type": "error.type",
-        "mcp_protocol_version": "mcp.protocol.version",
-        "network_transport": "network.transport",
-    }
-)
+_ATTRIBUTES: Final[Mapping[str, str]] = {
+    "mcp_method_name": "mcp.method.name",
+    "gen_ai_tool_name": "gen_ai.tool.name",
+    "error_type": "error.type",
+    "mcp_protocol_version": "mcp.protocol.version",
+    "network_transport": "network.transport",
+}
 
 
 class MetricExport:
@@ -175,20 +170,16 @@ def _read_interval(environ: Mapping[str, str]) -> float:
     return seconds if seconds > 0 else _INTERVAL
 
 
-_SEVERITIES: Final[Mapping[int, tuple[str, SeverityNumber]]] = MappingProxyType(
-    {
-        logging.DEBUG: ("DEBUG", SeverityNumber.DEBUG),
-        logging.INFO: ("INFO", SeverityNumber.INFO),
-        logging.WARNING: ("WARN", SeverityNumber.WARN),
-        logging.ERROR: ("ERROR", SeverityNumber.ERROR),
-        logging.CRITICAL: ("FATAL", SeverityNumber.FATAL),
-    }
-)
+_SEVERITIES: Final[Mapping[int, tuple[str, SeverityNumber]]] = {
+    logging.DEBUG: ("DEBUG", SeverityNumber.DEBUG),
+    logging.INFO: ("INFO", SeverityNumber.INFO),
+    logging.WARNING: ("WARN", SeverityNumber.WARN),
+    logging.ERROR: ("ERROR", SeverityNumber.ERROR),
+    logging.CRITICAL: ("FATAL", SeverityNumber.FATAL),
+}
 _FAILED: Final = range(400, 600)
 """HTTP status codes of errors."""
-_KINDS: Final[Mapping[str, str]] = MappingProxyType(
-    {"trace_exporter": "traces", "metric_exporter": "metrics", "_log_exporter": "logs"}
-)
+_KINDS: Final[Mapping[str, str]] = {"trace_exporter": "traces", "metric_exporter": "metrics", "_log_exporter": "logs"}
 """The exported data, by a part of the exporter's module."""
 _NO_SPAN: Final = set_span_in_context(INVALID_SPAN, Context())
 

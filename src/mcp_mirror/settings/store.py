@@ -1,7 +1,5 @@
 """The settings of the store: where values are stored, how many, for how long, and how they are encrypted."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 from msgspec.structs import replace
@@ -27,7 +25,7 @@ ClearMode = Literal["read", "refuse"]
 
 _SHARES = 4
 """By default, one principal of several stores at most one of these shares."""
-_LIFETIMES: Mapping[str, float] = MappingProxyType({"disk": 7 * 86_400.0})
+_DAY = 86_400.0
 
 
 class EncryptionPolicy(Section, frozen=True):
@@ -115,4 +113,5 @@ class StorePolicy(Section, frozen=True):
     @property
     def lifetime(self) -> float:
         """Seconds since last use after which a value expires."""
-        return self.ttl if self.ttl is not None else _LIFETIMES.get(self.kind or "memory", 86_400.0)
+        default = 7 * _DAY if self.kind == "disk" else _DAY
+        return default if self.ttl is None else self.ttl

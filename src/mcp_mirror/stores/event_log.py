@@ -6,6 +6,7 @@ An entry is a record in bytes; this module does not know its content. The log in
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from operator import add
 from typing import Final, Protocol
 
 import msgspec
@@ -39,15 +40,7 @@ class Sums(msgspec.Struct, frozen=True):
 
     def plus(self, other: "Sums") -> "Sums":
         """The sums over both."""
-        return Sums(
-            self.calls + other.calls,
-            self.errors + other.errors,
-            self.refused + other.refused,
-            self.bytes + other.bytes,
-            self.sent + other.sent,
-            self.kept_out + other.kept_out,
-            self.milliseconds + other.milliseconds,
-        )
+        return Sums(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
 
 SumKey = tuple[int, str, str]

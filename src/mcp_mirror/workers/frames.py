@@ -12,11 +12,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.resolve import EscapedPath, Pointer
-from mcp_mirror.core.result_processing import (
-    ProcessedResult,
-    ProcessingOptions,
-    RejectedFrame,
-)
+from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.floods import has_few_parts

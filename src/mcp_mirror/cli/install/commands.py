@@ -12,8 +12,8 @@ from mcp_mirror.cli.install.files import describe_command, find_program, has_fil
 from mcp_mirror.cli.install.in_place import is_merged, plan_unwrapping, plan_wrapping
 from mcp_mirror.cli.install.merge import find_mergeable, plan_merging, plan_unmerging
 from mcp_mirror.cli.install.plans import Plan, apply_installation, apply_removal
-from mcp_mirror.cli.install.targets import Target, find_named, find_targets, list_entries
-from mcp_mirror.cli.run import exit_with_error, print_note, reads_terminal
+from mcp_mirror.cli.install.targets import Target, find_named, find_targets
+from mcp_mirror.cli.run import print_note, reads_terminal
 from mcp_mirror.errors import ConfigError, MirrorError
 
 _CLIENT: Final = "A client's name, such as claude-code, or the path of a client's file."
@@ -77,24 +77,21 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
     Example: mcp-mirror install claude-code --server files
     """
     has_failed = False
-    try:
-        _check_options(client, config, server, merge=merge)
-        if merge:
-            plans = [plan_merging(find_mergeable(str(client)), config, os.environ)]
-        elif client is not None:
-            plans = _plan_client(client, server or (), with_memory=bool(memory))
-        else:
-            plans, has_failed = _plan_all(is_everything=every)
-            if plans and not dry_run and not (every and yes):
-                plans, memory = _ask(plans, memory)
-                if not plans:
-                    print_note("No client was chosen. Nothing was changed.")
-                    raise typer.Exit(int(has_failed))
-            if memory:
-                plans = [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans]
-        _carry_out(plans, dry_run=dry_run, connects=not no_connect)
-    except MirrorError as error:
-        exit_with_error(error)
+    _check_options(client, config, server, merge=merge)
+    if merge:
+        plans = [plan_merging(find_mergeable(str(client)), config, os.environ)]
+    elif client is not None:
+        plans = _plan_client(client, server or (), with_memory=bool(memory))
+    else:
+        plans, has_failed = _plan_all(is_everything=every)
+        if plans and not dry_run and not (every and yes):
+            plans, memory = _ask(plans, memory)
+            if not plans:
+                print_note("No client was chosen. Nothing was changed.")
+                raise typer.Exit(int(has_failed))
+        if memory:
+            plans = [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans]
+    _carry_out(plans, dry_run=dry_run, connects=not no_connect)
     if has_failed:
         raise typer.Exit(1)
 
@@ -137,7 +134,7 @@ def _plan_all(*, is_everything: bool) -> tuple[list[Plan], bool]:
     has_failed = False
     for target in found:
         try:
-            if is_merged(target, list_entries(target.read(), target.place)):
+            if is_merged(target, target.list_entries()):
                 print_note(f"{target.title} stays as it is: it was installed with --merge.")
                 continue
             plans.append(plan_wrapping(target, find_program()))
@@ -151,7 +148,7 @@ def _choose_servers(target: Target, servers: Sequence[str], count: int) -> Seque
     """Return the servers of a file that the user named; of several files, each has only some of them."""
     if count == 1:
         return servers
-    names = {entry.name for entry in list_entries(target.read(), target.place)}
+    names = {entry.name for entry in target.list_entries()}
     return [name for name in servers if name in names]
 
 
@@ -242,6 +239,9 @@ def _connect_once(config: Path) -> bool:
     print_note("The servers start now, so that the first list of their tools is complete (Ctrl-C skips this).")
     try:
         down = connect_once(config)
+    except MirrorError as error:
+        print_note(f"mcp-mirror: {error}")
+        return False
     except typer.Exit:  # the reason is printed
         return False
     print_problems(down)
@@ -281,23 +281,20 @@ def uninstall(
 
     Example: mcp-mirror uninstall claude-code
     """
-    try:
-        plans = _plan_uninstall_all(is_everything=every) if client is None else _plan_uninstall(client)
-        for plan in plans:
-            if dry_run:
-                _print_diff(plan)
-                continue
-            stays = apply_removal(plan)
-            print_note(f"{plan.target.title} starts its own servers again: {', '.join(plan.changed)}. Restart it.")
-            if stays and plan.config:
-                print_note(
-                    f"{plan.config.path} was edited and stays; move it away before you install again. The client does "
-                    "not know the additions in it."
-                )
+    plans = _plan_uninstall_all(is_everything=every) if client is None else _plan_uninstall(client)
+    for plan in plans:
         if dry_run:
-            print_note(_UNCHANGED)
-    except MirrorError as error:
-        exit_with_error(error)
+            _print_diff(plan)
+            continue
+        stays = apply_removal(plan)
+        print_note(f"{plan.target.title} starts its own servers again: {', '.join(plan.changed)}. Restart it.")
+        if stays and plan.config:
+            print_note(
+                f"{plan.config.path} was edited and stays; move it away before you install again. The client does "
+                "not know the additions in it."
+            )
+    if dry_run:
+        print_note(_UNCHANGED)
 
 
 def _plan_uninstall(client: str) -> list[Plan]:
@@ -326,7 +323,7 @@ def _plan_uninstall_all(*, is_everything: bool) -> list[Plan]:
 
 def _plan_removal(target: Target) -> Plan:
     """Return the plan for a file: that of `--merge` has a backup, but no wrapped server."""
-    is_wrapped = any(entry.is_wrapped for entry in list_entries(target.read(), target.place))
+    is_wrapped = any(entry.is_wrapped for entry in target.list_entries())
     return plan_unmerging(target) if _has_backup(target) and not is_wrapped else plan_unwrapping(target)
 
 
@@ -337,7 +334,7 @@ def _has_backup(target: Target) -> bool:
 def _is_installed(target: Target) -> bool:
     """Return whether a file has wrapped servers, or `--merge` made it; a file that cannot be read has none."""
     try:
-        entries = list_entries(target.read(), target.place)
+        entries = target.list_entries()
     except MirrorError:
         return False
     return any(entry.is_wrapped for entry in entries) or is_merged(target, entries)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from mcp_mirror.cli.install.formats.document import Add, DropFirst, Edit, Location, Prepend, Put
+from mcp_mirror.cli.main import load_command
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.upstreams import is_sse_address
 
@@ -33,10 +34,6 @@ _ASKED: Final = "${input:"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _HEADER_NAME: Final = re.compile(r"[^=:\s]+")
 """As `wrap --header-env` reads it."""
-_WORD_OPTIONS: Final = frozenset({
-    "--url", "--header", "--header-env", "--name", "--suffix", "--capture", "--inline-budget", "--store",
-})  # fmt: skip
-"""Options of `wrap` with a value in the next word."""
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -103,6 +100,13 @@ def read_program(entry: Any) -> list[str]:
     """Return the command of mcp-mirror in an entry that starts it, without the subcommand."""
     words = read_words(entry)
     return words[: _find_place(words)]
+
+
+def read_wrapped_command(entry: Any) -> list[str]:
+    """Return the server's own command in an entry that starts it through `wrap`; empty for other entries."""
+    words = read_words(entry)
+    place = _find_place(words)
+    return list(_read_options(words[place + 1 :])["command"] or ()) if place and words[place] == "wrap" else []
 
 
 def _find_place(words: Sequence[str]) -> int:
@@ -307,12 +311,11 @@ def unwrap_entry(at: Location, entry: Mapping[str, Any], shape: EntryShape) -> l
     """
     key = next(key for key in _COMMANDS if entry.get(key))
     command = entry[key]
-    words = read_words(entry)
-    start = _find_place(words) + 1
-    own = _find_own_command(words, start)
-    if own is None:
-        restored = _unwrap_remote(entry, words[start:], shape)
+    words, server = read_words(entry), read_wrapped_command(entry)
+    if not server:
+        restored = _unwrap_remote(entry, _read_options(words[_find_place(words) + 1 :]), shape)
         return [Put(at, restored)] if restored else []
+    own = len(words) - len(server)
     if isinstance(command, list):
         return [DropFirst((*at, key), own)]
     place: Location = (*at, key) if isinstance(command, dict) else at
@@ -320,21 +323,23 @@ def unwrap_entry(at: Location, entry: Mapping[str, Any], shape: EntryShape) -> l
     return [Put((*place, inner), words[own]), DropFirst((*place, "args"), own)]
 
 
-def _find_own_command(words: Sequence[str], start: int) -> int | None:
-    """Return the index of the server's own command after the options of `wrap`; None without one."""
-    place = start
-    while place < len(words) and words[place].startswith("-") and words[place] != "--":
-        place += 2 if words[place] in _WORD_OPTIONS else 1
-    place += words[place : place + 1] == ["--"]
-    return place if place < len(words) else None
+def _read_options(words: Sequence[str]) -> Mapping[str, Any]:
+    """Return the options of `wrap` with the server's own command, as `wrap` reads them."""
+    params: Mapping[str, Any] = load_command("wrap").make_context("wrap", list(words), resilient_parsing=True).params
+    return params
 
 
-def _unwrap_remote(entry: Mapping[str, Any], words: Sequence[str], shape: EntryShape) -> dict[str, Any]:
-    """Return the entry of a remote server; empty if the words name no address."""
-    env = dict(entry.get(shape.env) or {})
-    url, is_sse, headers, variables = _read_options(words, env)
+def _unwrap_remote(entry: Mapping[str, Any], options: Mapping[str, Any], shape: EntryShape) -> dict[str, Any]:
+    """Return the entry of a remote server; empty if the options name no address."""
+    env, url, is_sse = dict(entry.get(shape.env) or {}), options["url"], options["sse"]
     if not url:
         return {}
+    if url == f"${{{URL_VARIABLE}}}":
+        url = env.pop(URL_VARIABLE, url)
+    named = (header.partition("=") for header in options["header_env"] or ())
+    headers = {name: env.pop(variable, "") for name, _, variable in named}
+    written = (header.partition(":") for header in options["header"] or ())
+    variables = {name: text.strip() for name, _, text in written}
     has_type = "type" in entry or shape.is_type_required
     restored: dict[str, Any] = {}
     if has_type:
@@ -348,31 +353,6 @@ def _unwrap_remote(entry: Mapping[str, Any], words: Sequence[str], shape: EntryS
     gone = {shape.command, "args", shape.env, "type", *([shape.forwarded] if variables and shape.forwarded else [])}
     kept = {key: value for key, value in entry.items() if key not in gone}
     return {**kept, **restored, **({shape.env: env} if env else {})}
-
-
-def _read_options(words: Sequence[str], env: dict[str, str]) -> tuple[str, bool, dict[str, str], dict[str, str]]:
-    """Return address, transport, headers and headers from variables; remove our own variables from `env`."""
-    url, is_sse = "", False
-    headers: dict[str, str] = {}
-    variables: dict[str, str] = {}
-    words = [part for word in words for part in _split_option(word)]
-    for option, value in zip(words, (*words[1:], ""), strict=False):
-        if option == "--url":
-            url = env.pop(URL_VARIABLE, value) if value == f"${{{URL_VARIABLE}}}" else value
-        elif option == "--sse":
-            is_sse = True
-        elif option == "--header-env":
-            name, _, variable = value.partition("=")
-            headers[name] = env.pop(variable, "")
-        elif option == "--header":
-            name, _, text = value.partition(":")
-            variables[name] = text.strip()
-    return url, is_sse, headers, variables
-
-
-def _split_option(word: str) -> list[str]:
-    option, _, value = word.partition("=")
-    return [option, value] if option in _WORD_OPTIONS and option != word else [word]
 
 
 def _restore_variables(variables: Mapping[str, str]) -> dict[str, Any]:

@@ -12,17 +12,9 @@ from typing import Final
 from mcp_mirror.cli.install.entries import read_program, unwrap_entry, wrap_entry
 from mcp_mirror.cli.install.files import has_file, read_bytes
 from mcp_mirror.cli.install.formats import parse_document
-from mcp_mirror.cli.install.formats.document import (
-    AddFirst,
-    Document,
-    Edit,
-    Location,
-    Remove,
-    Restore,
-    apply_edits,
-)
+from mcp_mirror.cli.install.formats.document import AddFirst, Document, Edit, Location, Remove, Restore, apply_edits
 from mcp_mirror.cli.install.plans import Plan
-from mcp_mirror.cli.install.targets import Entry, Target, list_entries
+from mcp_mirror.cli.install.targets import Entry, Target
 from mcp_mirror.errors import ConfigError
 
 MEMORY_NAME: Final = "mcp-mirror"
@@ -44,7 +36,7 @@ def plan_wrapping(
         ConfigError: The file cannot be read, was installed with `--merge`, or has no server of a name in `chosen`.
     """
     document = target.read()
-    entries = list_entries(document, target.place)
+    entries = target.list_entries(document)
     _check_choice(target, entries, chosen)
     restored = _restore(target, document).data
     reasons = {entry.at: entry.find_reason(target.client, is_chosen=entry.name in chosen) for entry in entries}
@@ -84,7 +76,7 @@ def plan_unwrapping(target: Target) -> Plan:
         ConfigError: The file cannot be read, or has no wrapped servers.
     """
     document = target.read()
-    entries = list_entries(document, target.place)
+    entries = target.list_entries(document)
     wrapped = [entry.label for entry in entries if entry.is_wrapped]
     if not wrapped and not any(entry.is_memory for entry in entries):
         if any(entry.is_gateway for entry in entries):
@@ -101,9 +93,9 @@ def find_changed(target: Target) -> list[str]:
     document, backup = target.read(), _read_backup(target)
     if backup is None:
         return []
-    old = _by_key(list_entries(backup, target.place))
+    old = _by_key(target.list_entries(backup))
     changed: list[str] = []
-    for key, entry in _by_key(list_entries(document, target.place)).items():
+    for key, entry in _by_key(target.list_entries(document)).items():
         if entry.is_wrapped and not _is_wrap_of(old.get(key), entry, target):
             changed.append(entry.label)
     return changed
@@ -132,7 +124,7 @@ def _edit_each(document: Document, edits: Mapping[Location, Sequence[Edit]]) -> 
 
 def _add_memory(document: Document, target: Target, program: Sequence[str]) -> Document:
     """Return the document with the memory tools: once for the whole client, else in each of its projects."""
-    entries = list_entries(document, target.place)
+    entries = target.list_entries(document)
     blocks = dict.fromkeys(entry.at[:-1] for entry in entries if entry.is_wrapped)
     blocks = {at: None for at in blocks if at[0] != "projects"} or blocks
     present = {entry.at[:-1] for entry in entries if entry.is_memory}
@@ -147,18 +139,18 @@ def _add_memory(document: Document, target: Target, program: Sequence[str]) -> D
 
 def _restore(target: Target, document: Document) -> Document:
     """Return the document without mcp-mirror."""
-    entries = list_entries(document, target.place)
+    entries = target.list_entries(document)
     if not any(entry.is_wrapped or entry.is_memory for entry in entries):
         return document
     backup = _read_backup(target)
     if backup is not None and _wrap_like(backup, document, target) == document.data:
         return backup
-    old = _by_key(list_entries(backup, target.place)) if backup else {}
+    old = _by_key(target.list_entries(backup)) if backup else {}
     memory = {entry.at: [Remove(entry.at)] for entry in reversed(entries) if entry.is_memory}
     document, failures = _edit_each(document, memory)
     if failures:
         raise ConfigError(next(iter(failures.values())))
-    found = _by_key(list_entries(document, target.place))
+    found = _by_key(target.list_entries(document))
     wrapped = {key: entry for key, entry in found.items() if entry.is_wrapped}
     edits = {entry.at: _unwrap(entry, old.get(key), backup, target) for key, entry in wrapped.items()}
     document, failures = _edit_each(document, edits)
@@ -185,11 +177,11 @@ def _is_wrap_of(old: Entry | None, entry: Entry, target: Target) -> bool:
 
 def _wrap_like(backup: Document, document: Document, target: Target) -> bytes | None:
     """Return the backup with the same servers wrapped as in the document; None if they cannot be."""
-    entries = list_entries(document, target.place)
+    entries = target.list_entries(document)
     wrapped = {key: entry for key, entry in _by_key(entries).items() if entry.is_wrapped}
     own = [entry for entry in entries if entry.is_memory]
     edits: list[Edit] = []
-    for key, entry in _by_key(list_entries(backup, target.place)).items():
+    for key, entry in _by_key(target.list_entries(backup)).items():
         like = wrapped.get(key)
         if like is not None and entry.find_reason(target.client, is_chosen=True) is None:
             edits += _wrap(entry, target, read_program(like.value))

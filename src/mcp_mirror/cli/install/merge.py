@@ -18,6 +18,7 @@ from mcp_mirror.cli.install.formats.document import AddFirst, Document, Put, Res
 from mcp_mirror.cli.install.in_place import plan_unwrapping
 from mcp_mirror.cli.install.plans import GatewayFile, Plan
 from mcp_mirror.cli.install.targets import Target, find_named
+from mcp_mirror.cli.main import find_config_option
 from mcp_mirror.config import CONFIG_NAME, parse_config
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.sanitize import sanitize
@@ -109,8 +110,8 @@ def plan_unmerging(target: Target) -> Plan:
     gateway = servers.pop(ENTRY) if find_subcommand(servers.get(ENTRY)) == "serve" else {}
     is_all = not document.value or document.data == backup.edit([Put((block,), {ENTRY: gateway})]).data
     restored = backup if is_all else _add_servers(document, backup, block, servers)
-    words = read_words(gateway)
-    path = Path(words[words.index("--config") + 1]) if "--config" in words[:-1] else _default_config(target)
+    named = find_config_option(read_words(gateway))
+    path = Path(named) if named else _default_config(target)
     config = GatewayFile(path, _write_config_text(target, block, back))
     return Plan(target, document.data, restored.data, restored.data, tuple(map(sanitize, back)), (), config)
 

@@ -2,13 +2,15 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mcp_mirror.cli.install.entries import ENVIRONMENTS, read_words
+import msgspec
+
+from mcp_mirror.cli.install.entries import ENVIRONMENTS, read_words, read_wrapped_command
 from mcp_mirror.cli.install.targets import Entry, Target
+from mcp_mirror.cli.main import find_config_option
 from mcp_mirror.config import Config, find_config, load_config
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import StdioEndpoint
@@ -19,95 +21,92 @@ _VARIABLE: Final = re.compile(
 )
 _REFERENCE: Final = re.compile(r"\$\{[^{}]+\}|\{env:\w+\}")
 """A reference to a variable in one of the forms that name it beyond doubt."""
-_CONFIG_OPTIONS: Final = ("--config", "-c")
 
 
-def find_folder(entry: Entry, target: Target) -> Path:
-    """Return the folder in which the client starts the server: its own, or the project, where the entry is of one."""
-    cwd = entry.value.get("cwd")
-    if isinstance(cwd, str):
-        (cwd,) = expand_variables([cwd], target)
-        return Path(os.path.expanduser(cwd))  # noqa: PTH111  # of any text
-    if entry.at[0] == "projects" and os.path.isdir(str(entry.at[1])):  # noqa: PTH112  # of any text
-        return Path(str(entry.at[1]))
-    return Path.cwd()
+class ServerStart(msgspec.Struct, frozen=True):
+    """The start of a server by its client."""
+
+    entry: Entry
+    target: Target
+
+    @property
+    def title(self) -> str:
+        """The server's name, with the client or its file."""
+        return f"{self.target.word}: {self.entry.label}"
+
+    @property
+    def words(self) -> list[str]:
+        """The command with its arguments."""
+        return self.expand(read_words(self.entry.value))
+
+    @property
+    def folder(self) -> Path:
+        """The server's own folder, or the project of an entry that belongs to one."""
+        cwd, at = self.entry.value.get("cwd"), self.entry.at
+        if isinstance(cwd, str):
+            return Path(os.path.expanduser(self.expand([cwd])[0]))  # noqa: PTH111  # of any text
+        if at[0] == "projects" and os.path.isdir(str(at[1])):  # noqa: PTH112  # of any text
+            return Path(str(at[1]))
+        return Path.cwd()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment, with the variables of the entry."""
+        return {**os.environ, **self._read_variables()}
+
+    @property
+    def redactor(self) -> Redactor:
+        """Redacts what may be secret in the server's arguments and variables."""
+        program, *args = self.expand(read_wrapped_command(self.entry.value)) or [""]
+        return Redactor(StdioEndpoint(program, tuple(args), self._read_variables()))
+
+    def find_unset_variables(self) -> list[str]:
+        """Return the references to variables that are not set here, each once; the client may know them."""
+        if not self.target.client.expands_variables:
+            return []
+        value, server = self.entry.value, read_wrapped_command(self.entry.value)
+        words, variables = read_words(value), _read_environment(value)
+        others = [*server, *variables.values(), str(value.get("cwd", ""))]
+        known = {f"${{{name}}}" for name in variables}  # `wrap` replaces them in its own options
+        own = [one for one in self._find_references(words[: len(words) - len(server)]) if one not in known]
+        return list(dict.fromkeys((*own, *self._find_references(others))))
+
+    def load_gateway(self) -> tuple[Path, Config]:
+        """Return the file of the configuration that an entry with `mcp-mirror serve` reads, and its content.
+
+        Raises:
+            ConfigError: The configuration was not found, or is unusable.
+        """
+        named = find_config_option(self.words)
+        path = self.folder / find_config(Path(named) if named else None, self.environment).path
+        return path, load_config(path, self.environment)
+
+    def expand(self, words: list[str]) -> list[str]:
+        """Return texts with `${VAR}` and the other forms of clients replaced, where the client does so.
+
+        A variable that is not set stays as it is: the client may know it.
+        """
+        client = self.target.client
+        if not client.expands_variables:
+            return words
+
+        def replace(match: re.Match[str]) -> str:
+            if match["bare"] and not client.expands_bare_variables:
+                return match[0]
+            name = match["braced"] or match["colon"] or match["bare"]
+            return os.environ.get(name, match[0] if match["default"] is None else match["default"])
+
+        return [_VARIABLE.sub(replace, word) for word in words]
+
+    def _read_variables(self) -> dict[str, str]:
+        variables = _read_environment(self.entry.value)
+        return dict(zip(variables, self.expand(list(variables.values())), strict=True))
+
+    def _find_references(self, texts: list[str]) -> list[str]:
+        return [found for text in self.expand(texts) for found in _REFERENCE.findall(text)]
 
 
-def build_environment(entry: Entry, target: Target) -> dict[str, str]:
-    """Return the environment that the client gives a server, with references to variables replaced as it does."""
-    env = _read_environment(entry)
-    values = expand_variables(list(env.values()), target)
-    return {**os.environ, **dict(zip(env, values, strict=True))}
-
-
-def find_unset_variables(entry: Entry, target: Target) -> list[str]:
-    """Return the references in an entry to variables that are not set here, each once; the client may know them."""
-    if not target.client.expands_variables:
-        return []
-    environment, words = _read_environment(entry), read_words(entry.value)
-    others = [*_read_server(words), *environment.values(), str(entry.value.get("cwd", ""))]
-    own = words[: len(words) - len(_read_server(words))]
-
-    def find(texts: list[str]) -> Iterator[str]:
-        return chain.from_iterable(_REFERENCE.findall(text) for text in expand_variables(texts, target))
-
-    known = {f"${{{name}}}" for name in environment}  # `wrap` replaces them in its own options
-    return list(dict.fromkeys((*(one for one in find(own) if one not in known), *find(others))))
-
-
-def build_redactor(entry: Entry, target: Target) -> Redactor:
-    """Return a redactor of what may be secret in the arguments and variables of an entry's server."""
-    program, *args = expand_variables(_read_server(read_words(entry.value)), target) or [""]
-    env = _read_environment(entry)
-    values = expand_variables(list(env.values()), target)
-    return Redactor(StdioEndpoint(program, tuple(args), dict(zip(env, values, strict=True))))
-
-
-def _read_server(words: list[str]) -> list[str]:
-    """Return the command that `wrap` starts; empty for a remote server."""
-    return words[words.index("--") + 1 :] if "--" in words else []
-
-
-def expand_variables(words: list[str], target: Target) -> list[str]:
-    """Return texts with `${VAR}` and the other forms of clients replaced, where the client does so.
-
-    A variable that is not set stays as it is: the client may know it.
-    """
-    if not target.client.expands_variables:
-        return words
-
-    def replace(match: re.Match[str]) -> str:
-        if match["bare"] and not target.client.expands_bare_variables:
-            return match[0]
-        name = match["braced"] or match["colon"] or match["bare"]
-        return os.environ.get(name, match[0] if match["default"] is None else match["default"])
-
-    return [_VARIABLE.sub(replace, word) for word in words]
-
-
-def _read_environment(entry: Entry) -> dict[str, str]:
-    """Return the variables that the entry gives its server, as they are written."""
-    given = entry.value
-    env: Mapping[Any, Any] = next((given[key] for key in ENVIRONMENTS if isinstance(given.get(key), dict)), {})
+def _read_environment(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that an entry gives its server, as they are written."""
+    env: Mapping[Any, Any] = next((entry[key] for key in ENVIRONMENTS if isinstance(entry.get(key), dict)), {})
     return {str(name): str(value) for name, value in env.items()}
-
-
-def load_gateway(entry: Entry, target: Target) -> tuple[Path, Config]:
-    """Return the file of the configuration that an entry with `mcp-mirror serve` reads, and its content.
-
-    Raises:
-        ConfigError: The configuration was not found, or is unusable.
-    """
-    environ = build_environment(entry, target)
-    words = expand_variables(read_words(entry.value), target)
-    path = find_folder(entry, target) / find_config(_read_config_option(words), environ).path
-    return path, load_config(path, environ)
-
-
-def _read_config_option(words: list[str]) -> Path | None:
-    """Return the file that the words `--config FILE`, `--config=FILE` or `-c FILE` name."""
-    for index, word in enumerate(words):
-        option, equals, value = word.partition("=")
-        if option in _CONFIG_OPTIONS and (equals or index + 1 < len(words)):
-            return Path(value if equals else words[index + 1])
-    return None

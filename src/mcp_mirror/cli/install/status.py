@@ -5,10 +5,10 @@ import shutil
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_words
 from mcp_mirror.cli.install.in_place import find_changed, is_merged
-from mcp_mirror.cli.install.starting import load_gateway
-from mcp_mirror.cli.install.targets import Entry, Target, find_chosen, list_entries
+from mcp_mirror.cli.install.starting import ServerStart
+from mcp_mirror.cli.install.targets import Entry, Target, find_chosen
 from mcp_mirror.cli.options import ClientArgument
-from mcp_mirror.cli.run import exit_with_error, print_note
+from mcp_mirror.cli.run import print_note
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 
@@ -21,10 +21,7 @@ def status(client: ClientArgument = None) -> None:
 
     Example: mcp-mirror status
     """
-    try:
-        targets = find_chosen(client, current_machine())
-    except MirrorError as error:
-        exit_with_error(error)
+    targets = find_chosen(client, current_machine())
     if not targets:
         print_note("No client with servers was found.")
     for target in targets:
@@ -42,7 +39,7 @@ def describe_target(target: Target) -> list[str]:
     Raises:
         ConfigError: The file cannot be read.
     """
-    entries = list_entries(target.read(), target.place)
+    entries = target.list_entries()
     wrapped = [entry for entry in entries if entry.is_wrapped]
     gateways = [entry for entry in entries if entry.is_gateway]
     memory = [entry for entry in entries if entry.is_memory]
@@ -78,7 +75,7 @@ def _describe_rest(entries: list[Entry], target: Target) -> list[str]:
 
 def _describe_gateway(entry: Entry, target: Target) -> str:
     try:
-        path, config = load_gateway(entry, target)
+        path, config = ServerStart(entry, target).load_gateway()
     except MirrorError as error:
         return f"one gateway ({entry.label}), problem: {error}"
     return f"one gateway ({entry.label}) with {format_count(len(config.upstreams), 'server')} from {path}"

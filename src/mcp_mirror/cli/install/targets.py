@@ -6,53 +6,13 @@ from typing import Any
 
 import msgspec
 
-from mcp_mirror.cli.install.clients import (
-    ANY_CLIENT,
-    CLIENTS,
-    Block,
-    Client,
-    Machine,
-    Place,
-    each_file,
-)
+from mcp_mirror.cli.install.clients import ANY_CLIENT, CLIENTS, Block, Client, Machine, Place, each_file
 from mcp_mirror.cli.install.entries import find_reason, find_subcommand
 from mcp_mirror.cli.install.files import backup_of, has_file, is_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import Document, Location, look_up
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.sanitize import sanitize
-
-
-class Target(msgspec.Struct, frozen=True):
-    """A file of a client."""
-
-    client: Client
-    place: Place
-    file: Path
-
-    @property
-    def title(self) -> str:
-        """The client and its file, for messages."""
-        return f"{self.client.title} ({self.file})"
-
-    @property
-    def word(self) -> str:
-        """The name of this file on the command line."""
-        is_only = self.place.scope == "user" and self.client is not ANY_CLIENT
-        return self.client.name if is_only else str(self.file)
-
-    @property
-    def backup(self) -> Path:
-        """The file as it is without mcp-mirror."""
-        return backup_of(self.file)
-
-    def read(self) -> Document:
-        """Return the parsed file.
-
-        Raises:
-            ConfigError: The file cannot be read or parsed.
-        """
-        return parse_document(read_bytes(self.file), self.file)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -89,6 +49,61 @@ class Entry(msgspec.Struct, frozen=True):
         return find_reason(self.value, client.shape, is_chosen=is_chosen) or self.problem
 
 
+class Target(msgspec.Struct, frozen=True):
+    """A file of a client."""
+
+    client: Client
+    place: Place
+    file: Path
+
+    @property
+    def title(self) -> str:
+        """The client and its file, for messages."""
+        return f"{self.client.title} ({self.file})"
+
+    @property
+    def word(self) -> str:
+        """The name of this file on the command line."""
+        is_only = self.place.scope == "user" and self.client is not ANY_CLIENT
+        return self.client.name if is_only else str(self.file)
+
+    @property
+    def backup(self) -> Path:
+        """The file as it is without mcp-mirror."""
+        return backup_of(self.file)
+
+    def read(self) -> Document:
+        """Return the parsed file.
+
+        Raises:
+            ConfigError: The file cannot be read or parsed.
+        """
+        return parse_document(read_bytes(self.file), self.file)
+
+    def list_entries(self, document: Document | None = None) -> list[Entry]:
+        """Return the servers of the file, or of another version of it, in their order.
+
+        Raises:
+            ConfigError: The file cannot be read or parsed, or a key that must contain servers has another value.
+        """
+        known = document or self.read()
+        entries: list[Entry] = []
+        for at in _find_blocks(known.value, self.place):
+            block = look_up(known.value, at)
+            if isinstance(block, dict):
+                named = [(str(name), name, value) for name, value in block.items()]
+            elif isinstance(block, list):
+                named = [(_name_of(value, index), index, value) for index, value in enumerate(block)]
+            else:
+                raise ConfigError(f"{'.'.join(map(str, at))!r} contains no servers but {block!r}. Fix it first.")
+            for name, key, value in named:
+                # OpenCode has settings of its own beside the servers.
+                is_setting = at == ("mcp",) and not isinstance(value, dict)
+                if not is_setting and (*at, key) != ("mcp", "servers"):
+                    entries.append(Entry(name, (*at, key), value, known.find_problem((*at, key))))
+        return entries
+
+
 def find_targets(machine: Machine) -> list[Target]:
     """Return the files on a machine that have servers or a backup, the user's and those of the current folder."""
     found: dict[Path, Target] = {}
@@ -103,7 +118,7 @@ def find_targets(machine: Machine) -> list[Target]:
 def has_servers(target: Target) -> bool:
     """Return whether a file has servers; also if it cannot be read, so that a later error reports it."""
     try:
-        return bool(list_entries(target.read(), target.place))
+        return bool(target.list_entries())
     except ConfigError:
         return True
 
@@ -147,28 +162,6 @@ def _find_file(word: str, machine: Machine) -> Target:
             if place.is_like(path):
                 return Target(client, Place("project", place.path, place.blocks), path)
     return Target(ANY_CLIENT, ANY_CLIENT.places[0], path)
-
-
-def list_entries(document: Document, place: Place) -> list[Entry]:
-    """Return the servers of a file in their order.
-
-    Raises:
-        ConfigError: A key that must contain servers has another value.
-    """
-    entries: list[Entry] = []
-    for at in _find_blocks(document.value, place):
-        block = look_up(document.value, at)
-        if isinstance(block, dict):
-            named = [(str(name), name, value) for name, value in block.items()]
-        elif isinstance(block, list):
-            named = [(_name_of(value, index), index, value) for index, value in enumerate(block)]
-        else:
-            raise ConfigError(f"{'.'.join(map(str, at))!r} contains no servers but {block!r}. Fix it first.")
-        for name, key, value in named:
-            is_setting = at == ("mcp",) and not isinstance(value, dict)  # OpenCode's own settings beside the servers
-            if not is_setting and (*at, key) != ("mcp", "servers"):
-                entries.append(Entry(name, (*at, key), value, document.find_problem((*at, key))))
-    return entries
 
 
 def _find_blocks(value: Any, place: Place) -> Iterator[Location]:

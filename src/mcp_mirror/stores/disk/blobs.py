@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from mcp_mirror.types import FileSpan, Segments
+from mcp_mirror.stores.base import cut
+from mcp_mirror.types import Buffer, FileSpan, Segments
 
 _CHUNK: Final = 1 << 18
 """Bytes that are hashed and written at once. A copy of them stays in the processor's cache."""
@@ -116,7 +117,7 @@ class Blobs:
             OSError: The blob cannot be written.
         """
         with self._reserve_temporary_path() as path:
-            yield BlobDraft(path, secrets.token_hex(_DIGEST), 0, self._write_file(path, map(memoryview, chunks)))
+            yield BlobDraft(path, secrets.token_hex(_DIGEST), 0, self._write_file(path, chunks))
 
     def adopt(self, draft: BlobDraft) -> None:
         """Rename a draft to its final name.
@@ -163,29 +164,29 @@ class Blobs:
             return None
         self._sync(path, _CHANGE)
         digest = _hash_for(owner)
-        for piece in _split_blob(blob):
+        for piece in cut(blob, _CHUNK):
             digest.update(bytes(piece))  # to copy a map first is faster than to hash it while its pages arrive
         return BlobDraft(path, digest.hexdigest(), file.span.start, file_size)
 
     def _write_draft(self, path: Path, owner: str, blob: Segments) -> BlobDraft:
         digest = _hash_for(owner)
 
-        def digested() -> Iterator[memoryview]:
-            for piece in _split_blob(blob):
+        def digested() -> Iterator[Buffer]:
+            for piece in cut(blob, _CHUNK):
                 digest.update(piece)
                 yield piece
 
         file_size = self._write_file(path, digested())
         return BlobDraft(path, digest.hexdigest(), 0, file_size)
 
-    def _write_file(self, path: Path, pieces: Iterable[memoryview]) -> int:
+    def _write_file(self, path: Path, pieces: Iterable[Buffer]) -> int:
         """Write a new file and return its size."""
         file_size = 0
         file = self._calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
         try:
             for piece in pieces:
                 file_size += len(piece)
-                self._write(file, piece)
+                self._write(file, memoryview(piece))
             if self._fsync:
                 self._calls.fsync(file)
         finally:
@@ -215,10 +216,3 @@ _BINARY: Final = getattr(os, "O_BINARY", 0)
 
 def _hash_for(owner: str) -> hmac.HMAC:
     return hmac.new(owner.encode("utf-8", "surrogatepass"), digestmod="sha256")
-
-
-def _split_blob(blob: Segments) -> Iterator[memoryview]:
-    for segment in blob:
-        view: memoryview[Any] = memoryview(segment)
-        for start in range(0, len(view), _CHUNK):
-            yield view[start : start + _CHUNK]

@@ -23,15 +23,7 @@ import msgspec
 
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
 from mcp_mirror.stores.disk.process_dir import lock_folder
-from mcp_mirror.stores.event_log import (
-    DAY,
-    HOUR,
-    KEPT_SECONDS,
-    SumKey,
-    Sums,
-    count_daily_calls,
-    fair_share,
-)
+from mcp_mirror.stores.event_log import DAY, HOUR, KEPT_SECONDS, SumKey, Sums, count_daily_calls, fair_share
 from mcp_mirror.system.files import create_private, identify_file
 
 _logger = logging.getLogger(__name__)

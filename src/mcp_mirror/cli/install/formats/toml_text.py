@@ -108,8 +108,8 @@ def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
     return ""
 
 
-class _Place(NamedTuple):
-    """The place of a table with a header of its own, as offsets."""
+class _TableSpan(NamedTuple):
+    """The span of a table with a header of its own, as offsets."""
 
     start: int
     end: int
@@ -118,13 +118,13 @@ class _Place(NamedTuple):
     """The next header, or the end of the text."""
 
 
-def _find_table(text: str, at: Location) -> _Place | None:
+def _find_table(text: str, at: Location) -> _TableSpan | None:
     for header in _HEADER.finditer(text):
         if _read_header(header[0]) == at:
             following = _HEADER.search(text, header.end())
             stop = following.start() if following else len(text)
             rest = _COMMENTS.search(text, header.end(), stop)
-            return _Place(header.start(), rest.start() if rest else stop, stop)
+            return _TableSpan(header.start(), rest.start() if rest else stop, stop)
     return None
 
 
