@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
@@ -264,6 +265,57 @@ async def test_a_reload_reaches_all_workers(serve: Serve, shared: Path, configur
             assert "added_hear_mirrored" in {tool["name"] for tool in listed["tools"]}
     assert b"".join(served.stderr).count(b"the configuration was reloaded.") == 2
     assert b"takes effect at the next start" not in b"".join(served.stderr)
+
+
+@pytest.mark.parametrize("later", ["unusable", "other"])
+@pytest.mark.parametrize("watch", [(), ("--watch",)])
+async def test_a_replacement_has_the_last_configuration_that_was_reloaded(
+    later: str, watch: tuple[str, ...], serve: Serve, configured: Configured, raw: Any
+) -> None:
+    """A change of `server` takes effect at the next start of the gateway, not of a worker."""
+    path = configured({"raw": raw()}, store={"kind": "disk"}, server={"name": "first"})
+    async with serve(path, "--workers", "2", *watch) as served, asyncio.timeout(BOUND):
+        reloaded = {"raw": raw(), "added": raw("ok", "--name", "added")}
+        configured(reloaded, store={"kind": "disk"}, server={"name": "second"})
+        if not watch:
+            served.process.send_signal(signal.SIGHUP)
+        await until(lambda: b"".join(served.stderr).count(b"configuration was reloaded.") == 2)
+        if later == "unusable":
+            path.write_text("upstreams: [")
+        elif not watch:
+            configured({"raw": raw()}, store={"kind": "disk"})
+        for victim in workers_of(served):
+            os.kill(victim, signal.SIGKILL)
+        await until(lambda: b"".join(served.stderr).count(b"ended by signal 9") == 2)
+        for session in (await open_sessions_of_all_workers(served.url, 2)).values():
+            listed = result_of(await post(served.url, "tools/list", {}, **{"mcp-session-id": session}))
+            assert "added_hear_mirrored" in {tool["name"] for tool in listed["tools"]}
+        greeting = result_of(await post(served.url, "initialize", HELLO))
+        assert greeting["serverInfo"]["name"] == "first"
+
+
+async def test_a_replacement_refuses_a_token_that_a_reload_removed(
+    serve: Serve, configured: Configured, raw: Any
+) -> None:
+    def configure(*names: str) -> Path:
+        tokens = {name: f"sha256:{hashlib.sha256(name.encode()).hexdigest()}" for name in names}
+        return configured({"raw": raw()}, store={"kind": "disk"}, auth={"tokens": tokens})
+
+    async def statuses() -> dict[str, int]:
+        answers = {name: await post(served.url, "initialize", HELLO, authorization=f"Bearer {name}") for name in names}
+        return {name: answer.status_code for name, answer in answers.items()}
+
+    names = "alice-0123456789", "mallory-0123456789"
+    async with serve(configure(*names), "--workers", "2") as served, asyncio.timeout(BOUND):
+        assert await statuses() == dict.fromkeys(names, 200)
+        configure(names[0])
+        served.process.send_signal(signal.SIGHUP)
+        await until(lambda: b"".join(served.stderr).count(b"configuration was reloaded.") == 2)
+        for victim in workers_of(served):
+            os.kill(victim, signal.SIGKILL)
+        await until(lambda: b"".join(served.stderr).count(b"ended by signal 9") == 2)
+        for _ in range(8):
+            assert await statuses() == dict(zip(names, (200, 401), strict=True))
 
 
 async def test_the_address_of_another_gateway_is_refused(serve: Serve, run: Run, shared: Path) -> None:

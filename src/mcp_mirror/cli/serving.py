@@ -69,7 +69,7 @@ class Reloading(msgspec.Struct, frozen=True):
     print_line: Callable[[str], None]
     """Prints a line for the operator."""
     on_reload: Callable[[Config], None] = lambda _config: None
-    """Called with each configuration that the gateway has loaded."""
+    """Called after each reload with the configuration that is now in use."""
     complete: Callable[[Config], Config] = _keep
     """Adds what the configuration file does not contain."""
 
@@ -86,7 +86,7 @@ class Reloading(msgspec.Struct, frozen=True):
         except ConfigError as error:
             _logger.error("the configuration was not reloaded, the old one continues. %s", error)  # noqa: TRY400  # it has the cause
             return
-        self.on_reload(config)
+        self.on_reload(self.application.current_config)
         if is_quiet:
             return
         for warning in config.warnings:
@@ -170,6 +170,9 @@ class Serving:
         shutdown = anyio.Event()
         complete = start.share_state_keys if start else _keep
         config = complete(self.config)
+        if start and start.reloaded is not None:
+            config = start.reloaded
+            configure_logging(self.verbosity, config)
 
         async def serve_all() -> None:
             async with AsyncExitStack() as stack:
@@ -178,13 +181,13 @@ class Serving:
                 tasks = await stack.enter_async_context(anyio.create_task_group())
                 measure_stalls()
                 if self.path is not None:
-                    on_reload = partial(configure_logging, self.verbosity)
+                    on_reload = partial(self._use, start)
                     reloading = Reloading(application, self.path, os.environ, self.print_line, on_reload, complete)
                     tasks.start_soon(reloading.follow_signal, hangups)
                     if self.watches:
                         tasks.start_soon(reloading.follow_file)
-                    # The other workers have read the file again, and reported it.
-                    if start and start.is_replacement and (start.was_reloaded or self.watches):
+                    # The file may have changed since the last reload, and the other workers have reported that.
+                    if start and start.is_replacement and self.watches:
                         reloading.reload(is_quiet=True)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
@@ -203,6 +206,12 @@ class Serving:
             run_until_signal(serve_all(), shutdown, config.server.drain)
         finally:
             signals.close()
+
+    def _use(self, start: "WorkerStart | None", config: Config) -> None:
+        """Log with a reloaded configuration, with which successors of this worker start."""
+        configure_logging(self.verbosity, config)
+        if start:
+            start.report_reload(config)
 
     @asynccontextmanager
     async def _open(self, config: Config, signals: Signals) -> AsyncIterator[Application]:

@@ -4,7 +4,9 @@ The parent owns the listening sockets, so a client that connects while a worker 
 runs no event loop and no threads, because it forks.
 """
 
+import io
 import os
+import pickle
 import random
 import secrets
 import signal
@@ -12,8 +14,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Final, NoReturn
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -37,6 +41,10 @@ _SHORT: Final = 10.0
 _DELAY: Final = 0.5
 _MAX_DELAY: Final = 30.0
 """Seconds before a worker is started again: the first after one short life, doubled with each, up to the second."""
+_REPORT_TIMEOUT: Final = 1.0
+"""Seconds that a worker waits if the parent has not read the reports of the others."""
+_RELOADED: Final = b"r"
+"""The datagram with a reloaded configuration."""
 _SHARED_STORES: Final = ("disk", "redis")
 
 
@@ -50,8 +58,10 @@ class WorkerStart(msgspec.Struct, frozen=True):
     """Reports that the worker serves."""
     is_replacement: bool
     """Another worker had this number before."""
-    was_reloaded: bool
-    """A signal to the parent has reloaded the configuration."""
+    reloaded: Config | None
+    """The configuration of the last reload of any worker; None if there was none."""
+    reports: socket.socket
+    """Takes the reports of reloads to the parent."""
     state_key: str
     """A key of all workers."""
 
@@ -60,6 +70,25 @@ class WorkerStart(msgspec.Struct, frozen=True):
         if config.server.state_keys:
             return config
         return replace(config, server=replace(config.server, state_keys=(self.state_key,)))
+
+    def report_reload(self, config: Config) -> None:
+        """Send a configuration to the parent, in a file in memory because it may be larger than a datagram."""
+        packed = io.BytesIO()
+        _ConfigPickler(packed).dump(config)
+        with open(os.memfd_create("config"), "w+b") as file, suppress(OSError):  # noqa: PTH123  # a descriptor
+            file.write(packed.getbuffer())
+            file.flush()
+            socket.send_fds(self.reports, [_RELOADED], [file.fileno()])
+            os.kill(os.getppid(), signal.SIGCHLD)  # wakes the parent
+
+
+class _ConfigPickler(pickle.Pickler):
+    """Serializes a configuration, which contains read-only mappings."""
+
+    def reducer_override(self, item: Any) -> Any:
+        if isinstance(item, MappingProxyType):
+            return _make_read_only, (dict(item),)
+        return NotImplemented
 
 
 class _Place(msgspec.Struct):
@@ -100,7 +129,11 @@ class Supervisor:
         """A line from each start of a worker that serves, until all serve."""
         self._places = [_Place() for _ in listening]
         self._stopped_by: signal.Signals | None = None
-        self._was_reloaded = False
+        self._reports, self._reports_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._reports.setblocking(False)
+        self._reports_end.settimeout(_REPORT_TIMEOUT)
+        self._reloaded: Config | None = None
+        """The configuration of the last reload."""
         self._state_key = secrets.token_hex(32)
 
     def run(self) -> int:
@@ -111,6 +144,7 @@ class Supervisor:
             received = signal.sigtimedwait(_SIGNALS, self._find_pause())
             if received is not None and received.si_signo != signal.SIGCHLD:
                 self._forward(signal.Signals(received.si_signo))
+            self._receive_reports()
             code = self._reap()
             if code is not None and self._is_starting:
                 self._forward(signal.SIGTERM)
@@ -136,8 +170,17 @@ class Supervisor:
             os.close(self._hold)
             worker = Worker(number, self._listening[number], self._inboxes)
             announce = partial(_report, self._report)
-            start = WorkerStart(worker, self._life, announce, place.starts > 1, self._was_reloaded, self._state_key)
-            self._become_worker(start)
+            self._become_worker(
+                WorkerStart(
+                    worker,
+                    self._life,
+                    announce,
+                    is_replacement=place.starts > 1,
+                    reloaded=self._reloaded,
+                    reports=self._reports_end,
+                    state_key=self._state_key,
+                )
+            )
 
     def _announce(self) -> None:
         """Print the address once all workers serve."""
@@ -168,13 +211,20 @@ class Supervisor:
         return max(min(waiting, default=_LONG), 0.0) if self._stopped_by is None else _LONG
 
     def _forward(self, number: signal.Signals) -> None:
-        if number == signal.SIGHUP:
-            self._was_reloaded = True
-        else:
+        if number != signal.SIGHUP:
             self._stopped_by = self._stopped_by or number
         for place in self._places:
             if place.process is not None:
                 os.kill(place.process, number)
+
+    def _receive_reports(self) -> None:
+        """Keep the configuration that the workers have reloaded last."""
+        with suppress(BlockingIOError):
+            while True:
+                _, [descriptor], _, _ = socket.recv_fds(self._reports, len(_RELOADED), 1)
+                with open(descriptor, "rb") as file:  # noqa: PTH123
+                    file.seek(0)
+                    self._reloaded = pickle.load(file)  # noqa: S301  # written by a process of this gateway
 
     def _reap(self) -> int | None:
         """Record workers that have ended. Returns the exit code of one that cannot use the configuration."""
@@ -233,6 +283,10 @@ def check_workers(config: Config, count: int, address: tuple[str, int] | None) -
             f"--workers {count} needs a store that the workers share, and the store is in memory. Set `store.kind` to "
             "disk or redis."
         )
+
+
+def _make_read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(mapping)  # has no name by which `pickle` finds it
 
 
 def _report(pipe: int, url: str) -> None:
