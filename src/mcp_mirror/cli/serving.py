@@ -168,11 +168,7 @@ class Serving:
 
     def _run(self, announce: Callable[[str], None], start: "WorkerStart | None") -> None:
         shutdown = anyio.Event()
-        complete = start.share_state_keys if start else _keep
-        config = complete(self.config)
-        if start and start.reloaded is not None:
-            config = start.reloaded
-            configure_logging(self.verbosity, config)
+        config = self._configure_worker(start) if start else self.config
 
         async def serve_all() -> None:
             async with AsyncExitStack() as stack:
@@ -182,13 +178,14 @@ class Serving:
                 measure_stalls()
                 if self.path is not None:
                     on_reload = partial(self._use, start)
+                    complete = start.share_state_keys if start else _keep
                     reloading = Reloading(application, self.path, os.environ, self.print_line, on_reload, complete)
+                    # The file may have changed since the last reload, and the other workers have reported that.
+                    if self.watches and start and start.is_replacement:
+                        reloading.reload(is_quiet=True)
                     tasks.start_soon(reloading.follow_signal, hangups)
                     if self.watches:
                         tasks.start_soon(reloading.follow_file)
-                    # The file may have changed since the last reload, and the other workers have reported that.
-                    if start and start.is_replacement and self.watches:
-                        reloading.reload(is_quiet=True)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
                 tasks.start_soon(signals.run)
@@ -206,6 +203,12 @@ class Serving:
             run_until_signal(serve_all(), shutdown, config.server.drain)
         finally:
             signals.close()
+
+    def _configure_worker(self, start: "WorkerStart") -> Config:
+        """Return the configuration with which a worker starts, and log with it."""
+        config = start.share_state_keys(start.reloaded or self.config)
+        configure_logging(self.verbosity, config)
+        return config
 
     def _use(self, start: "WorkerStart | None", config: Config) -> None:
         """Log with a reloaded configuration, with which successors of this worker start."""

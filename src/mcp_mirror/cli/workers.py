@@ -130,7 +130,7 @@ class Supervisor:
         self._places = [_Place() for _ in listening]
         self._stopped_by: signal.Signals | None = None
         self._reports, self._reports_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._reports.setblocking(False)
+        self._reports.settimeout(0)
         self._reports_end.settimeout(_REPORT_TIMEOUT)
         self._reloaded: Config | None = None
         """The configuration of the last reload."""
