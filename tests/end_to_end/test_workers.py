@@ -232,7 +232,7 @@ def run_worker(start):
         signal.pause()
     return 1
 with socket.create_server(("127.0.0.1", 0)) as listening:
-    sys.exit(workers.Supervisor([listening], run_worker, lambda line: None).run())
+    sys.exit(workers.Supervisor([listening], run_worker, *2 * [lambda line: None]).run())
 """
 
 

@@ -39,8 +39,12 @@ def serve(
     configure_logging(verbose)
     has_client = http is None
     loaded = load_file(path := find_file(config, has_client=has_client), has_client=has_client)
-    address = _read_address(http) if http else None
-    serving = replace(prepare(loaded, verbose), path=path, address=address, watches=watch)
+    serving = replace(prepare(loaded, verbose), path=path, watches=watch)
+    try:
+        address = _read_address(http) if http else None
+    except MirrorError as error:
+        exit_with_error(error, serving.print_error)
+    serving = replace(serving, address=address)
     if address is None:
         print_waiting(serving.print_line, _HTTP_ADVICE)
     if workers == 1:
@@ -66,14 +70,14 @@ def _serve_workers(serving: Serving, count: int) -> None:
         listen(host, port).close()  # sockets that share an address do not notice those of another gateway
         first = listen(host, port, is_shared=True)
         others = [listen(host, first.getsockname()[1], is_shared=True) for _ in range(1, count)]
-        code = Supervisor([first, *others], run_worker, serving.print_line).run()
+        code = Supervisor([first, *others], run_worker, serving.print_line, serving.print_warning).run()
     except MirrorError as error:
-        exit_with_error(error)
+        exit_with_error(error, serving.print_error)
     raise typer.Exit(code)
 
 
 def _read_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > MAX_PORT:
-        exit_with_error(MirrorError(f"--http must be HOST:PORT, such as 127.0.0.1:8000; got {text!r}."))
+        raise MirrorError(f"--http must be HOST:PORT, such as 127.0.0.1:8000; got {text!r}.")
     return host.strip("[]"), int(port)

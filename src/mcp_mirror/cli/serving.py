@@ -149,6 +149,14 @@ class Serving:
     failures: list[MirrorError] = field(default_factory=list, init=False)
     """Why the gateway did not start."""
 
+    def print_error(self, line: str) -> None:
+        """Print the error that ends the gateway, in the log format."""
+        print_status(self.config, line, level="error")
+
+    def print_warning(self, line: str) -> None:
+        """Print a warning for the operator, in the log format and for every verbosity."""
+        print_status(self.config, line, level="warning")
+
     def run(self, announce: Callable[[str], None], start: "WorkerStart | None" = None) -> None:
         """Serve in this process until a signal.
 
@@ -200,7 +208,7 @@ class Serving:
 
         signals = open_signals(config, version("mcp-mirror"), os.environ)
         try:
-            run_until_signal(serve_all(), shutdown, config.server.drain)
+            run_until_signal(serve_all(), shutdown, config.server.drain, print_error=self.print_error)
         finally:
             signals.close()
 

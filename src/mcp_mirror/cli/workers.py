@@ -109,6 +109,7 @@ class Supervisor:
         listening: Sequence[socket.socket],
         run_worker: Callable[[WorkerStart], int],
         print_line: Callable[[str], None],
+        print_warning: Callable[[str], None],
     ) -> None:
         """Prepare the workers.
 
@@ -116,8 +117,10 @@ class Supervisor:
             listening: A listening socket for each worker, all on one address.
             run_worker: Serves in the new process, and returns the exit code.
             print_line: Prints a line for the operator.
+            print_warning: Prints a warning for the operator.
         """
-        self._listening, self._run_worker, self._print_line = listening, run_worker, print_line
+        self._listening, self._run_worker = listening, run_worker
+        self._print_line, self._print_warning = print_line, print_warning
         self._inboxes = tuple(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in listening)
         for end in (end for pair in self._inboxes for end in pair):
             end.settimeout(0)
@@ -249,7 +252,7 @@ class Supervisor:
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         when = f" in {delay:g} s" if delay else ""
         if code != MISCONFIGURED:
-            self._print_line(f"mcp-mirror: worker {number} ended {how}; the gateway starts it again{when}.")
+            self._print_warning(f"mcp-mirror: worker {number} ended {how}; the gateway starts it again{when}.")
 
     def _wait_for_all(self) -> None:
         for place in self._places:
