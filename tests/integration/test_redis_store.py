@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import anyio
 import anyio.lowlevel
@@ -33,7 +34,7 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.connection import RedisConnection
-from mcp_mirror.stores.redis.records import CHUNK
+from mcp_mirror.stores.redis.records import CHUNK, FORMAT, KeyKind
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.types import Descriptor, Provenance, Span, StoreStats
 
@@ -48,6 +49,12 @@ LIMIT = 2.0
 CONNECTION_LOG = "mcp_mirror.stores.redis.connection"
 RETURN = 20.0
 """Seconds after its return within which the server has to be used again."""
+
+
+def test_the_guide_names_every_key() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "redis.md").read_text()
+    named = {name for row in guide.splitlines() for name in re.findall(rf"`mcp-mirror:{FORMAT}:(\w+)", row)}
+    assert named == set(get_args(KeyKind))
 
 
 @pytest.fixture
