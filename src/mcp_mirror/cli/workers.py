@@ -171,6 +171,7 @@ class Supervisor:
         place.process = process
         if not process:
             os.close(self._hold)
+            self._close_listening(but=number)
             worker = Worker(number, self._listening[number], self._inboxes)
             announce = partial(_report, self._report)
             self._become_worker(
@@ -216,9 +217,20 @@ class Supervisor:
     def _forward(self, number: signal.Signals) -> None:
         if number != signal.SIGHUP:
             self._stopped_by = self._stopped_by or number
+            self._close_listening()
         for place in self._places:
             if place.process is not None:
                 os.kill(place.process, number)
+
+    def _close_listening(self, but: int | None = None) -> None:
+        """Close the listening sockets: connections to a socket that any process has open wait in its queue.
+
+        Args:
+            but: The socket that stays open.
+        """
+        for number, listening in enumerate(self._listening):
+            if number != but:
+                listening.close()
 
     def _receive_reports(self) -> None:
         """Keep the configuration that the workers have reloaded last."""
