@@ -96,8 +96,6 @@ class Application(msgspec.Struct, frozen=True):
         current = self._keep_startup_settings(config, config.auth if is_auth_applied else before.config.auth)
         after = self.builder.build(current, pins, before.catalog, is_isolated=is_isolated)
         runtime.state = msgspec.structs.replace(after, catalogs=before.catalogs)
-        if self.audit:
-            self.audit.reopen()
         names = {one.name for one in config.upstreams}
         self.notifier.release_names(frozenset(one.name for one in before.config.upstreams) - names)
         self.upstreams.replace(config.upstreams, current.server.drain)
@@ -126,6 +124,11 @@ class Application(msgspec.Struct, frozen=True):
         sections = {name: getattr(self.config, name) for name in _STARTUP_SECTIONS}
         auth = msgspec.structs.replace(auth, principals=self.config.auth.principals)
         return msgspec.structs.replace(config, auth=auth, **sections)
+
+    def reopen_audit_log(self) -> None:
+        """Continue in a new file after a rotation of the audit log."""
+        if self.audit:
+            self.audit.reopen()
 
     async def find_unavailable(self) -> list[str]:
         """Check the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""

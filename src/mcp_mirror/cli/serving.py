@@ -76,9 +76,12 @@ class Reloading(msgspec.Struct, frozen=True):
     def reload(self, *, is_quiet: bool = False) -> None:
         """Read the file again and continue with its configuration; report an unusable one and keep the old one.
 
+        The audit log is reopened in both cases, because it may have been rotated.
+
         Args:
             is_quiet: Report only an unusable one.
         """
+        self.application.reopen_audit_log()
         try:
             _check_readable_again(self.path)
             config = self.complete(load_config(self.path, self.environ))
