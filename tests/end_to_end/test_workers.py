@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -244,6 +245,40 @@ async def test_a_worker_is_replaced_any_number_of_times(tmp_path: Path) -> None:
         if supervisor.returncode is None:
             supervisor.kill()
     assert (tmp_path / "counted").stat().st_size == 50
+
+
+FAILING_FORKS = """
+import errno, os, signal, socket, sys
+from mcp_mirror.cli import workers
+workers._DELAY = 0.001
+fork, failures = os.fork, [OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))] * 2
+def fail_twice():
+    if failures:
+        raise failures.pop()
+    return fork()
+os.fork = fail_twice
+def run_worker(start):
+    os.kill(os.getppid(), signal.SIGTERM)
+    signal.pause()
+with socket.create_server(("127.0.0.1", 0)) as listening:
+    sys.exit(workers.Supervisor([listening], run_worker, print, print).run())
+"""
+
+
+async def test_a_worker_that_the_system_cannot_start_is_tried_again() -> None:
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", FAILING_FORKS, stdout=PIPE)
+    try:
+        out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert supervisor.returncode == 0
+    lines = out.decode().splitlines()
+    assert len(lines) == 2
+    assert lines[0] == (
+        "mcp-mirror: worker 0 could not be started: Resource temporarily unavailable; "
+        "the gateway starts it again in 0.001 s."
+    )
 
 
 async def test_workers_end_with_their_parent(serve: Serve, shared: Path) -> None:

@@ -167,7 +167,11 @@ class Supervisor:
 
     def _start(self, number: int, place: _Place) -> None:
         place.started, place.starts = time.monotonic(), place.starts + 1
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError as error:  # such as the limit of processes
+            self._delay_restart(number, place, f"could not be started: {error.strerror}")
+            return
         place.process = process
         if not process:
             os.close(self._hold)
@@ -253,18 +257,19 @@ class Supervisor:
             place.process, code = None, os.waitstatus_to_exitcode(status)
             if self._stopped_by is None:
                 unusable = code if code == MISCONFIGURED else unusable
-                self._delay_restart(number, place, code)
+                how = f"by signal {-code}" if code < 0 else f"with code {code}"
+                self._delay_restart(number, place, "" if code == MISCONFIGURED else f"ended {how}")
         return unusable
 
-    def _delay_restart(self, number: int, place: _Place, code: int) -> None:
+    def _delay_restart(self, number: int, place: _Place, event: str) -> None:
+        """Set the time of the next start, and report it with what has happened unless the worker has reported that."""
         now = time.monotonic()
         place.short_lives = place.short_lives + 1 if now - place.started < _SHORT else 0
         delay = min(_DELAY * 2 ** (place.short_lives - 1), _MAX_DELAY) if place.short_lives else 0.0
         place.restart_at = now + delay
-        how = f"by signal {-code}" if code < 0 else f"with code {code}"
         when = f" in {delay:g} s" if delay else ""
-        if code != MISCONFIGURED:
-            self._print_warning(f"mcp-mirror: worker {number} ended {how}; the gateway starts it again{when}.")
+        if event:
+            self._print_warning(f"mcp-mirror: worker {number} {event}; the gateway starts it again{when}.")
 
     def _wait_for_all(self) -> None:
         for place in self._places:
