@@ -7,19 +7,20 @@ import os
 import signal
 import sys
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 from http_sessions import HEADERS, META
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND, Served, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.end_to_end.conftest import Configured, Serve, Served
+    from gateway_processes import Start
+    from tests.end_to_end.conftest import Configured, Serve
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
 CLIENTS = 20
@@ -112,3 +113,29 @@ async def test_a_killed_worker_loses_only_the_calls_that_it_had(serve: Serve, sh
             assert sum(lost.values()) <= CLIENTS
             served.process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(served.process.wait(), BOUND) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_gateway_whose_log_has_no_reader_reloads_and_replaces_workers(
+    workers: int, start: Start, shared: Path
+) -> None:
+    reading, writing = os.pipe()
+    options = ("--config", str(shared), "--http", "127.0.0.1:0", "--workers", str(workers))
+    process = await start("serve", *options, stderr=writing)
+    os.close(writing)
+    try:
+        line = await asyncio.wait_for(asyncio.to_thread(os.read, reading, 1000), BOUND)
+        os.close(reading)
+        served = Served(process, line.split()[-1].decode())
+        async with calling(served.url) as clients:
+            process.send_signal(signal.SIGHUP)
+            await clients.progress()
+            for victim in workers_of(served)[1:workers]:
+                os.kill(victim, signal.SIGKILL)
+                await until(lambda: victim not in workers_of(served) and len(workers_of(served)) >= workers)  # noqa: B023
+            await clients.progress()
+            process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), BOUND) == 0
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()

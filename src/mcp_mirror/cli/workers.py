@@ -207,8 +207,9 @@ class Supervisor:
             random.seed()
             code = self._run_worker(start)
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):  # nothing reads it any more
+                    stream.flush()
             os._exit(code)
 
     def _find_pause(self) -> float:
