@@ -247,6 +247,44 @@ async def test_a_worker_is_replaced_any_number_of_times(tmp_path: Path) -> None:
     assert (tmp_path / "counted").stat().st_size == 50
 
 
+LATE_RELOAD = """
+import os, signal, socket, sys, time
+from mcp_mirror.cli import workers
+from mcp_mirror.settings.policies import Config
+workers._DELAY = 0.001
+is_replaced, tell = os.pipe()
+def run_worker(start):
+    signal.alarm(60)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    start.announce("x")
+    if start.worker.number == 1:
+        signal.sigwait({signal.SIGHUP})
+        os.read(is_replaced, 1)
+        start.report_reload(Config(disabled=("reloaded",)))
+        signal.pause()
+    if start.is_replacement:
+        os.write(tell, b"x")
+        signal.sigwait({signal.SIGHUP})
+        os.kill(os.getppid(), signal.SIGTERM)
+        signal.pause()
+    time.sleep(0.2)
+    os.kill(os.getppid(), signal.SIGHUP)
+    return 1
+with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+    sys.exit(workers.Supervisor([one, two], run_worker, print, print).run())
+"""
+
+
+async def test_a_worker_that_starts_during_a_reload_is_reloaded_too() -> None:
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", LATE_RELOAD, stdout=PIPE)
+    try:
+        await asyncio.wait_for(supervisor.communicate(), BOUND / 2)
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert supervisor.returncode == 0
+
+
 FAILING_FORKS = """
 import errno, os, signal, socket, sys
 from mcp_mirror.cli import workers

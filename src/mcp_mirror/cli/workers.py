@@ -5,6 +5,7 @@ runs no event loop and no threads, because it forks.
 """
 
 import io
+import math
 import os
 import pickle
 import random
@@ -45,6 +46,8 @@ _REPORT_TIMEOUT: Final = 1.0
 """Seconds that a worker waits if the parent has not read the reports of the others."""
 _RELOADED: Final = b"r"
 """The datagram with a reloaded configuration."""
+_RELOAD: Final = 10.0
+"""Seconds after SIGHUP within which the workers have reloaded."""
 _SHARED_STORES: Final = ("disk", "redis")
 
 
@@ -99,6 +102,10 @@ class _Place(msgspec.Struct):
     short_lives: int = 0
     restart_at: float = 0.0
     starts: int = 0
+    config: Config | None = None
+    """The reloaded configuration with which the process started."""
+    is_reloading: bool = False
+    """The process has received SIGHUP, and reads the configuration again."""
 
 
 class Supervisor:
@@ -135,6 +142,8 @@ class Supervisor:
         self._reports, self._reports_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._reports.settimeout(0)
         self._reports_end.settimeout(_REPORT_TIMEOUT)
+        self._hangup_at = -math.inf
+        """The time of the last SIGHUP."""
         self._reloaded: Config | None = None
         """The configuration of the last reload."""
         self._state_key = secrets.token_hex(32)
@@ -172,7 +181,7 @@ class Supervisor:
         except OSError as error:  # such as the limit of processes
             self._delay_restart(number, place, f"could not be started: {error.strerror}")
             return
-        place.process = process
+        place.process, place.config, place.is_reloading = process, self._reloaded, False
         if not process:
             os.close(self._hold)
             self._close_listening(but=number)
@@ -203,7 +212,8 @@ class Supervisor:
         code = 1
         try:
             os.setsid()  # Ctrl-C in a terminal reaches only the parent, which forwards it
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            # `serve` receives SIGHUP later: until then the signal waits, and does not end the process.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGHUP})
             random.seed()
             code = self._run_worker(start)
         finally:
@@ -220,12 +230,15 @@ class Supervisor:
         return max(min(waiting, default=_LONG), 0.0) if self._stopped_by is None else _LONG
 
     def _forward(self, number: signal.Signals) -> None:
-        if number != signal.SIGHUP:
+        if number == signal.SIGHUP:
+            self._hangup_at = time.monotonic()
+        else:
             self._stopped_by = self._stopped_by or number
             self._close_listening()
         for place in self._places:
             if place.process is not None:
                 os.kill(place.process, number)
+                place.is_reloading = True
 
     def _close_listening(self, but: int | None = None) -> None:
         """Close the listening sockets: connections to a socket that any process has open wait in its queue.
@@ -238,13 +251,22 @@ class Supervisor:
                 listening.close()
 
     def _receive_reports(self) -> None:
-        """Keep the configuration that the workers have reloaded last."""
+        """Keep the configuration that the workers have reloaded last, and reload those that started shortly before."""
         with suppress(BlockingIOError):
             while True:
                 _, [descriptor], _, _ = socket.recv_fds(self._reports, len(_RELOADED), 1)
                 with open(descriptor, "rb") as file:  # noqa: PTH123
                     file.seek(0)
                     self._reloaded = pickle.load(file)  # noqa: S301  # written by a process of this gateway
+                self._reload_late()
+
+    def _reload_late(self) -> None:
+        """Reload the workers that have started after the last SIGHUP, and before another had applied it."""
+        for place in self._places:
+            is_late = not place.is_reloading and place.started < self._hangup_at + _RELOAD
+            if place.process is not None and is_late and place.config != self._reloaded:
+                os.kill(place.process, signal.SIGHUP)
+                place.is_reloading = True
 
     def _reap(self) -> int | None:
         """Record workers that have ended. Returns the exit code of one that cannot use the configuration."""
