@@ -133,7 +133,7 @@ def _receive_hangups(*, is_needed: bool) -> Iterator[AsyncIterator[signal.Signal
         yield None
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # the parent of workers has blocked it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # blocked since the start
         yield signals
 
 
