@@ -33,6 +33,7 @@ from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.change_notifier import ChangeNotifier
 from mcp_mirror.server.handover import Worker
 from mcp_mirror.server.server import MirrorServer
+from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.registry import UpstreamRegistry
@@ -71,6 +72,11 @@ class Application(msgspec.Struct, frozen=True):
         """All upstreams."""
         return self.gateway.upstreams
 
+    @property
+    def current_config(self) -> Config:
+        """The configuration of the last reload, with those settings of the start that a reload does not change."""
+        return self.gateway.runtime.state.config
+
     def reload(self, config: Config, pins: Pins) -> tuple[str, ...]:
         """Continue with another configuration: its upstreams, twins, own tools, policies and stages.
 
@@ -86,13 +92,13 @@ class Application(msgspec.Struct, frozen=True):
         before = runtime.state
         # A reload never gives one principal the values of another.
         is_isolated = before.flows.is_isolated or (config.auth.is_required and not self.is_local)
-        after = self.builder.build(config, pins, before.catalog, is_isolated=is_isolated)
+        is_auth_applied = self.server.can_apply_auth(config.auth)
+        current = self._keep_startup_settings(config, config.auth if is_auth_applied else before.config.auth)
+        after = self.builder.build(current, pins, before.catalog, is_isolated=is_isolated)
         runtime.state = msgspec.structs.replace(after, catalogs=before.catalogs)
-        if self.audit:
-            self.audit.reopen()
         names = {one.name for one in config.upstreams}
         self.notifier.release_names(frozenset(one.name for one in before.config.upstreams) - names)
-        self.upstreams.replace(config.upstreams, config.server.drain)
+        self.upstreams.replace(config.upstreams, current.server.drain)
         for kind in ("tools", "resources", "prompts"):
             self.notifier.list_changed(kind, None)
         self.notifier.pins_changed()
@@ -101,11 +107,28 @@ class Application(msgspec.Struct, frozen=True):
         deferred = [name for name in _STARTUP_SECTIONS if getattr(self.config, name) != getattr(config, name)]
         if self.is_local:  # clients on standard streams send no tokens
             return tuple(deferred)
-        if not self.server.apply_auth(config.auth):
+        self.server.apply_auth(after.config.auth)
+        if not is_auth_applied:
             deferred.append("auth")
         elif self.config.auth.principals != config.auth.principals:
             deferred.append("auth.principals")
         return tuple(deferred)
+
+    def _keep_startup_settings(self, config: Config, auth: AuthPolicy) -> Config:
+        """Return a configuration with the settings of the start that a reload does not change.
+
+        Args:
+            config: The new configuration.
+            auth: Its `auth` if a reload can change that, otherwise the one in use.
+        """
+        sections = {name: getattr(self.config, name) for name in _STARTUP_SECTIONS}
+        auth = msgspec.structs.replace(auth, principals=self.config.auth.principals)
+        return msgspec.structs.replace(config, auth=auth, **sections)
+
+    def reopen_audit_log(self) -> None:
+        """Continue in a new file after a rotation of the audit log."""
+        if self.audit:
+            self.audit.reopen()
 
     async def find_unavailable(self) -> list[str]:
         """Check the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""

@@ -134,7 +134,7 @@ async def _flushed(writer: _Writer) -> AsyncIterator[_Writer]:
     finally:
         if writer is not None:
             with anyio.CancelScope(shield=True):
-                await writer.flush()
+                await writer.close()
 
 
 def _build_recorder(config: Config, store: Store) -> EventRecorder | None:

@@ -100,15 +100,19 @@ async def test_rejected_http_requests_are_recorded(
     assert "c4nary" not in path.read_text()
 
 
-async def test_a_hangup_reopens_the_audit_file(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+@pytest.mark.parametrize("is_usable", [True, False])
+async def test_a_hangup_reopens_the_audit_file_with_any_configuration(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, *, is_usable: bool
 ) -> None:
     path, old = tmp_path / "audit.jsonl", tmp_path / "audit.1"
-    async with open_lines(configured({"one": raw()}, audit={"path": str(path)})) as client:
+    config = configured({"one": raw()}, audit={"path": str(path)})
+    async with open_lines(config) as client:
         await client.greet()
         await client.text("hear_mirrored")
         await until(path.read_text)
         path.rename(old)
+        if not is_usable:
+            config.write_text("{")
         client.process.send_signal(signal.SIGHUP)
         await until(path.exists)
         await client.text("memory_list")

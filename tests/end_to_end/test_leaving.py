@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import httpx2
 import pytest
 from http_sessions import HEADERS, META
+from mcp import Client
+from mcp.shared.exceptions import MCPError
 from tests.end_to_end.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -34,6 +36,20 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 
 
 Parts: TypeAlias = "tuple[GatewayProcess, Callable[[], Any], Callable[[], Any]]"
+
+
+CANCELLED = (
+    "The gateway is stopping and has cancelled this request, which may have had effects. Repeat it when the gateway "
+    "serves again."
+)
+
+
+def error_in(answer: str) -> str:
+    """The message of the error that answers the call."""
+    lines = [line.removeprefix("data: ") for line in answer.splitlines()]
+    message = json.loads(next(line for line in lines if line.startswith("{")))
+    assert message["id"] == 99, message
+    return str(message["error"]["message"])
 
 
 def request(identity: int, method: str, params: Any) -> str:
@@ -111,9 +127,7 @@ async def busy_http(
                 await knock(served.url)
 
         async def answer() -> str:
-            answered = await posted
-            answered.raise_for_status()
-            return str(answered.text)
+            return str((await posted).text)
 
         yield served.process, answer, refuses
         posted.cancel()
@@ -171,6 +185,7 @@ async def test_a_call_that_does_not_end_is_cancelled_after_the_drain(busy: Any) 
     async with busy(drain=1) as gateway:
         began = time.monotonic()
         gateway.process.send_signal(signal.SIGTERM)
+        assert error_in(await asyncio.wait_for(gateway.answer(), BOUND)) == CANCELLED
         assert await gateway.ends(0) < SOON
         assert time.monotonic() - began >= 1
 
@@ -180,12 +195,14 @@ async def test_a_second_signal_ends_the_gateway_immediately(busy: Any) -> None:
         gateway.process.send_signal(signal.SIGTERM)
         await gateway.refuses()
         gateway.process.send_signal(signal.SIGTERM)
+        assert error_in(await asyncio.wait_for(gateway.answer(), BOUND)) == CANCELLED
         assert await gateway.ends(0) < SOON
 
 
 async def test_without_a_drain_the_first_signal_ends_the_gateway(busy: Any) -> None:
     async with busy(drain=0) as gateway:
         gateway.process.send_signal(signal.SIGTERM)
+        assert error_in(await asyncio.wait_for(gateway.answer(), BOUND)) == CANCELLED
         assert await gateway.ends(0) < SOON
 
 
@@ -217,13 +234,35 @@ async def test_the_log_reports_a_shutdown_and_the_requests_that_it_cancels(
             (tmp_path / "end").touch()
             assert "late" in (await call).text
         await asyncio.wait_for(served.process.wait(), BOUND)
-        with contextlib.suppress(httpx2.HTTPError):
-            await call
+        if not ends:
+            assert (await call).json()["error"]["message"] == CANCELLED
     log = b"".join(served.stderr).decode()
     assert re.search(
         r" info mcp_mirror\.\S+: Shutting down within [0-9.]+ s \(`server\.drain`\), with 1 open request\.\n", log
     )
     assert ("warning mcp_mirror.server.http_server: The shutdown cancels 1 open request.\n" in log) is not ends
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_clients_read_why_the_shutdown_cancels_their_calls(
+    mode: Any, configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    async with (
+        serve(configured({"raw": raw()}, server={"drain": 0.5})) as served,
+        Client(served.url, mode=mode) as client,
+        asyncio.timeout(BOUND),
+    ):
+        for number in range(2):  # the first call takes the SDK's path, the next ones the direct path
+            gates = {"started": str(tmp_path / f"started-{number}"), "until": str(tmp_path / f"until-{number}")}
+            call = asyncio.create_task(client.call_tool("hang_mirrored", gates))
+            await until(Path(gates["started"]).exists)
+            if number == 0:
+                Path(gates["until"]).touch()
+                await call
+        served.process.send_signal(signal.SIGTERM)
+        with pytest.raises(MCPError, match=CANCELLED):
+            await call
+        assert await served.process.wait() == 0
 
 
 @pytest.mark.parametrize("cancelled", [99, "99"], ids=["number", "text"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from mcp_mirror.config import load_config
 from mcp_mirror.functions.reply import read_reply
 
 if TYPE_CHECKING:
+    from gateway_processes import Start
     from tests.end_to_end.conftest import Configured, Lines, OpenLines, Serve
 
 UPSTREAM = Path(__file__).parents[1] / "relay" / "upstream.py"
@@ -173,6 +176,34 @@ async def test_an_invalid_configuration_is_reported_and_the_old_one_stays(
         await until(lambda: any(b"was not reloaded" in line for line in client.stderr))
         assert b"'command'" in b"".join(client.stderr)
         assert "hear_mirrored" in names(await client.request("tools/list"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.executable  # its start takes long enough
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_hangup_during_the_start_reloads_later(
+    workers: int, configured: Configured, start: Start, raw: Any
+) -> None:
+    """By default the signal ends a process, and systemd takes that for an intended end."""
+    config = configured({"one": raw()}, store={"kind": "disk"})
+    options = ("--config", str(config), "--http", "127.0.0.1:0", "--workers", str(workers))
+    process = await start("serve", *options, stderr=PIPE)
+
+    def blocks_hangups() -> bool:
+        [mask] = re.findall(r"SigBlk:\t(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+        return bool(int(mask, 16) & 1 << signal.SIGHUP - 1)
+
+    try:
+        await until(blocks_hangups)
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        for _ in range(workers):
+            async with asyncio.timeout(BOUND):
+                while b"was reloaded" not in (line := await process.stderr.readline()):
+                    assert line, "the gateway has ended"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), BOUND) == 0
 
 
 async def test_a_failed_reload_is_an_error_in_the_log(configured: Configured, open_lines: OpenLines, raw: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -19,7 +20,7 @@ from tests.end_to_end.conftest import BOUND
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.end_to_end.conftest import Configured, Connect, Listening, OpenLines, Serve
+    from tests.end_to_end.conftest import Configured, Connect, Listening, OpenLines, Run, Serve
 
 SERVERS = Path(__file__).with_name("servers")
 
@@ -228,3 +229,30 @@ async def test_a_client_reads_why_the_gateway_cannot_start(
         assert reason in json.loads(await client.request("initialize"))["error"]["message"]
     assert client.process.returncode == 2
     assert reason.encode() in b"".join(client.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "sections", "message"),
+    [
+        (("--http", "ADDRESS"), {}, "Cannot serve on"),
+        (("--http", "ADDRESS", "--workers", "2"), {"store": {"kind": "disk"}}, "Cannot serve on"),
+        (("--http", "127.0.0.1:0", "--workers", "2"), {"store": {"kind": "memory"}}, "Set `store.kind`"),
+        (("--http", "127.0.0.1:0"), {"server": {"metrics": "ADDRESS"}}, "Cannot serve `server.metrics` on"),
+        (("--http", "localhost"), {}, "--http must be HOST:PORT"),
+        ((), {"mirror": {"stages": ["absent:stage"]}}, "absent"),
+    ],
+)
+async def test_the_error_that_ends_the_gateway_is_a_line_of_the_log(
+    options: tuple[str, ...], sections: dict[str, Any], message: str, configured: Configured, run: Run, raw: Any
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = json.loads(json.dumps(sections).replace("ADDRESS", address))
+        settings["server"] = {"log_format": "json", **settings.get("server", {})}
+        config = configured({"raw": raw()}, **settings)
+        given = [option.replace("ADDRESS", address) for option in options]
+        ended = await run("serve", "--config", str(config), *given)
+    assert ended.code == 2
+    lines = [json.loads(line) for line in ended.err.splitlines()]
+    assert message in lines[-1]["message"]
+    assert lines[-1]["level"] == "error"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -43,6 +45,14 @@ def is_running(process: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except OSError:
         return False
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file as editors do: a gateway that watches it reads no part of it."""
+    written = path.with_suffix(".new")
+    written.write_text(text)
+    written.chmod(0o600)
+    written.replace(path)
 
 
 async def post(url: str, method: str, params: Any, **headers: str) -> httpx2.Response:
@@ -223,7 +233,7 @@ def run_worker(start):
         signal.pause()
     return 1
 with socket.create_server(("127.0.0.1", 0)) as listening:
-    sys.exit(workers.Supervisor([listening], run_worker, lambda line: None).run())
+    sys.exit(workers.Supervisor([listening], run_worker, *2 * [lambda line: None]).run())
 """
 
 
@@ -235,6 +245,78 @@ async def test_a_worker_is_replaced_any_number_of_times(tmp_path: Path) -> None:
         if supervisor.returncode is None:
             supervisor.kill()
     assert (tmp_path / "counted").stat().st_size == 50
+
+
+LATE_RELOAD = """
+import os, signal, socket, sys, time
+from mcp_mirror.cli import workers
+from mcp_mirror.settings.policies import Config
+workers._DELAY = 0.001
+is_replaced, tell = os.pipe()
+def run_worker(start):
+    signal.alarm(60)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    start.announce("x")
+    if start.worker.number == 1:
+        signal.sigwait({signal.SIGHUP})
+        os.read(is_replaced, 1)
+        start.report_reload(Config(disabled=("reloaded",)))
+        signal.pause()
+    if start.is_replacement:
+        os.write(tell, b"x")
+        signal.sigwait({signal.SIGHUP})
+        os.kill(os.getppid(), signal.SIGTERM)
+        signal.pause()
+    time.sleep(0.2)
+    os.kill(os.getppid(), signal.SIGHUP)
+    return 1
+with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+    sys.exit(workers.Supervisor([one, two], run_worker, print, print).run())
+"""
+
+
+async def test_a_worker_that_starts_during_a_reload_is_reloaded_too() -> None:
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", LATE_RELOAD, stdout=PIPE)
+    try:
+        await asyncio.wait_for(supervisor.communicate(), BOUND / 2)
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert supervisor.returncode == 0
+
+
+FAILING_FORKS = """
+import errno, os, signal, socket, sys
+from mcp_mirror.cli import workers
+workers._DELAY = 0.001
+fork, failures = os.fork, [OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))] * 2
+def fail_twice():
+    if failures:
+        raise failures.pop()
+    return fork()
+os.fork = fail_twice
+def run_worker(start):
+    os.kill(os.getppid(), signal.SIGTERM)
+    signal.pause()
+with socket.create_server(("127.0.0.1", 0)) as listening:
+    sys.exit(workers.Supervisor([listening], run_worker, print, print).run())
+"""
+
+
+async def test_a_worker_that_the_system_cannot_start_is_tried_again() -> None:
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", FAILING_FORKS, stdout=PIPE)
+    try:
+        out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert supervisor.returncode == 0
+    lines = out.decode().splitlines()
+    assert len(lines) == 2
+    assert lines[0] == (
+        "mcp-mirror: worker 0 could not be started: Resource temporarily unavailable; "
+        "the gateway starts it again in 0.001 s."
+    )
 
 
 async def test_workers_end_with_their_parent(serve: Serve, shared: Path) -> None:
@@ -264,6 +346,58 @@ async def test_a_reload_reaches_all_workers(serve: Serve, shared: Path, configur
             assert "added_hear_mirrored" in {tool["name"] for tool in listed["tools"]}
     assert b"".join(served.stderr).count(b"the configuration was reloaded.") == 2
     assert b"takes effect at the next start" not in b"".join(served.stderr)
+
+
+@pytest.mark.parametrize("later", ["unusable", "other"])
+@pytest.mark.parametrize("watch", [(), ("--watch",)])
+async def test_a_replacement_has_the_last_configuration_that_was_reloaded(
+    later: str, watch: tuple[str, ...], serve: Serve, configured: Configured, raw: Any
+) -> None:
+    """A change of `server` takes effect at the next start of the gateway, not of a worker."""
+    path = configured({"raw": raw()}, store={"kind": "disk"}, server={"name": "first"})
+    async with serve(path, "--workers", "2", *watch) as served, asyncio.timeout(BOUND):
+        first = json.loads(path.read_text())
+        upstreams = {"raw": raw(), "added": raw("ok", "--name", "added")}
+        replace_file(path, json.dumps({**first, "upstreams": upstreams, "server": {"name": "second"}}))
+        if not watch:
+            served.process.send_signal(signal.SIGHUP)
+        await until(lambda: b"".join(served.stderr).count(b"configuration was reloaded.") == 2)
+        if later == "unusable":
+            replace_file(path, "upstreams: [")
+        elif not watch:
+            replace_file(path, json.dumps(first))
+        for victim in workers_of(served):
+            os.kill(victim, signal.SIGKILL)
+        await until(lambda: b"".join(served.stderr).count(b"ended by signal 9") == 2)
+        for session in (await open_sessions_of_all_workers(served.url, 2)).values():
+            listed = result_of(await post(served.url, "tools/list", {}, **{"mcp-session-id": session}))
+            assert "added_hear_mirrored" in {tool["name"] for tool in listed["tools"]}
+        greeting = result_of(await post(served.url, "initialize", HELLO))
+        assert greeting["serverInfo"]["name"] == "first"
+
+
+async def test_a_replacement_refuses_a_token_that_a_reload_removed(
+    serve: Serve, configured: Configured, raw: Any
+) -> None:
+    def configure(*names: str) -> Path:
+        tokens = {name: f"sha256:{hashlib.sha256(name.encode()).hexdigest()}" for name in names}
+        return configured({"raw": raw()}, store={"kind": "disk"}, auth={"tokens": tokens})
+
+    async def statuses() -> dict[str, int]:
+        answers = {name: await post(served.url, "initialize", HELLO, authorization=f"Bearer {name}") for name in names}
+        return {name: answer.status_code for name, answer in answers.items()}
+
+    names = "alice-0123456789", "mallory-0123456789"
+    async with serve(configure(*names), "--workers", "2") as served, asyncio.timeout(BOUND):
+        assert await statuses() == dict.fromkeys(names, 200)
+        configure(names[0])
+        served.process.send_signal(signal.SIGHUP)
+        await until(lambda: b"".join(served.stderr).count(b"configuration was reloaded.") == 2)
+        for victim in workers_of(served):
+            os.kill(victim, signal.SIGKILL)
+        await until(lambda: b"".join(served.stderr).count(b"ended by signal 9") == 2)
+        for _ in range(8):
+            assert await statuses() == dict(zip(names, (200, 401), strict=True))
 
 
 async def test_the_address_of_another_gateway_is_refused(serve: Serve, run: Run, shared: Path) -> None:

@@ -105,8 +105,23 @@ async def test_calls_of_a_failed_log_are_written_later_once(log: FickleLog, capl
     assert [one.calls for one in (await log.sums("me", 0)).values()] == [3]
     assert recorder.lost == 0
     assert [record.getMessage() for record in caplog.records] == [
-        "Calls could not be added to the event log and are added later. It is away."
+        "Calls could not be added to the event log and are added later. It is away.",
+        "Calls are added to the event log again.",
     ]
+
+
+async def test_the_end_reports_calls_that_the_log_has_not_got(log: FickleLog, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = recorder_of(log)
+    log.away = True
+    for identity in "ab":
+        recorder.add(finished(id=identity))
+    recorder.add(finished("you"))
+    await recorder.close()
+    assert caplog.messages[-1] == "3 calls are missing in the event log: its store still failed when the gateway ended."
+    log.away = False
+    await recorder.close()
+    assert len(caplog.messages) == 3
+    assert [one.calls for one in (await log.sums("me", 0)).values()] == [2]
 
 
 async def test_a_cancelled_flush_loses_no_calls(log: FickleLog) -> None:
@@ -120,7 +135,9 @@ async def test_a_cancelled_flush_loses_no_calls(log: FickleLog) -> None:
     assert [event.id for _, event in await read_calls(log, "me", limit=9)] == ["a"]
 
 
-async def test_calls_that_exceed_the_memory_are_still_counted(log: FickleLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_exceed_the_memory_are_still_counted(
+    log: FickleLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("mcp_mirror.observability.events._MAX_PENDING", 2)
     monkeypatch.setattr("mcp_mirror.observability.events._MAX_UNWRITTEN_BYTES", 0)
     recorder = recorder_of(log)
@@ -134,6 +151,9 @@ async def test_calls_that_exceed_the_memory_are_still_counted(log: FickleLog, mo
     await recorder.flush()
     assert await read_calls(log, "me", limit=9) == ()
     assert [one.calls for one in (await log.sums("me", 0)).values()] == [3]
+    assert caplog.messages[-1] == (
+        "Calls are added to the event log again. 3 calls are counted in its sums and missing among its entries."
+    )
 
 
 async def test_arguments_that_exceed_the_memory_have_only_a_size(

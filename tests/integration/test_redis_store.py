@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import anyio
 import anyio.lowlevel
@@ -33,7 +34,7 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.connection import RedisConnection
-from mcp_mirror.stores.redis.records import CHUNK
+from mcp_mirror.stores.redis.records import CHUNK, FORMAT, KeyKind
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.types import Descriptor, Provenance, Span, StoreStats
 
@@ -48,6 +49,12 @@ LIMIT = 2.0
 CONNECTION_LOG = "mcp_mirror.stores.redis.connection"
 RETURN = 20.0
 """Seconds after its return within which the server has to be used again."""
+
+
+def test_the_guide_names_every_key() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "redis.md").read_text()
+    named = {name for row in guide.splitlines() for name in re.findall(rf"`mcp-mirror:{FORMAT}:(\w+)", row)}
+    assert named == set(get_args(KeyKind))
 
 
 @pytest.fixture
@@ -175,6 +182,33 @@ async def test_a_value_whose_bytes_the_server_evicted_is_gone(
     gone = await store.describe("me", "t-1")
     assert isinstance(gone, Tombstone)
     assert gone.reason == "evicted"
+
+
+LISTINGS: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
+    "near": lambda store: store.bases_near("me", "t-1", 5),
+    "newest": lambda store: store.newest("me", 5),
+    "list": lambda store: store.list("me"),
+    "describe": lambda store: store.describe("me", "t-1"),
+}
+
+
+@pytest.mark.parametrize("removed", ["blob:me:t-1:", "value:me:t-1", "order:me"])
+@pytest.mark.parametrize("first", LISTINGS)
+async def test_values_that_the_server_removed_are_not_listed_and_warned_about_once(
+    first: str, removed: str, store: RedisStore, redis_server: RedisProcess, tmp_path: Path, caplog: Any
+) -> None:
+    await put(store, "t-1")
+    if removed != "order:me":
+        await put(store, "t-2")
+    redis_server.run("DEL", *(key for key in our_keys(redis_server, tmp_path) if f":2:{removed}" in key))
+    left = () if removed == "order:me" else ("t-2",)
+    for name in (first, *LISTINGS):
+        await LISTINGS[name](store)
+        assert len(caplog.messages) == 1, name
+    assert "Set its `maxmemory-policy` to noeviction" in caplog.messages[0]
+    assert await store.newest("me", 5) == left
+    assert await store.bases_near("me", "t-1", 5) == left
+    assert tuple(one.base for one in await store.list("me")) == left
 
 
 @pytest.mark.parametrize(
@@ -403,7 +437,7 @@ async def test_a_list_of_several_pages_is_complete_while_values_come_and_go(
         reply = await call(connection, operation, *arguments, **options)
         if operation == "list":
             last = await store.newest("me", page)
-            for base in {f"t-{next(changes):02}", last[0], reply[0][0].decode() if reply[0] else last[0]}:
+            for base in {f"t-{next(changes):02}", last[0], reply[1][0].decode() if reply[1] else last[0]}:
                 await store.delete("me", base)
                 gone.add(base)
             await put(store, f"u-{len(gone)}")
@@ -429,7 +463,7 @@ async def test_a_page_of_values_with_large_records_is_bounded_in_bytes(
     async def measure(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
         reply = await call(connection, operation, *arguments, **options)
         if operation == "list":
-            sizes.append(sum(len(record) for _, _, record in reply[1:]))
+            sizes.append(sum(len(record) for _, _, record in reply[2:]))
         return reply
 
     async with opened(redis_server, tmp_path) as store:

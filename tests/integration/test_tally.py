@@ -45,6 +45,17 @@ async def test_counts_are_reported_at_once_and_stored_later(store: Fickle) -> No
     assert (await usage_counter.stats("stranger")).traffic == Traffic()
 
 
+async def test_the_end_reports_counts_that_the_store_rejects(store: Fickle, caplog: pytest.LogCaptureFixture) -> None:
+    usage_counter = UsageCounter(store)
+    usage_counter.add("me", 10, 500)
+    store.away = True
+    await usage_counter.close()
+    store.away = False
+    await usage_counter.close()
+    assert caplog.messages == ["Token counts are lost: the store still failed when the gateway ended."]
+    assert (await store.stats("me")).traffic == Traffic(10, 500)
+
+
 async def test_rejected_counts_are_offered_again_and_counted_once(store: Fickle) -> None:
     usage_counter = UsageCounter(store)
     usage_counter.add("me", 10, 500)

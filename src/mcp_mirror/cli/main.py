@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from inspect import cleandoc
@@ -68,6 +69,9 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Import the command and return its context."""
+        if self.name == "serve" and hasattr(signal, "pthread_sigmask"):
+            # Until `serve` receives SIGHUP, the signal waits: by default it ends the process.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         if self.name in _GATEWAYS:
             check_configuration(args, has_client=self.name == "serve" and not any("--http" in arg for arg in args))
         return load_command(self.name or "").make_context(info_name, args, parent, **extra)

@@ -113,6 +113,7 @@ def run_until_signal(
     drain: float = 0,
     *,
     leave: Callable[[], None] | None = None,
+    print_error: Callable[[str], None] = print_note,
 ) -> T:
     """Run to the end or to a signal, close everything that was opened, and return the result.
 
@@ -121,6 +122,7 @@ def run_until_signal(
         shutdown: Set at the first signal: `main` accepts no new calls and ends after the calls in flight.
         drain: Seconds that the calls in flight have to end; 0: none.
         leave: Called at a signal, after which the process ends without closing anything; None: it closes everything.
+        print_error: Prints the error that ends the work.
     """
     stopped: list[signal.Signals] = []
     results: list[T] = []
@@ -146,9 +148,9 @@ def run_until_signal(
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:  # noqa: BLE001  # a traceback would show values
-        exit_with_error(error)
+        exit_with_error(error, print_error)
     except BaseExceptionGroup as error:
-        exit_with_error(error)
+        exit_with_error(error, print_error)
     if stopped:
         raise typer.Exit(INTERRUPTED if stopped[0] == signal.SIGINT else 0)
     return results[0]
@@ -190,16 +192,16 @@ async def _stop_on_signals(
             scope.deadline = anyio.current_time() + drain
 
 
-def exit_with_error(error: BaseException) -> NoReturn:
+def exit_with_error(error: BaseException, print_error: Callable[[str], None] = print_note) -> NoReturn:
     """Print an error and exit: of an unexpected one only where it was raised, since its message may show values."""
     cause = unwrap_error_group(error)
     if isinstance(cause, SystemExit | BrokenPipeError):  # the reader of the output closed its end (`| head`)
         _discard_output()
         raise typer.Exit(1) from None
     if not isinstance(cause, MirrorError):
-        print_note(f"mcp-mirror: the gateway failed with an unexpected error: {summarize_traceback(cause)}.")
+        print_error(f"mcp-mirror: the gateway failed with an unexpected error: {summarize_traceback(cause)}.")
         raise typer.Exit(1) from None
-    print_note(f"mcp-mirror: {cause}")
+    print_error(f"mcp-mirror: {cause}")
     raise typer.Exit(MISCONFIGURED) from None
 
 

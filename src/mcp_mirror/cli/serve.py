@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import answering_client, find_file, print_waiting
+from mcp_mirror.cli.run import answering_client, exit_with_error, find_file, print_waiting
 from mcp_mirror.cli.serving import Serving, prepare
 from mcp_mirror.cli.workers import MAX_PORT, Supervisor, WorkerStart, check_workers
 from mcp_mirror.config import load_config
@@ -42,8 +42,12 @@ def serve(
     with answering_client(has_client=http is None):
         path = find_file(config)
         loaded = load_config(path, os.environ)
-    address = _read_address(http) if http else None
-    serving = replace(prepare(loaded, verbose), path=path, address=address, watches=watch)
+    serving = replace(prepare(loaded, verbose), path=path, watches=watch)
+    try:
+        address = _read_address(http) if http else None
+    except MirrorError as error:
+        exit_with_error(error, serving.print_error)
+    serving = replace(serving, address=address)
     if address is None:
         print_waiting(serving.print_line, _HTTP_ADVICE)
     if workers == 1:
@@ -63,12 +67,15 @@ def _serve_workers(serving: Serving, count: int) -> None:
             return ended.exit_code
         return 0
 
-    check_workers(serving.config, count, serving.address)
-    host, port = serving.address or ("", 0)
-    listen(host, port).close()  # sockets that share an address do not notice those of another gateway
-    first = listen(host, port, is_shared=True)
-    others = [listen(host, first.getsockname()[1], is_shared=True) for _ in range(1, count)]
-    code = Supervisor([first, *others], run_worker, serving.print_line).run()
+    try:
+        check_workers(serving.config, count, serving.address)
+        host, port = serving.address or ("", 0)
+        listen(host, port).close()  # sockets that share an address do not notice those of another gateway
+        first = listen(host, port, is_shared=True)
+        others = [listen(host, first.getsockname()[1], is_shared=True) for _ in range(1, count)]
+        code = Supervisor([first, *others], run_worker, serving.print_line, serving.print_warning).run()
+    except MirrorError as error:
+        exit_with_error(error, serving.print_error)
     raise typer.Exit(code)
 
 

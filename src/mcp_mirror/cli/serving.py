@@ -71,16 +71,19 @@ class Reloading(msgspec.Struct, frozen=True):
     print_line: Callable[[str], None]
     """Prints a line for the operator."""
     on_reload: Callable[[Config], None] = lambda _config: None
-    """Called with each configuration that the gateway has loaded."""
+    """Called after each reload with the configuration that is now in use."""
     complete: Callable[[Config], Config] = _keep
     """Adds what the configuration file does not contain."""
 
     def reload(self, *, is_quiet: bool = False) -> None:
         """Read the file again and continue with its configuration; report an unusable one and keep the old one.
 
+        The audit log is reopened in both cases, because it may have been rotated.
+
         Args:
             is_quiet: Report only an unusable one.
         """
+        self.application.reopen_audit_log()
         try:
             _check_readable_again(self.path)
             config = self.complete(load_config(self.path, self.environ))
@@ -88,7 +91,7 @@ class Reloading(msgspec.Struct, frozen=True):
         except ConfigError as error:
             _logger.error("the configuration was not reloaded, the old one continues. %s", error)  # noqa: TRY400  # it has the cause
             return
-        self.on_reload(config)
+        self.on_reload(self.application.current_config)
         if is_quiet:
             return
         for warning in config.warnings:
@@ -132,6 +135,7 @@ def _receive_hangups(*, is_needed: bool) -> Iterator[AsyncIterator[signal.Signal
         yield None
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # blocked since the start
         yield signals
 
 
@@ -150,6 +154,14 @@ class Serving:
     print_line: Callable[[str], None] = field(kw_only=True)
     failures: list[MirrorError] = field(default_factory=list, init=False)
     """Why the gateway did not start."""
+
+    def print_error(self, line: str) -> None:
+        """Print the error that ends the gateway, in the log format."""
+        print_status(self.config, line, level="error")
+
+    def print_warning(self, line: str) -> None:
+        """Print a warning for the operator, in the log format and for every verbosity."""
+        print_status(self.config, line, level="warning")
 
     def run(self, announce: Callable[[str], None], start: "WorkerStart | None" = None) -> None:
         """Serve in this process until a signal.
@@ -170,8 +182,7 @@ class Serving:
 
     def _run(self, announce: Callable[[str], None], start: "WorkerStart | None") -> None:
         shutdown = anyio.Event()
-        complete = start.share_state_keys if start else _keep
-        config = complete(self.config)
+        config = self._configure_worker(start) if start else self.config
 
         async def serve_all() -> None:
             async with AsyncExitStack() as stack:
@@ -180,14 +191,15 @@ class Serving:
                 tasks = await stack.enter_async_context(anyio.create_task_group())
                 measure_stalls()
                 if self.path is not None:
-                    on_reload = partial(configure_logging, self.verbosity)
+                    on_reload = partial(self._use, start)
+                    complete = start.share_state_keys if start else _keep
                     reloading = Reloading(application, self.path, os.environ, self.print_line, on_reload, complete)
+                    # The file may have changed since the last reload, and the other workers have reported that.
+                    if self.watches and start and start.is_replacement:
+                        reloading.reload(is_quiet=True)
                     tasks.start_soon(reloading.follow_signal, hangups)
                     if self.watches:
                         tasks.start_soon(reloading.follow_file)
-                    # The other workers have read the file again, and reported it.
-                    if start and start.is_replacement and (start.was_reloaded or self.watches):
-                        reloading.reload(is_quiet=True)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
                 tasks.start_soon(signals.run)
@@ -202,9 +214,21 @@ class Serving:
 
         signals = open_signals(config, version("mcp-mirror"), os.environ)
         try:
-            run_until_signal(serve_all(), shutdown, config.server.drain)
+            run_until_signal(serve_all(), shutdown, config.server.drain, print_error=self.print_error)
         finally:
             signals.close()
+
+    def _configure_worker(self, start: "WorkerStart") -> Config:
+        """Return the configuration with which a worker starts, and log with it."""
+        config = start.share_state_keys(start.reloaded or self.config)
+        configure_logging(self.verbosity, config)
+        return config
+
+    def _use(self, start: "WorkerStart | None", config: Config) -> None:
+        """Log with a reloaded configuration, with which successors of this worker start."""
+        configure_logging(self.verbosity, config)
+        if start:
+            start.report_reload(config)
 
     @asynccontextmanager
     async def _open(self, config: Config, signals: Signals) -> AsyncIterator[Application]:

@@ -4,7 +4,10 @@ The parent owns the listening sockets, so a client that connects while a worker 
 runs no event loop and no threads, because it forks.
 """
 
+import io
+import math
 import os
+import pickle
 import random
 import secrets
 import signal
@@ -12,8 +15,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Final, NoReturn
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -37,6 +42,12 @@ _SHORT: Final = 10.0
 _DELAY: Final = 0.5
 _MAX_DELAY: Final = 30.0
 """Seconds before a worker is started again: the first after one short life, doubled with each, up to the second."""
+_REPORT_TIMEOUT: Final = 1.0
+"""Seconds that a worker waits if the parent has not read the reports of the others."""
+_RELOADED: Final = b"r"
+"""The datagram with a reloaded configuration."""
+_RELOAD: Final = 10.0
+"""Seconds after SIGHUP within which the workers have reloaded."""
 _SHARED_STORES: Final = ("disk", "redis")
 
 
@@ -50,8 +61,10 @@ class WorkerStart(msgspec.Struct, frozen=True):
     """Reports that the worker serves."""
     is_replacement: bool
     """Another worker had this number before."""
-    was_reloaded: bool
-    """A signal to the parent has reloaded the configuration."""
+    reloaded: Config | None
+    """The configuration of the last reload of any worker; None if there was none."""
+    reports: socket.socket
+    """Takes the reports of reloads to the parent."""
     state_key: str
     """A key of all workers."""
 
@@ -60,6 +73,25 @@ class WorkerStart(msgspec.Struct, frozen=True):
         if config.server.state_keys:
             return config
         return replace(config, server=replace(config.server, state_keys=(self.state_key,)))
+
+    def report_reload(self, config: Config) -> None:
+        """Send a configuration to the parent, in a file in memory because it may be larger than a datagram."""
+        packed = io.BytesIO()
+        _ConfigPickler(packed).dump(config)
+        with open(os.memfd_create("config"), "w+b") as file, suppress(OSError):  # noqa: PTH123  # a descriptor
+            file.write(packed.getbuffer())
+            file.flush()
+            socket.send_fds(self.reports, [_RELOADED], [file.fileno()])
+            os.kill(os.getppid(), signal.SIGCHLD)  # wakes the parent
+
+
+class _ConfigPickler(pickle.Pickler):
+    """Serializes a configuration, which contains read-only mappings."""
+
+    def reducer_override(self, item: Any) -> Any:
+        if isinstance(item, MappingProxyType):
+            return _make_read_only, (dict(item),)
+        return NotImplemented
 
 
 class _WorkerSlot(msgspec.Struct):
@@ -70,6 +102,10 @@ class _WorkerSlot(msgspec.Struct):
     short_lives: int = 0
     restart_at: float = 0.0
     starts: int = 0
+    config: Config | None = None
+    """The reloaded configuration with which the process started."""
+    is_reloading: bool = False
+    """The process has received SIGHUP, and reads the configuration again."""
 
 
 class Supervisor:
@@ -80,6 +116,7 @@ class Supervisor:
         listening: Sequence[socket.socket],
         run_worker: Callable[[WorkerStart], int],
         print_line: Callable[[str], None],
+        print_warning: Callable[[str], None],
     ) -> None:
         """Prepare the workers.
 
@@ -87,8 +124,10 @@ class Supervisor:
             listening: A listening socket for each worker, all on one address.
             run_worker: Serves in the new process, and returns the exit code.
             print_line: Prints a line for the operator.
+            print_warning: Prints a warning for the operator.
         """
-        self._listening, self._run_worker, self._print_line = listening, run_worker, print_line
+        self._listening, self._run_worker = listening, run_worker
+        self._print_line, self._print_warning = print_line, print_warning
         self._inboxes = tuple(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in listening)
         for end in (end for pair in self._inboxes for end in pair):
             end.settimeout(0)
@@ -100,7 +139,13 @@ class Supervisor:
         """A line from each start of a worker that serves, until all serve."""
         self._slots = [_WorkerSlot() for _ in listening]
         self._stopped_by: signal.Signals | None = None
-        self._was_reloaded = False
+        self._reports, self._reports_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._reports.settimeout(0)
+        self._reports_end.settimeout(_REPORT_TIMEOUT)
+        self._hangup_at = -math.inf
+        """The time of the last SIGHUP."""
+        self._reloaded: Config | None = None
+        """The configuration of the last reload."""
         self._state_key = secrets.token_hex(32)
 
     def run(self) -> int:
@@ -111,6 +156,7 @@ class Supervisor:
             received = signal.sigtimedwait(_SIGNALS, self._find_pause())
             if received is not None and received.si_signo != signal.SIGCHLD:
                 self._forward(signal.Signals(received.si_signo))
+            self._receive_reports()
             code = self._reap()
             if code is not None and self._is_starting:
                 self._forward(signal.SIGTERM)
@@ -130,14 +176,28 @@ class Supervisor:
 
     def _start(self, number: int, slot: _WorkerSlot) -> None:
         slot.started, slot.starts = time.monotonic(), slot.starts + 1
-        process = os.fork()
-        slot.process = process
+        try:
+            process = os.fork()
+        except OSError as error:  # such as the limit of processes
+            self._delay_restart(number, slot, f"could not be started: {error.strerror}")
+            return
+        slot.process, slot.config, slot.is_reloading = process, self._reloaded, False
         if not process:
             os.close(self._hold)
+            self._close_listening(but=number)
             worker = Worker(number, self._listening[number], self._inboxes)
             announce = partial(_report, self._report)
-            start = WorkerStart(worker, self._life, announce, slot.starts > 1, self._was_reloaded, self._state_key)
-            self._become_worker(start)
+            self._become_worker(
+                WorkerStart(
+                    worker,
+                    self._life,
+                    announce,
+                    is_replacement=slot.starts > 1,
+                    reloaded=self._reloaded,
+                    reports=self._reports_end,
+                    state_key=self._state_key,
+                )
+            )
 
     def _announce(self) -> None:
         """Print the address once all workers serve."""
@@ -152,12 +212,14 @@ class Supervisor:
         code = 1
         try:
             os.setsid()  # Ctrl-C in a terminal reaches only the parent, which forwards it
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            # `serve` receives SIGHUP later: until then the signal waits, and does not end the process.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGHUP})
             random.seed()
             code = self._run_worker(start)
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):  # nothing reads it any more
+                    stream.flush()
             os._exit(code)
 
     def _find_pause(self) -> float:
@@ -169,12 +231,42 @@ class Supervisor:
 
     def _forward(self, number: signal.Signals) -> None:
         if number == signal.SIGHUP:
-            self._was_reloaded = True
+            self._hangup_at = time.monotonic()
         else:
             self._stopped_by = self._stopped_by or number
+            self._close_listening()
         for slot in self._slots:
             if slot.process is not None:
                 os.kill(slot.process, number)
+                slot.is_reloading = True
+
+    def _close_listening(self, but: int | None = None) -> None:
+        """Close the listening sockets: connections to a socket that any process has open wait in its queue.
+
+        Args:
+            but: The socket that stays open.
+        """
+        for number, listening in enumerate(self._listening):
+            if number != but:
+                listening.close()
+
+    def _receive_reports(self) -> None:
+        """Keep the configuration that the workers have reloaded last, and reload those that started shortly before."""
+        with suppress(BlockingIOError):
+            while True:
+                _, [descriptor], _, _ = socket.recv_fds(self._reports, len(_RELOADED), 1)
+                with open(descriptor, "rb") as file:  # noqa: PTH123
+                    file.seek(0)
+                    self._reloaded = pickle.load(file)  # noqa: S301  # written by a process of this gateway
+                self._reload_late()
+
+    def _reload_late(self) -> None:
+        """Reload the workers that have started after the last SIGHUP, and before another had applied it."""
+        for slot in self._slots:
+            is_late = not slot.is_reloading and slot.started < self._hangup_at + _RELOAD
+            if slot.process is not None and is_late and slot.config != self._reloaded:
+                os.kill(slot.process, signal.SIGHUP)
+                slot.is_reloading = True
 
     def _reap(self) -> int | None:
         """Record workers that have ended. Returns the exit code of one that cannot use the configuration."""
@@ -188,18 +280,19 @@ class Supervisor:
             slot.process, code = None, os.waitstatus_to_exitcode(status)
             if self._stopped_by is None:
                 unusable = code if code == MISCONFIGURED else unusable
-                self._delay_restart(number, slot, code)
+                how = f"by signal {-code}" if code < 0 else f"with code {code}"
+                self._delay_restart(number, slot, "" if code == MISCONFIGURED else f"ended {how}")
         return unusable
 
-    def _delay_restart(self, number: int, slot: _WorkerSlot, code: int) -> None:
+    def _delay_restart(self, number: int, slot: _WorkerSlot, event: str) -> None:
+        """Set the time of the next start, and report it with what has happened unless the worker has reported that."""
         now = time.monotonic()
         slot.short_lives = slot.short_lives + 1 if now - slot.started < _SHORT else 0
         delay = min(_DELAY * 2 ** (slot.short_lives - 1), _MAX_DELAY) if slot.short_lives else 0.0
         slot.restart_at = now + delay
-        how = f"by signal {-code}" if code < 0 else f"with code {code}"
         when = f" in {delay:g} s" if delay else ""
-        if code != MISCONFIGURED:
-            self._print_line(f"mcp-mirror: worker {number} ended {how}; the gateway starts it again{when}.")
+        if event:
+            self._print_warning(f"mcp-mirror: worker {number} {event}; the gateway starts it again{when}.")
 
     def _wait_for_all(self) -> None:
         for slot in self._slots:
@@ -233,6 +326,10 @@ def check_workers(config: Config, count: int, address: tuple[str, int] | None) -
             f"--workers {count} needs a store that the workers share, and the store is in memory. Set `store.kind` to "
             "disk or redis."
         )
+
+
+def _make_read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(mapping)  # has no name by which `pickle` finds it
 
 
 def _report(pipe: int, url: str) -> None:

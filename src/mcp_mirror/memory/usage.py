@@ -56,6 +56,12 @@ class UsageCounter(msgspec.Struct):
                 self.add(namespace, traffic.sent, traffic.kept_out)
                 return
 
+    async def close(self) -> None:
+        """Add the counts to the store at the end of the gateway, and report those that it does not accept."""
+        await self.flush()
+        if self._pending:
+            _logger.warning("Token counts are lost: the store still failed when the gateway ended.")
+
     async def run(self) -> None:
         """Flush every `pause` seconds, until cancelled."""
         while True:

@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import StoreError
 from mcp_mirror.observability.argument_shapes import describe_arguments, describe_size, explain_unused_paths
 from mcp_mirror.settings.policies import EventsPolicy
@@ -151,7 +152,7 @@ class EventRecorder:
         self._held_bytes = 0
         self._batches: dict[str, _Batch] = {}
         """What is ready to be written, by namespace."""
-        self._lost = 0
+        self._lost = self._reported_lost = 0
         self._is_failing = False
         self._writing = anyio.Lock()
 
@@ -192,8 +193,17 @@ class EventRecorder:
                 except StoreError as error:
                     self._keep(namespace, batch, error)
                     return False
-                self._is_failing = False
+                self._report_recovery()
             return True
+
+    async def close(self) -> None:
+        """Write the collected calls at the end of the gateway, and report those that the store does not accept."""
+        if await self.flush():
+            return
+        missing = sum(counts[0] for batch in self._batches.values() for counts in batch.counts.values())
+        _logger.warning(
+            "%s missing in the event log: its store still failed when the gateway ended.", _count_calls(missing)
+        )
 
     async def run(self) -> None:
         """Flush every `pause` seconds, until cancelled."""
@@ -209,6 +219,14 @@ class EventRecorder:
             batch.count(call)
             batch.entries.append(msgspec.msgpack.encode(_build_event(call, with_values=with_values)))
         return batches
+
+    def _report_recovery(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
+            lost = self._lost - self._reported_lost
+            self._reported_lost = self._lost
+            rest = f" {_count_calls(lost)} counted in its sums and missing among its entries." if lost else ""
+            _logger.warning("Calls are added to the event log again.%s", rest)
 
     def _keep(self, namespace: str, batch: _Batch, error: StoreError) -> None:
         """Keep a batch that could not be written; without its entries if too many wait."""
@@ -244,6 +262,10 @@ _decoder: Final = msgspec.msgpack.Decoder(CallEvent)
 
 def _decode(entries: Sequence[tuple[str, bytes]]) -> tuple[tuple[str, CallEvent], ...]:
     return tuple((cursor, _decoder.decode(entry)) for cursor, entry in entries)
+
+
+def _count_calls(number: int) -> str:
+    return f"{format_count(number, 'call')} {'is' if number == 1 else 'are'}"
 
 
 def _build_event(call: FinishedCall, *, with_values: bool) -> CallEvent:

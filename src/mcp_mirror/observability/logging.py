@@ -10,6 +10,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from secrets import token_bytes
 from typing import Final
@@ -135,12 +136,16 @@ def _create_secret_filter(config: Config | None) -> SecretFilter:
 
 
 def print_status(config: Config, line: str, *, level: str = "info") -> None:
-    """Print a line for the operator on standard error, in the log format but for every verbosity."""
+    """Print a line for the operator on standard error, in the log format but for every verbosity.
+
+    The line is lost if nothing reads standard error any more, or if its disk is full.
+    """
     if config.server.log_format == "json":
         line = _format_line("json", datetime.now(UTC).timestamp(), level, OWN_LOGGER, line.removeprefix("mcp-mirror: "))
     # `print` writes the line break separately if standard error is not buffered, and lines of several workers mix.
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def create_path_hasher(config: Config | None) -> PathHasher:

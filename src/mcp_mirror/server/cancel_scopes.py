@@ -1,4 +1,4 @@
-"""The cancel scopes of direct requests; see `direct_path`."""
+"""Cancelled requests: the error that answers them, and the cancel scopes of direct requests; see `direct_path`."""
 
 from types import TracebackType
 from typing import Final, Self
@@ -11,6 +11,13 @@ from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp_mirror.payload.json_rpc import RequestId
 
 CANCELLED: Final = "notifications/cancelled"
+STOPPING: Final = "The gateway is stopping: it accepts no new requests. Repeat this one when the gateway serves again."
+STOPPED: Final = types.ErrorData(
+    code=types.INTERNAL_ERROR,
+    message="The gateway is stopping and has cancelled this request, which may have had effects. Repeat it when the "
+    "gateway serves again.",
+)
+"""The error for an open request that the end of the gateway cancels."""
 
 
 class RequestScope:

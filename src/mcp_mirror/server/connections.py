@@ -51,6 +51,8 @@ _MAX_READ: Final = 256 << 10
 """Bytes that a connection reads at once."""
 _MAX_READ_TOGETHER: Final = 16 << 20
 """Bytes that all connections together read at once, unless each reads `_MIN_READ`."""
+_LAST_REQUEST: Final = 0.5
+"""Seconds after the start of a shutdown in which idle connections still accept a request."""
 BACKLOG: Final = 128
 """Connections that the system keeps until the server accepts them. A longer queue lets a flood of them in faster."""
 
@@ -101,6 +103,8 @@ class Connections:
         self._idle: dict[LimitedProtocol, None] = {}
         """Connections that wait for a complete head after an admitted request; the oldest first."""
         self._pending_by_address: dict[str, dict[LimitedProtocol, None]] = {}
+        self.is_shutting_down = False
+        """Whether each connection ends with its present or its next request."""
 
     def protocol(self) -> Callable[..., "LimitedProtocol"]:
         """Return a factory of connections, which uvicorn calls with its own arguments."""
@@ -202,6 +206,8 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self.data_received(self._received)
             self._received = b""
+        if self._connections.is_shutting_down:
+            self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection from the count."""
@@ -276,7 +282,7 @@ class LimitedProtocol(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=head.expects_continue,
-            keep_alive=head.keeps_alive,
+            keep_alive=head.keeps_alive and not self._connections.is_shutting_down,
             on_response=self.on_response_complete,
         )
         self._add_body(b"")
@@ -336,6 +342,20 @@ class LimitedProtocol(HttpToolsProtocol):
         self._on_disconnect = callback
         if callback is not None and self.transport.is_closing():
             callback()
+
+    def shutdown(self) -> None:
+        """Close the connection after its request, or after one that its client has already sent.
+
+        The close of a connection with unread bytes resets it, and the client would not learn why.
+        """
+        if self.cycle is not None and self._is_serving:
+            self.cycle.keep_alive = False
+        else:
+            self.loop.call_later(_LAST_REQUEST, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        if not self._is_serving:
+            self.transport.close()
 
     def drop(self) -> None:
         """Close the connection immediately, without a response."""

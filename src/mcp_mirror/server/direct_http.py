@@ -34,6 +34,7 @@ from mcp_mirror.server.client_channel import (
 )
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Sender, write_response
+from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.http_exchange import BODY_FOLLOWS
 from mcp_mirror.server.request_context import HttpRequest
 from mcp_mirror.server.sessions import Sessions
@@ -249,6 +250,7 @@ class DirectHttp:
         sender = self._direct_path.find_sender(opened, request.session_key, request.namespace, request)
         if sender is None or self.sessions.is_anonymous(request.namespace):
             return False
+        set_request_id(request.scope, opened.id)
         session_id = request.headers.get(_SESSION_HEADER) if sender.session else None
         response = ResponseStream(send, sender, session_id, self._client_requests)
         try:

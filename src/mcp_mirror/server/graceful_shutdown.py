@@ -1,16 +1,31 @@
 """Graceful shutdown of the HTTP server: open requests are answered, new requests get a 503, listen streams end.
 
 A listen stream (a GET, or a `subscriptions/listen` request) would keep the server open, because the client ends it.
+Requests that are open when the grace period ends are cancelled; their clients get an error with the cause.
 """
 
+import asyncio
 from typing import Final
 
 import anyio
+import mcp_types as types
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mcp_mirror.payload.json_rpc import RequestId
+from mcp_mirror.server.cancel_scopes import STOPPED, STOPPING
+
+_RESPONSE: Final = "mcp_mirror.response"
+"""The key in an ASGI scope of the open response."""
+_LAST_WRITE: Final = 1.0
+"""Seconds that the error for a cancelled request may take: its client may have stopped reading."""
+_CLOSE: Final = (b"connection", b"close")
 _SUBSCRIPTION: Final = b"subscriptions/listen"
-_SHUTDOWN_BODY: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "The gateway is stopping."}}
+_SHUTDOWN_BODY: Final = {
+    "jsonrpc": "2.0",
+    "id": None,
+    "error": {"code": types.INTERNAL_ERROR, "message": STOPPING},
+}
 
 
 class ShutdownMiddleware:
@@ -31,7 +46,61 @@ class ShutdownMiddleware:
             await self._app(scope, stream.receive, stream.send)
             await stream.end()
         else:
-            await self._app(scope, receive, send)
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request. The server cancels its task only at the end of the gateway."""
+        response = scope[_RESPONSE] = OpenResponse(send)
+        try:
+            await self._app(scope, receive, response.send)
+        except asyncio.CancelledError:
+            with anyio.move_on_after(_LAST_WRITE, shield=True):
+                await response.send_error(STOPPED)
+            raise
+
+
+def set_request_id(scope: Scope, request_id: RequestId) -> None:
+    """Record the id of the JSON-RPC request in an HTTP request, for an error that answers it."""
+    response: OpenResponse | None = scope.get(_RESPONSE)
+    if response is not None:
+        response.request_id = request_id
+
+
+class OpenResponse:
+    """The response to one request, which can end with an error."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.request_id: RequestId | None = None
+        """The id of the JSON-RPC request; None if it is not known."""
+        self._has_begun = False
+        self._is_event_stream = False
+        self._is_complete = False
+
+    async def send(self, message: Message) -> None:
+        """Forward an ASGI message of the application."""
+        if message["type"] == "http.response.start":
+            self._has_begun = True
+            self._is_event_stream = any(
+                name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+                for name, value in message.get("headers", ())
+            )
+        else:
+            self._is_complete = not message.get("more_body", False)
+        await self._send(message)
+
+    async def send_error(self, error: types.ErrorData) -> None:
+        """End the response with an error, unless it is complete or has begun with a part of another body."""
+        message = types.JSONRPCError(jsonrpc="2.0", id=self.request_id, error=error)
+        body = message.model_dump_json(exclude_unset=True).encode()
+        if not self._has_begun:
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), _CLOSE]
+            await self.send({"type": "http.response.start", "status": 503, "headers": headers})
+            await self.send({"type": "http.response.body", "body": body})
+        elif self._is_event_stream and not self._is_complete:
+            # The empty line ends an event whose last part is missing.
+            event = b"\r\n\r\nevent: message\r\ndata: " + body + b"\r\n\r\n"
+            await self.send({"type": "http.response.body", "body": event, "more_body": False})
 
 
 def is_listen_request(scope: Scope) -> bool:

@@ -23,6 +23,7 @@ from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame, discar
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_http import DirectHttp, join_lines
+from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.rejected_requests import RejectedRequests
@@ -176,6 +177,8 @@ class PayloadMiddleware:
             return
         try:
             message = _check_message(stub)
+            if isinstance(message, types.JSONRPCRequest):
+                set_request_id(request.scope, message.id)
             self._check_new_session(stub, request)
             writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send))
             # A 2025-11-25 client that disconnects does not cancel its request. If the SDK noticed it, the response

@@ -6,7 +6,8 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final, cast
 
 import anyio
@@ -145,11 +146,13 @@ class HttpServer(uvicorn.Server):
             traffic: The limits of connections.
             handover: Exchanges connections with other worker processes; None in a single process.
         """
-        http = cast("type[asyncio.Protocol]", Connections(traffic, handover).protocol())  # called as a class is
+        self._connections = Connections(traffic, handover)
+        http = cast("type[asyncio.Protocol]", self._connections.protocol())  # called as a class is
         super().__init__(
             uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False, lifespan="on", backlog=BACKLOG)
         )
         self._handover = handover
+        self._accepting: set[asyncio.Task[object]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections, also those of other workers."""
@@ -161,7 +164,20 @@ class HttpServer(uvicorn.Server):
         """Accept no further connections, and wait for the open requests."""
         if self._handover is not None:
             self._handover.stop()
+        self._connections.is_shutting_down = True
+        for listening in sockets or ():
+            self._accept_waiting(listening)
         await super().shutdown(sockets)
+
+    def _accept_waiting(self, listening: socket.socket) -> None:
+        """Accept the connections in the queue of a socket, because its close would reset them."""
+        loop = asyncio.get_running_loop()
+        with suppress(OSError):  # such as the one for an empty queue
+            for _ in range(BACKLOG):
+                connection, _ = socket.socket.accept(listening)  # without the pauses of a `PatientListener`
+                connection.settimeout(0)
+                accepting = loop.connect_accepted_socket(partial(self._create_protocol, b""), connection)
+                self._accepting.add(loop.create_task(accepting))
 
     def _create_protocol(self, received: bytes) -> asyncio.Protocol:
         create: Callable[..., asyncio.Protocol] = self.config.http_protocol_class

@@ -48,7 +48,7 @@ class MirrorServer:
     """The MCP server of a gateway, for any number of connections."""
 
     def __init__(self, handlers: Handlers, policy: ServerPolicy, auth: AuthPolicy, spool: Spool, version: str) -> None:
-        self.auth: Final = auth
+        self.auth = auth
         self.gate: Gate | None = None
         """Checks the tokens of HTTP requests; None without `auth`, and before the server serves HTTP."""
         self.handlers: Final = handlers
@@ -88,15 +88,15 @@ class MirrorServer:
             notifications = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
             await self.sdk_server.run(read, write, self.sdk_server.create_initialization_options(notifications))
 
-    def apply_auth(self, auth: AuthPolicy) -> bool:
-        """Accept other tokens and issuers, from the next request on.
+    def can_apply_auth(self, auth: AuthPolicy) -> bool:
+        """Whether `apply_auth` has an effect: only a restart switches authentication on or off."""
+        return self.auth.is_required == auth.is_required
 
-        Returns:
-            False if the server must be restarted, because authentication was switched on or off.
-        """
-        if self.gate is not None and auth.is_required:
+    def apply_auth(self, auth: AuthPolicy) -> None:
+        """Accept other tokens and issuers, from the next request on."""
+        self.auth = auth
+        if self.gate is not None:
             self.gate.apply_policy(auth)
-        return (self.gate is not None) == auth.is_required
 
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware of the SDK's server: track the session, and complete the result."""

@@ -24,7 +24,7 @@ from mcp_mirror.payload.floods import Pacer
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
-from mcp_mirror.server.cancel_scopes import CANCELLED, CancelScopes, RequestScope
+from mcp_mirror.server.cancel_scopes import CANCELLED, STOPPED, STOPPING, CancelScopes, RequestScope
 from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
@@ -43,6 +43,7 @@ _LAST_WRITE: Final = 1.0
 """Seconds that the error for a request may take which the end of the connection cancels. A line that is being written
 stays unfinished if the client does not read for so long."""
 _CONNECTION_CLOSED: Final = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
+"""The error with which the SDK answers requests that the end of the connection cancels."""
 _INITIALIZE: Final = "initialize"
 _DISCOVER: Final = "server/discover"
 _STARTUP_METHODS: Final = frozenset({_INITIALIZE, _DISCOVER, "tools/list"})
@@ -216,7 +217,7 @@ class _DirectRequests:
                 self.scopes.close(opened.id, scope)
             if outcome is None and scope in self._interrupted:
                 with anyio.move_on_after(_LAST_WRITE):
-                    await self._send(opened.id, _CONNECTION_CLOSED)
+                    await self._send(opened.id, STOPPED)
             self._connection.remove_request(opened.id)
         finally:  # a callback of the task would take one more pass of the event loop
             if (task := asyncio.current_task()) is not None:
@@ -280,8 +281,7 @@ class _StdioReader(MessageStream):
         reason of the failure from the client.
         """
         if self._connection.shutdown.is_set():
-            reason = "The gateway is stopping: it accepts no new requests."
-            return types.ErrorData(code=types.INTERNAL_ERROR, message=reason)
+            return types.ErrorData(code=types.INTERNAL_ERROR, message=STOPPING)
         if self._connection.is_full:
             reason = f"`limits.requests_per_principal` ({self._connection.max_requests:,}) requests are open. Read the "
             return types.ErrorData(code=types.INTERNAL_ERROR, message=f"{reason}responses before the next request.")
@@ -306,13 +306,16 @@ class _StdioWriter(MessageSink):
         self._connection = connection
 
     async def send(self, item: SessionMessage, /) -> None:
-        frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        self._connection.record_handshake(item.message)
+        message = item.message
+        if isinstance(message, types.JSONRPCError) and message.error == _CONNECTION_CLOSED:
+            message = message.model_copy(update={"error": STOPPED})
+        frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        self._connection.record_handshake(message)
         try:
             await self._connection.sink.send(self._connection.pending_payloads.splice_result(frame))
         except OSError:  # the client has closed its end; the end of the input ends the session
             raise anyio.BrokenResourceError from None
-        self._connection.record(item.message)
+        self._connection.record(message)
 
 
 @contextmanager

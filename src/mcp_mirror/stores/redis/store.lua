@@ -251,6 +251,18 @@ local function read_use(base)
   return used and tonumber(used) > last_expired and used or nil
 end
 
+local lost = 0 -- values without some of their keys, which the server has removed by itself
+
+-- Whether a listed value of the owner can be used: it has not expired, and the server has removed none of its keys.
+local function is_usable(base)
+  local used = call('ZSCORE', key('order', arguments.owner), base)
+  if used and tonumber(used) <= last_expired then return false end
+  local value = used and find(arguments.owner, base)
+  if value and is_complete(value) then return true end
+  lost = lost + 1
+  return false
+end
+
 -- The rank that follows a value in an index by creation time, newest first. The value may have been removed.
 local function find_following(made, base, created)
   local names = key('names', arguments.owner) -- compares bases by their bytes; Lua may compare them by a locale
@@ -264,14 +276,14 @@ local function find_following(made, base, created)
   return low
 end
 
--- At most `most` unexpired names of an index, by `ZRANGE` or `ZREVRANGE` from a rank on, and the next rank; nil at the
+-- At most `most` names of usable values of an index, by `ZRANGE` or `ZREVRANGE` from a rank on, and the next rank; nil at the
 -- end. It looks at a bounded number of names, so it may find fewer although more follow.
 local function take(range, index, rank, most)
   local found, step, bound = {}, most, rank + EXAMINED
   while #found < most and rank < bound do
     local bases = call(range, index, rank, rank + step - 1)
     for place, base in ipairs(bases) do
-      if read_use(base) then table.insert(found, base) end
+      if is_usable(base) then table.insert(found, base) end
       if #found == most then return found, rank + place end
     end
     if #bases < step then return found, nil end
@@ -339,18 +351,19 @@ function operations.put()
 end
 
 -- Returns the record of a value; or the record of its tombstone, the reason and the time; nil for an unknown name.
--- The reason is `unlisted` or `incomplete` if the server has removed keys of the value by itself.
+-- The reason is `unlisted` or `incomplete` if the server has removed keys of the value by itself, and `lost` without a
+-- record if it has removed the record.
 function operations.describe()
   local hash = key('value', arguments.name)
   local record, origin, reason, at = unpack(call('HMGET', hash, 'record', 'origin', 'reason', 'at'))
   if reason then return { origin, reason, at } end
   local value = find(arguments.owner, arguments.base)
-  if not value then return nil end
-  local used = call('ZSCORE', key('order'), arguments.name)
+  local used, own_use = call('ZSCORE', key('order'), arguments.name), call('ZSCORE', key('order', arguments.owner), arguments.base)
+  if not value then return read_use(arguments.base) and { '', 'lost', '0' } or nil end
   if used and tonumber(used) <= last_expired then
     return { origin, 'expired', string.format('%.17g', tonumber(used) + lifetime) }
   end
-  local loss = not used and 'unlisted' or not is_complete(value) and 'incomplete'
+  local loss = not (used and own_use) and 'unlisted' or not is_complete(value) and 'incomplete'
   if loss then return { origin, loss, string.format('%.17g', now) } end
   return { record }
 end
@@ -382,9 +395,9 @@ function operations.expire()
 end
 
 -- A page of the values of a namespace or of one tool, newest first. The page follows a value with the base `after`, which
--- must exist unless its creation time is given as `created`. Returns the place of the next page, which is the base and
--- creation time of a value, or an empty list at the end; and the base, last use and record of each value. Returns nil if
--- `after` does not exist.
+-- must exist unless its creation time is given as `created`. Returns the number of lost values; the place of the next
+-- page, which is the base and creation time of a value, or an empty list at the end; and the base, last use and record of
+-- each value. Returns nil if `after` does not exist.
 function operations.list()
   local made, after, created, rank = key('made', arguments.owner, arguments.label), arguments.after, arguments.created, 0
   if after and not created then
@@ -393,23 +406,21 @@ function operations.list()
   end
   if after then rank = find_following(made, after, created) end
   local bases, following = take('ZREVRANGE', made, rank, arguments.most)
-  local page = { following and call('ZREVRANGE', made, following - 1, following - 1, 'WITHSCORES') or {} }
+  local page = { lost, following and call('ZREVRANGE', made, following - 1, following - 1, 'WITHSCORES') or {} }
   local bytes = 0
   for place, base in ipairs(bases) do
     local record = call('HGET', key('value', arguments.owner .. ':' .. base), 'record')
-    if record then
-      table.insert(page, { base, read_use(base), record })
-      bytes = bytes + #record
-    end
+    table.insert(page, { base, read_use(base), record })
+    bytes = bytes + #record
     if bytes > PAGE_BYTES and place < #bases then
-      page[1] = { base, call('ZSCORE', made, base) }
+      page[2] = { base, call('ZSCORE', made, base) }
       break
     end
   end
   return page
 end
 
--- The bases on both sides of a text in alphabetical order, at most `most` on each side.
+-- The number of lost values, and the bases on both sides of a text in alphabetical order, at most `most` on each side.
 function operations.near()
   local names = key('names', arguments.owner)
   local place = call('ZLEXCOUNT', names, '-', '(' .. arguments.text)
@@ -417,12 +428,13 @@ function operations.near()
   for _, base in ipairs((take('ZREVRANGE', names, call('ZCARD', names) - place, arguments.most))) do
     table.insert(bases, 1, base)
   end
-  return bases
+  return { lost, bases }
 end
 
--- The newest bases.
+-- The number of lost values, and the newest bases.
 function operations.newest()
-  return (take('ZREVRANGE', key('made', arguments.owner), 0, arguments.most))
+  local bases = take('ZREVRANGE', key('made', arguments.owner), 0, arguments.most)
+  return { lost, bases }
 end
 
 -- The sums of a namespace: its unexpired values, their bytes, its tokens sent and kept out; and if one call cannot add up

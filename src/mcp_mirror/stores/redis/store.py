@@ -242,6 +242,9 @@ class RedisStore:
         if reply is None:
             return None
         record, *end = reply
+        if not record:
+            self._warn_of_lost_values()
+            return None
         known = self._codec.decode(namespace, base, record)
         if not end:  # only a value that can be described is used
             if await self._open(namespace, base):
@@ -332,7 +335,9 @@ class RedisStore:
             page = await self._call("list", owner=encode_name(namespace), label=tool, most=most, **place)
             if page is None:
                 raise LookupError(after)
-            last, *rows = page
+            lost, last, *rows = page
+            if lost:
+                self._warn_of_lost_values()
             listed += self._decode_rows(namespace, rows)
             if not last:
                 break
@@ -350,12 +355,19 @@ class RedisStore:
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
-        bases = await self._call("near", owner=encode_name(namespace), text=encode_name(text), most=limit)
-        return tuple(map(decode_name, bases))
+        return self._decode_bases(
+            await self._call("near", owner=encode_name(namespace), text=encode_name(text), most=limit)
+        )
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
-        return tuple(map(decode_name, await self._call("newest", owner=encode_name(namespace), most=limit)))
+        return self._decode_bases(await self._call("newest", owner=encode_name(namespace), most=limit))
+
+    def _decode_bases(self, reply: tuple[int, Sequence[bytes]]) -> tuple[str, ...]:
+        lost, bases = reply
+        if lost:
+            self._warn_of_lost_values()
+        return tuple(map(decode_name, bases))
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
