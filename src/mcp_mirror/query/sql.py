@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mcp_mirror.query.sql_tables import TableSource, load_table
+from mcp_mirror.query.sql_tables import MISSING, TableSource, load_table
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import FileRemoved, map_span, write_all
 from mcp_mirror.types import Buffer
@@ -49,6 +49,8 @@ _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
 _MISSING_COLUMN: Final = re.compile(r'(?:column named|Referenced column) "([^"]+)"')
 """The column in errors such as `Table "o" does not have a column named "x"`."""
+_UNCONVERTED: Final = re.compile(r"Could not convert string '([^']*)'")
+"""The text in errors such as `Could not convert string 'NA' to INT64`."""
 _ERROR_CHARACTERS: Final = 400
 _SCHEMA_CHARACTERS: Final = 1200
 _TYPE_CHARACTERS: Final = 80
@@ -303,6 +305,8 @@ def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str) 
             message = " ".join(
                 filter(None, (message, _explain_missing(message, tables, sql), _describe_tables(tables)))
             )
+    elif (text := _UNCONVERTED.search(message)) and text[1] in MISSING:
+        message += f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."
     return SqlFailure(message, kind)
 
 
