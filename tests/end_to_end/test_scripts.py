@@ -577,6 +577,14 @@ async def test_a_script_that_takes_a_text_for_rows_learns_what_reads_them(
         assert reply.value == [count, {"id": "1", "name": "Ada"}]
 
 
+async def test_missing_numbers_that_python_writes_as_nan_are_none() -> None:
+    rows = [{"a": float("nan"), "b": "NaN"}, {"a": 1.5, "b": None}]
+    async with with_tools() as mirror:
+        for text in (json.dumps(rows), str(rows)):
+            reply = await mirror.run("[row['a'] for row in t], t[0]['b']", {"t": await mirror.put(text)})
+            assert reply.value == [[None, 1.5], "NaN"]
+
+
 async def test_rows_that_are_read_as_advised_keep_the_line_breaks_of_cells() -> None:
     mirror = with_tools()
 

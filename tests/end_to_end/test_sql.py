@@ -79,6 +79,18 @@ async def test_missing_numbers_that_pandas_writes_as_nan_are_null(line: str) -> 
         assert reply.value == [{"n": 10, "s": 90.0, "t": 40}]
 
 
+@pytest.mark.parametrize("form", ["array", "lines", "heading", "literal"])
+async def test_missing_numbers_that_python_writes_as_nan_are_null(form: str) -> None:
+    rows = [{"a": float("nan") if n % 2 else n, "b": "NaN", "c": {"d": [float("nan"), n]}} for n in range(40)]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    texts = {"array": json.dumps(rows), "lines": lines, "heading": f"Rows:\n{json.dumps(rows)}", "literal": str(rows)}
+    async with Mirror() as mirror:
+        table = await mirror.put(texts[form])
+        sql = "SELECT count(a) n, avg(a) m, any_value(b) b, count(c.d[1]) d, sum(c.d[2]) s FROM t"
+        reply = await mirror.sql(sql, {"t": table})
+        assert reply.value == [{"n": 20, "m": 19.0, "b": "NaN", "d": 0, "s": 780}]
+
+
 @pytest.mark.parametrize("marker", ["NA", "N/A", "#N/A", "NULL", "null", "None", r"\N", "<NA>"])
 @pytest.mark.parametrize("line", ["{0},{1},{2},{3}\n", "| {0} | {1} | {2} | {3} |\n"])
 async def test_missing_numbers_leave_a_column_of_csv_numeric(line: str, marker: str) -> None:

@@ -54,6 +54,7 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
         ("a|b\n1|2\n3|4\n", "CSV, 2 columns"),
         ("one\ntwo\nthree\nfour\n\n|a|b|\n|-|-|\n", ""),
         ("[{'id': 1, 'name': None}, {'id': 2, 'name': 'b'}]", "Python literal"),
+        ('[{"a": NaN, "b": 1}]', "JSON with NaN"),
         ("[('a', 1), ('b', 2)]", "Python literal"),
         ("['a', 'b']", "Python literal"),
         ("[INFO] 'a', started", ""),

@@ -9,10 +9,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
-from mcp_mirror.core.python_literals import is_python_literal
+from mcp_mirror.core.python_literals import has_nan, is_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
 from mcp_mirror.types import Buffer, Span
 
+JSON_LINES: Final = "JSON lines"
 PYTHON_LITERAL: Final = "Python literal"
 """The format of a list or a dictionary as Python prints it."""
 _EDGE_BYTES: Final = 1 << 12
@@ -134,8 +135,9 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
     """
     has_lines = len(lines) >= _MIN_LINES
     yield "diff" if _DIFF.search(head) else ""
-    yield "JSON lines" if _are_json_lines(lines) else ""
+    yield JSON_LINES if _are_json_lines(lines) else ""
     yield PYTHON_LITERAL if is_closed and is_python_literal(head) else ""
+    yield "JSON with NaN" if is_closed and has_nan(head) else ""
     yield _detect_markup(head)
     table = find_pipe_table("\n".join(lines))
     yield f"table, {count} column{'' if count == 1 else 's'}" if table and (count := len(table.header)) else ""

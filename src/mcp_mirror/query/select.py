@@ -9,7 +9,7 @@ import jmespath
 import msgspec
 from jmespath.exceptions import JMESPathError, ParseError
 
-from mcp_mirror.core.text_format import find_format, is_table, read_edges
+from mcp_mirror.core.text_format import JSON_LINES, find_format, is_table, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.security.sanitize import as_json_string
@@ -83,13 +83,19 @@ def explain_text(blob: Buffer) -> str | None:
 def explain_table(blob: Buffer, advice: str) -> str | None:
     """Explain that expressions do not see the rows of a text, such as CSV; None for any other value.
 
+    JSON lines are such a text if one of them is broken: otherwise they are queried as an array.
+
     Args:
         blob: The value.
         advice: A sentence that names what reads the rows.
     """
     span = trim(blob)
     form = find_format(read_edges(blob, span)) if kind_at(blob, span.start) == "text" else ""
-    return f"{_describe_text(form)} {advice}" if is_table(form) else None
+    if form == JSON_LINES:
+        form += ", with a line that is not JSON"
+    elif not is_table(form):
+        return None
+    return f"{_describe_text(form)} {advice}"
 
 
 def _describe_text(form: str) -> str:

@@ -49,6 +49,8 @@ _INTEGERS: Final = ("BIGINT", "HUGEINT")
 _PREFIXED: Final = re.compile(rb"0[xXbB]")
 """The prefix of hexadecimal and binary integers."""
 _NAN: Final = re.compile(rb"nan", re.IGNORECASE)
+_JSON_NAN: Final = re.compile(rb'("(?:[^"\\]|\\.)*+")|\bNaN\b')
+"""Strings of JSON, as the group, and NaN as Python writes it."""
 MISSING: Final = ("#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", r"\N", "n/a", "nan", "null")
 """Texts for missing numbers, as R, pandas, Excel and databases write them into CSV."""
 _NUMBER: Final = r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*"
@@ -126,16 +128,21 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         with _open_as_file(data) as path:
             _create(database, name, f"read_parquet({path})")
     elif re.match(rb'\{\s*["}]', start):
-        _load_json(database, name, data)
+        _load_json(database, name, _clear_nan(data))
     elif start.startswith(b"["):
         try:
-            _load_json(database, name, data)
+            _load_json(database, name, _clear_nan(data))
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:  # a line of a log may begin so
             _load_text(database, name, data)
     else:
         _load_text(database, name, data)
+
+
+def _clear_nan(data: bytes) -> bytes:
+    """Replace NaN in JSON as Python writes it by null."""
+    return _JSON_NAN.sub(lambda match: match[1] or b"null", data) if b"NaN" in data else data
 
 
 def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
