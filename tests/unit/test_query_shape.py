@@ -165,6 +165,13 @@ def test_an_integer_of_any_length_keeps_its_digits() -> None:
         (ROWS, "nonsense(rows)", "Unknown function"),
         (ROWS, "sort_by(rows, &nothing)", "does not work"),
         (ROWS, "[&a]", "is not a JSON value"),
+        (
+            b'[{"a": 1}, {"a": null}]',
+            "sort_by(@, &a)[0]",
+            r"Select the items that have a value first: \[\?KEY != null\]",
+        ),
+        (b'[{"a": 1}, {"a": "x"}]', "max_by(@, &a)", "compares values of different types"),
+        (b'[{"a": 1}, {"a": "x"}]', "sort_by(@, &a)", "Correct it, see"),
         (b'"\\ud800"', "@", "cannot process a number"),
     ],
 )
