@@ -327,6 +327,33 @@ def test_parquet_is_a_table(tmp_path: Path) -> None:
     assert json.loads(answer.rows or b"") == [{"a": 1, "b": "x"}]
 
 
+def query_file(data: bytes) -> SqlResult | SqlFailure:
+    block = {"type": "resource", "resource": {"uri": "file:///t", "blob": base64.b64encode(data).decode()}}
+    answer = run_sql("FROM t", (TableSource("t", encode(block), is_media=True),), 1000, "")
+    assert isinstance(answer, SqlResult | SqlFailure)
+    return answer
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_an_embedded_file_of_text_is_a_table(encoding: str) -> None:
+    answer = query_file("id;name\n1;Zo\u00eb\n2;\u732b\n3;\U0001f600\n".encode(encoding))
+    assert isinstance(answer, SqlResult)
+    names = ["Zo\u00eb", "\u732b", "\U0001f600"]
+    assert json.loads(answer.rows or b"") == [{"id": number, "name": name} for number, name in enumerate(names, 1)]
+
+
+@pytest.mark.parametrize(
+    "data", [b"ARROW1\0\0\xff\xff\xff\xff", "id;name\n1;Zo\u00eb\n".encode("latin-1"), b"\xff\xfea"]
+)
+def test_an_embedded_file_of_an_unknown_format_is_refused_without_its_bytes(data: bytes) -> None:
+    answer = query_file(data)
+    assert isinstance(answer, SqlFailure)
+    assert answer.message == (
+        'The input "t" cannot be read as a table: the file is neither Parquet nor text in UTF-8 or UTF-16. Use an '
+        "array of objects, CSV, TSV, JSON lines or Parquet."
+    )
+
+
 def test_a_value_is_read_from_its_file_or_a_part_of_it(tmp_path: Path) -> None:
     path = tmp_path / "value"
     blob = encode(OBJECTS)

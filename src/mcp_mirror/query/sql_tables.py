@@ -78,6 +78,7 @@ _HEAD: Final = 4096
 _COLUMNS: Final = 2
 """Columns from which a text of one type is a CSV file."""
 _PARQUET: Final = b"PAR1"
+_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
 
 
@@ -95,11 +96,11 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
     """Make a table of a value.
 
     Raises:
-        ValueError: The value is a number, a boolean or null.
+        ValueError: The value is a number, a boolean or null, or a file of an unknown format.
     """
     head = bytes(blob[:64]).lstrip()
     if table.is_media:
-        _load_bytes(database, table.name, _read_content(blob))
+        _load_bytes(database, table.name, _as_utf8(_read_content(blob)))
     elif head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
         _load_bytes(database, table.name, decoded)
     elif head.startswith(b'"'):
@@ -116,6 +117,20 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
         _load_json(database, table.name, blob, table.value)
     else:
         raise ValueError(f"it is {head[:20].decode('utf-8', 'replace')}.")
+
+
+def _as_utf8(data: bytes) -> bytes:
+    """The bytes of a file: Parquet as it is, text in UTF-8.
+
+    Raises:
+        ValueError: It is any other file.
+    """
+    if data.startswith(_PARQUET):
+        return data
+    try:
+        return data.decode("utf-16" if data.startswith(_UTF16) else "utf-8").encode()
+    except UnicodeDecodeError:
+        raise ValueError("the file is neither Parquet nor text in UTF-8 or UTF-16.") from None
 
 
 def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
