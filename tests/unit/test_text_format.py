@@ -40,6 +40,8 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
         ("id, name: all\n1, a: b\n2, c\n", "CSV, 2 columns"),
         ("a\tb\n1\t2\n3\t4\n", "TSV, 2 columns"),
         ('a,"b\n1,2\n3,4\n', ""),
+        ('a,b\n1,2\n3,4\n5,"cut\nhere', "CSV, 2 columns"),
+        ('a,b\n1,2\n5,"cut\n3,4\n', ""),
         ("a,b\n1,2\n", ""),
         ("[Reading 3 lines]\n\nid,name\n1,a\n2,b\n", "CSV, 2 columns after a heading"),
         ("1\n2\n3\n4\n5\n6\n\nid,name\n1,a\n2,b\n", ""),
@@ -168,6 +170,8 @@ def test_lines_with_equally_many_commas_may_have_no_columns() -> None:
         ("Rows\n\na,b\n1,2\n3,4\n", "", "CSV, 2 columns after a heading"),
         ("| a | b |\n|---|---|\n| 1 | 2 |\n", "", "table, 2 columns"),
         ('{"a": 1, "b": 2}\n' * 9, "", "JSON lines"),
+        ("id,note\n" + '1,"first\nsecond, ""third"""\n' * 900, ",", "CSV, 2 columns"),
+        ((",".join(f"column {n}" for n in range(400)) + "\n") * 40, ",", "CSV, 400 columns"),
         (PROSE, "", ""),
     ],
 )

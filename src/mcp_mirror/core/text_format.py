@@ -18,6 +18,10 @@ PYTHON_LITERAL: Final = "Python literal"
 """The format of a list or a dictionary as Python prints it."""
 _EDGE_BYTES: Final = 1 << 12
 """Bytes of a text that are decoded at each end."""
+_WIDE_BYTES: Final = 1 << 15
+"""The same for a text that may have rows with many columns."""
+_WIDE_COLUMNS: Final = 100
+"""Delimiters from which a text may have such rows."""
 _MAX_LINES: Final = 40
 """Lines that are examined."""
 _LOG_SHARE: Final = 0.6
@@ -25,7 +29,10 @@ _LOG_SHARE: Final = 0.6
 _MIN_LINES, _MIN_COLUMNS = 3, 2
 _HEADING: Final = re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n")
 """A few lines before an empty one."""
+_CUT_ROW: Final = "unexpected end of data"
+"""The error of Python's parser at the end of the lines."""
 _AFTER_HEADING: Final = " after a heading"
+_DELIMITERS: Final = {"\t": "TSV", ",": "CSV", ";": "CSV", "|": "CSV"}
 _PUNCTUATION: Final = (",", ";")
 """Delimiters that are also in prose and code."""
 _CLOSING: Final = {"[": "]", "{": "}", "(": ")"}
@@ -85,6 +92,8 @@ def read_edges(blob: Buffer, span: Span) -> Edges:
     """Decode the beginning and the end of the JSON string at `span`."""
     is_whole = span.length <= 2 * _EDGE_BYTES
     head = text_start(blob, span, 2 * _EDGE_BYTES if is_whole else _EDGE_BYTES)
+    if not is_whole and head.count("\n") < _MIN_LINES and max(map(head.count, _DELIMITERS)) >= _WIDE_COLUMNS:
+        head = text_start(blob, span, _WIDE_BYTES)
     return Edges(head, head if is_whole else text_end(blob, span, _EDGE_BYTES), is_whole)
 
 
@@ -241,17 +250,24 @@ class _Columns(msgspec.Struct, frozen=True):
 
 
 def _find_columns(lines: Sequence[str]) -> _Columns | None:
-    for delimiter, name in (("\t", "TSV"), (",", "CSV"), (";", "CSV"), ("|", "CSV")):
+    for delimiter, name in _DELIMITERS.items():
         if len(lines) < _MIN_LINES or delimiter not in lines[0]:
             continue
-        try:
-            rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
-        except csv.Error:
-            continue
-        width = len(rows[0])
-        if width >= _MIN_COLUMNS and {len(row) for row in rows} == {width}:
+        rows = _read_rows(lines, delimiter)
+        widths = {len(row) for row in rows}
+        if len(widths) == 1 and max(widths) >= _MIN_COLUMNS:
             return _Columns(name, delimiter, rows)
     return None
+
+
+def _read_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    """The rows of CSV; empty for any other text. The last row may end within a cell with line breaks."""
+    rows: list[list[str]] = []
+    try:
+        rows.extend(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        return rows if str(error) == _CUT_ROW and len(rows) >= _MIN_LINES else []
+    return rows
 
 
 def _has_one_cell(row: Sequence[str]) -> bool:
