@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -643,6 +644,18 @@ def test_settings_that_a_query_can_read_do_not_describe_the_machine() -> None:
         "extension_directories": [],
         "file_search_path": "",
     }
+
+
+def test_the_time_zone_of_the_machine_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT t::TIMESTAMPTZ AS t, t::TIMESTAMPTZ::DATE AS day, hour(t::TIMESTAMPTZ) AS hour FROM rows"
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        found = rows(sql, rows=[{"t": "2026-03-01T20:00:00Z"}])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found == [{"t": "2026-03-01 20:00:00+00", "day": "2026-03-01", "hour": 20}]
 
 
 def test_nothing_of_a_query_remains_for_the_next_one() -> None:

@@ -34,6 +34,8 @@ _LOADS: Final = 2
 """Tables that are loaded at once."""
 _NO_PROGRESS: Final = "SET enable_progress_bar = false"
 """DuckDB would draw a bar on standard output."""
+_UTC: Final = "SET TimeZone = 'UTC'"
+"""DuckDB would take days and hours of TIMESTAMPTZ in the time zone of the machine."""
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of a result above which it is written to a file."""
 _FETCHED: Final = 2000
@@ -147,6 +149,7 @@ def open_database() -> Iterator["DuckDBPyConnection"]:
     config = {**_CONFIG, "threads": min(_THREADS, os.cpu_count() or 1)}
     with closing(duckdb.connect(":memory:", config=config)) as database:
         database.execute(_NO_PROGRESS)
+        database.execute(_UTC)
         yield database
 
 
