@@ -505,6 +505,8 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
     [
         ("import json\njson.load(rows)", "use them without json.loads"),
         ("counts = {row: 1 for row in rows}\nmax(counts, key=counts.get)", "use a lambda"),
+        ("from datetime import datetime\ndatetime.fromtimestamp(5).hour", "timedelta(seconds=int(number))"),
+        ("from datetime import datetime\ndatetime.utcfromtimestamp(5).hour", "timedelta(seconds=int(number))"),
         ("for row in rows: n = row; n", ""),
         ("import pandas", "A script can import asyncio, base64, collections, csv, "),
         ("import csv, io\ncsv.reader(io.StringIO(rows))", 'csv.DictReader(open("/memory/NAME", newline=""))'),
