@@ -283,12 +283,9 @@ def _clear_missing(database: "DuckDBPyConnection", name: str, columns: Mapping[s
     for kind in ("HUGEINT", "BIGINT"):
         is_integer = f"regexp_full_match({{0}}, '{_INTEGER}') AND TRY_CAST({{0}} AS {kind}) IS NOT NULL"
         kinds |= dict.fromkeys(_test_columns(database, table, numbers, f"bool_and({is_integer}) {present}"), kind)
-    if kinds:
-        replaced = ", ".join(
-            f"CASE WHEN {column} NOT IN {missing} THEN {column}::{kind} END AS {column}"
-            for column, kind in ((_quote_name(one), kind) for one, kind in kinds.items())
-        )
-        database.execute(f"CREATE OR REPLACE TABLE {table} AS SELECT * REPLACE ({replaced}) FROM {table}")  # noqa: S608  # quoted names
+    for column, kind in ((_quote_name(one), kind) for one, kind in kinds.items()):
+        number = f"CASE WHEN {column} NOT IN {missing} THEN {column}::{kind} END"
+        database.execute(f"ALTER TABLE {table} ALTER {column} TYPE {kind} USING {number}")
     return kinds
 
 
