@@ -459,6 +459,19 @@ def test_an_object_in_place_of_its_rows_is_explained() -> None:
     assert "single quotes" not in failure("SELECT Paid FROM o WHERE name = 'Paid'", o=OBJECTS).message
 
 
+@pytest.mark.parametrize("cells", [[1, "a", 2.5], [1, 2, 3.5]])
+def test_rows_that_are_arrays_are_explained(cells: list[Any]) -> None:
+    answer = {"columns": ["id", "name", "price"], "rows": [cells, cells]}
+    advice = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
+    expected = (
+        f' "t" has rows as arrays in its column "rows": add the key to its path in `inputs`. Then {advice} Tables: '
+    )
+    assert expected in failure("SELECT sum(price) FROM t", t=answer).message
+    expected = f' Each row of "t" is an array: {advice} Tables: '
+    assert expected in failure("SELECT sum(price) FROM t", t=answer["rows"]).message
+    assert rows("SELECT sum(json[3]::DOUBLE) AS s FROM t", t=answer["rows"]) == [{"s": 2 * cells[2]}]
+
+
 def test_errors_are_bounded() -> None:
     wide = [{f"column_{number}": "x" for number in range(1000)}]
     assert len(failure("SELECT nope FROM o", o=wide).message) < 1800

@@ -49,6 +49,7 @@ _ROWS: Final = re.compile(r"STRUCT\(.*\)\[\]", re.DOTALL)
 """The type of a column with rows."""
 _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
+_CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
 _MISSING_COLUMN: Final = re.compile(r'(?:column named|Referenced column) "([^"]+)"')
 """The column in errors such as `Table "o" does not have a column named "x"`."""
 _UNCONVERTED: Final = re.compile(r"Could not convert string '([^']*)'")
@@ -339,7 +340,8 @@ def _list_columns(database: "DuckDBPyConnection") -> Mapping[str, Mapping[str, s
 def _explain_missing(message: str, tables: Mapping[str, Mapping[str, str]], sql: str) -> str:
     """Name the tables that have the column which an error reports as missing, or the mistake that fits.
 
-    The mistakes are a text in double quotes, and an object with the rows in one of its columns in place of the rows.
+    The mistakes are a text in double quotes, an object with the rows in one of its columns in place of the rows, and
+    the name of a column of rows that are arrays.
     """
     if (missing := _MISSING_COLUMN.search(message)) is None:
         return ""
@@ -350,11 +352,23 @@ def _explain_missing(message: str, tables: Mapping[str, Mapping[str, str]], sql:
     if _quote(wanted) in sql.casefold():
         text = missing[1].replace("'", "''")
         return f"Double quotes enclose names of columns; a text has single quotes: '{text}'."
+    return _explain_rows(tables)
+
+
+def _explain_rows(tables: Mapping[str, Mapping[str, str]]) -> str:
+    """Name a table whose rows are in one of its columns, or are arrays; empty: no table is such."""
     for table, columns in tables.items():
         if rows := next((column for column, kind in columns.items() if _ROWS.fullmatch(kind)), None):
             return sanitize(
                 f"{_quote(table)} has rows in its column {_quote(rows)}: add the key to its path in `inputs`."
             )
+        if rows := next((column for column, kind in columns.items() if kind.endswith("[][]")), None):
+            return sanitize(
+                f"{_quote(table)} has rows as arrays in its column {_quote(rows)}: add the key to its path in "
+                f"`inputs`. Then {_CELLS}"
+            )
+        if list(columns) == ["json"] and columns["json"].endswith("[]"):
+            return f"Each row of {_quote(table)} is an array: {_CELLS}"
     return ""
 
 
