@@ -353,7 +353,10 @@ async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, o
             ("[{'id': 7, 'name': None}, {'id': 9, 'name': 'x'}]", "length(@)", "2"),
             ("[{'id': 7, 'name': None}, {'id': 9, 'name': 'x'}]", "max_by(@, &id).id", "9"),
             ('Found 2 rows:\n\n[{"v": 1}, {"v": 2}]', "length(@)", "2"),
-            ('{"v": 1}\n{"v": 2}', "length(@)", "17"),  # JSON lines are text
+            ('[{"v": NaN}, {"v": 2.50}, {"v": Infinity}]', "max([].v)", "2.50"),
+            ('{"v": 1}\n{"v": 2.50}\n', "length(@)", "2"),
+            ('{"v": 1}\n{"v": 2.50}\n', "max([].v)", "2.50"),
+            ('{"v": 1}\n{"v": 2}\n' * 20, "[39].v", "2"),
         ):
             path = await store(client, {"text": content})
             assert await client.text("memory_query", {"memory_path": f"{path}/text", "expression": expression}) == found

@@ -505,6 +505,8 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
     [
         ("import json\njson.load(rows)", "use them without json.loads"),
         ("counts = {row: 1 for row in rows}\nmax(counts, key=counts.get)", "use a lambda"),
+        ("from datetime import datetime\ndatetime.fromtimestamp(5).hour", "timedelta(seconds=int(number))"),
+        ("from datetime import datetime\ndatetime.utcfromtimestamp(5).hour", "timedelta(seconds=int(number))"),
         ("for row in rows: n = row; n", ""),
         ("import pandas", "A script can import asyncio, base64, collections, csv, "),
         ("import csv, io\ncsv.reader(io.StringIO(rows))", 'csv.DictReader(open("/memory/NAME", newline=""))'),
@@ -575,6 +577,14 @@ async def test_a_script_that_takes_a_text_for_rows_learns_what_reads_them(
         assert advice, reply.text
         reply = await mirror.run(f"import csv\nrows = list({advice[1]})\n[len(rows), rows[-1]]", inputs)
         assert reply.value == [count, {"id": "1", "name": "Ada"}]
+
+
+async def test_missing_numbers_that_python_writes_as_nan_are_none() -> None:
+    rows = [{"a": float("nan"), "b": "NaN"}, {"a": 1.5, "b": None}]
+    async with with_tools() as mirror:
+        for text in (json.dumps(rows), str(rows)):
+            reply = await mirror.run("[row['a'] for row in t], t[0]['b']", {"t": await mirror.put(text)})
+            assert reply.value == [[None, 1.5], "NaN"]
 
 
 async def test_rows_that_are_read_as_advised_keep_the_line_breaks_of_cells() -> None:

@@ -79,6 +79,71 @@ async def test_missing_numbers_that_pandas_writes_as_nan_are_null(line: str) -> 
         assert reply.value == [{"n": 10, "s": 90.0, "t": 40}]
 
 
+@pytest.mark.parametrize("form", ["array", "lines", "heading", "literal"])
+async def test_missing_numbers_that_python_writes_as_nan_are_null(form: str) -> None:
+    rows = [{"a": float("nan") if n % 2 else n, "b": "NaN", "c": {"d": [float("nan"), n]}} for n in range(40)]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    texts = {"array": json.dumps(rows), "lines": lines, "heading": f"Rows:\n{json.dumps(rows)}", "literal": str(rows)}
+    async with Mirror() as mirror:
+        table = await mirror.put(texts[form])
+        sql = "SELECT count(a) n, avg(a) m, any_value(b) b, count(c.d[1]) d, sum(c.d[2]) s FROM t"
+        reply = await mirror.sql(sql, {"t": table})
+        assert reply.value == [{"n": 20, "m": 19.0, "b": "NaN", "d": 0, "s": 780}]
+
+
+@pytest.mark.parametrize("marker", ["NA", "N/A", "#N/A", "NULL", "null", "None", r"\N", "<NA>"])
+@pytest.mark.parametrize("line", ["{0},{1},{2},{3}\n", "| {0} | {1} | {2} | {3} |\n"])
+async def test_missing_numbers_leave_a_column_of_csv_numeric(line: str, marker: str) -> None:
+    rule = "| --- | --- | --- | --- |\n" if line.startswith("|") else ""
+    rows = "".join(
+        line.format(n, *(marker if n % 4 else value for value in (n, n / 8, "bread"))) for n in range(80, 120)
+    )
+    async with Mirror() as mirror:
+        table = await mirror.put(line.format("id", "seats", "price", "name") + rule + rows)
+        sql = (
+            "SELECT max(seats) m, sum(seats) s, count(seats) n, sum(price) p, count(name) t, typeof(any_value(seats)) k"
+        )
+        reply = await mirror.sql(f"{sql} FROM t", {"t": table})
+        assert reply.value == [{"m": 116, "s": 980, "n": 10, "p": 122.5, "t": 40, "k": "BIGINT"}]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (("NA", "170141183460469231731687303715884105"), "HUGEINT"),
+        (("NA", ".5"), "DOUBLE"),
+        (("NaN", "NA", "-1e3"), "DOUBLE"),
+        (("NA", "007"), "VARCHAR"),
+        (("NA", "0x1F"), "VARCHAR"),
+        (("NA", "1,5"), "VARCHAR"),
+        (("NA", "2024-01-01"), "VARCHAR"),
+        (("NA", "NULL"), "VARCHAR"),
+    ],
+)
+async def test_only_numbers_make_the_texts_for_missing_values_null(cells: tuple[str, ...], kind: str) -> None:
+    async with Mirror() as mirror:
+        rows = "".join(f"{n};{cells[n % len(cells)]}\n" for n in range(40))
+        table = await mirror.put(f"id;value\n{rows}")
+        reply = await mirror.sql("SELECT DISTINCT typeof(value) k FROM t", {"t": table})
+        assert reply.value == [{"k": kind}]
+
+
+async def test_a_comparison_with_the_text_of_a_missing_number_names_null() -> None:
+    async with Mirror() as mirror:
+        table = await mirror.put("id,seats\n" + "1,NA\n2,30\n" * 20)
+        reply = await mirror.sql("SELECT count(*) FROM t WHERE seats <> 'NA'", {"t": table})
+        assert reply.is_error
+        assert "A missing number is NULL: use IS NULL or IS NOT NULL in place of 'NA'." in reply.text
+        assert (await mirror.sql("SELECT count(*) n FROM t WHERE seats IS NOT NULL", {"t": table})).value == [{"n": 20}]
+
+
+async def test_a_first_row_with_a_missing_number_is_not_taken_for_a_header() -> None:
+    async with Mirror() as mirror:
+        rows = await mirror.put("1,NA\n2,3\nNA,4\n" * 9)
+        reply = await mirror.sql("SELECT count(*) n, sum(column1) s FROM t", {"t": rows})
+        assert reply.value == [{"n": 27, "s": 63}]
+
+
 async def test_a_large_result_is_stored_with_its_inputs() -> None:
     async with with_tools() as mirror:
         orders, users = await mirror.put(ORDERS), await mirror.put(USERS)

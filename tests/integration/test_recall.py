@@ -236,7 +236,13 @@ async def test_only_a_part_of_an_indexed_array_is_read_for_an_item(key: str, ind
         (("rows", "5", "tags[0]"), r'Write it as "[^"]*/rows/5/tags/0"\.'),
         (("none[0]",), "Its keys are"),
         (("rows[*]",), "Its keys are"),
-        (("rows", "100000.id"), "It is an array whose items are 0 to 99999."),
+        (("rows", "100000.id"), "It is an array whose items are 0 to 99999.$"),
+        (("rows", "100000", "id"), "It is an array whose items are 0 to 99999.$"),
+        (("rows", "id"), r"Query this path: the JMESPath expression \[\*\].id selects from its items.$"),
+        (("rows", "*", "id"), r"JMESPath expression \[\*\].id selects from its items.$"),
+        (("rows", "*", "1"), r"JMESPath expression \[\*\]\[1\] selects from its items.$"),
+        (("rows", "5:7"), r"JMESPath expression \[5:7\] selects from its items.$"),
+        (("rows", "-1", "tags"), r"JMESPath expression \[-1\].tags selects from its items.$"),
     ],
 )
 async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(tokens: Any, reason: str) -> None:

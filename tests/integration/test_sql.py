@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -327,6 +328,33 @@ def test_parquet_is_a_table(tmp_path: Path) -> None:
     assert json.loads(answer.rows or b"") == [{"a": 1, "b": "x"}]
 
 
+def query_file(data: bytes) -> SqlResult | SqlFailure:
+    block = {"type": "resource", "resource": {"uri": "file:///t", "blob": base64.b64encode(data).decode()}}
+    answer = run_sql("FROM t", (TableSource("t", encode(block), is_media=True),), 1000, "")
+    assert isinstance(answer, SqlResult | SqlFailure)
+    return answer
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_an_embedded_file_of_text_is_a_table(encoding: str) -> None:
+    answer = query_file("id;name\n1;Zo\u00eb\n2;\u732b\n3;\U0001f600\n".encode(encoding))
+    assert isinstance(answer, SqlResult)
+    names = ["Zo\u00eb", "\u732b", "\U0001f600"]
+    assert json.loads(answer.rows or b"") == [{"id": number, "name": name} for number, name in enumerate(names, 1)]
+
+
+@pytest.mark.parametrize(
+    "data", [b"ARROW1\0\0\xff\xff\xff\xff", "id;name\n1;Zo\u00eb\n".encode("latin-1"), b"\xff\xfea"]
+)
+def test_an_embedded_file_of_an_unknown_format_is_refused_without_its_bytes(data: bytes) -> None:
+    answer = query_file(data)
+    assert isinstance(answer, SqlFailure)
+    assert answer.message == (
+        'The input "t" cannot be read as a table: the file is neither Parquet nor text in UTF-8 or UTF-16. Use an '
+        "array of objects, CSV, TSV, JSON lines or Parquet."
+    )
+
+
 def test_a_value_is_read_from_its_file_or_a_part_of_it(tmp_path: Path) -> None:
     path = tmp_path / "value"
     blob = encode(OBJECTS)
@@ -429,6 +457,19 @@ def test_an_object_in_place_of_its_rows_is_explained() -> None:
     assert "has rows" not in failure("SELECT nothing FROM p", p=page["hits"]).message
     assert ": 'it''s'." in failure('SELECT * FROM o WHERE name = "it\'s"', o=OBJECTS).message
     assert "single quotes" not in failure("SELECT Paid FROM o WHERE name = 'Paid'", o=OBJECTS).message
+
+
+@pytest.mark.parametrize("cells", [[1, "a", 2.5], [1, 2, 3.5]])
+def test_rows_that_are_arrays_are_explained(cells: list[Any]) -> None:
+    answer = {"columns": ["id", "name", "price"], "rows": [cells, cells]}
+    advice = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
+    expected = (
+        f' "t" has rows as arrays in its column "rows": add the key to its path in `inputs`. Then {advice} Tables: '
+    )
+    assert expected in failure("SELECT sum(price) FROM t", t=answer).message
+    expected = f' Each row of "t" is an array: {advice} Tables: '
+    assert expected in failure("SELECT sum(price) FROM t", t=answer["rows"]).message
+    assert rows("SELECT sum(json[3]::DOUBLE) AS s FROM t", t=answer["rows"]) == [{"s": 2 * cells[2]}]
 
 
 def test_errors_are_bounded() -> None:
@@ -616,6 +657,18 @@ def test_settings_that_a_query_can_read_do_not_describe_the_machine() -> None:
         "extension_directories": [],
         "file_search_path": "",
     }
+
+
+def test_the_time_zone_of_the_machine_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT t::TIMESTAMPTZ AS t, t::TIMESTAMPTZ::DATE AS day, hour(t::TIMESTAMPTZ) AS hour FROM rows"
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        found = rows(sql, rows=[{"t": "2026-03-01T20:00:00Z"}])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found == [{"t": "2026-03-01 20:00:00+00", "day": "2026-03-01", "hour": 20}]
 
 
 def test_nothing_of_a_query_remains_for_the_next_one() -> None:

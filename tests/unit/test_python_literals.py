@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.python_literals import translate_python_literal
+from mcp_mirror.core.python_literals import has_nan, translate_python_literal
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False)
 NESTED = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10)
@@ -34,6 +34,7 @@ def test_rows_that_python_prints_have_the_same_values(rows: list[dict[str, Any]]
         ({"at": datetime(2026, 1, 2, 3, 4)}, {"at": "2026-01-02T03:04:00"}),  # noqa: DTZ001  # as a server prints it
         ({"at": datetime(2026, 1, 2, 3, 4, 5, 6, UTC)}, {"at": "2026-01-02T03:04:05.000006+00:00"}),
         ({"id": UUID(int=5)}, {"id": "00000000-0000-0000-0000-000000000005"}),
+        ({"a": float("nan"), "b": float("-inf")}, {"a": None, "b": None}),
         ({"text": "datetime.date(2026, 1, 2), None (a)"}, {"text": "datetime.date(2026, 1, 2), None (a)"}),
     ],
 )
@@ -43,12 +44,50 @@ def test_values_of_databases_have_a_form_in_json(value: object, expected: object
     assert json.loads(translated) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[{"a": NaN, "b": 1.50}]', b'[{"a": null, "b": 1.50}]'),
+        ('[{"NaN": "NaN, \\" \\ud83d\\ude00", "b": NaN}]', b'[{"NaN": "NaN, \\" \\ud83d\\ude00", "b": null}]'),
+        (' {"a": [-Infinity, Infinity,NaN]}\n', b'{"a": [null, null,null]}'),
+        ("[{'a': np.float64(1.5), 'b': np.int64(-3), 'c': np.float64(nan)}]", b'[{"a": 1.5, "b": -3, "c": null}]'),
+        ("[{'a': Timestamp('2024-01-02 03:04:05')}]", b'[{"a": "2024-01-02 03:04:05"}]'),
+        ("[{'a': Timestamp('2024-01-02 03:04:05+0000', tz='UTC')}]", b'[{"a": "2024-01-02 03:04:05+0000"}]'),
+        ("[{'a': NaT, 'b': <NA>}]", b'[{"a": null, "b": null}]'),
+    ],
+)
+def test_missing_values_and_scalars_of_pandas_have_a_form_in_json(text: str, expected: bytes) -> None:
+    assert translate_python_literal(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ('[{"a": 1, "b": NaN}, {"a', True),
+        ('{"rows": [1, -Infinity, 2', True),
+        ('[{"a": "NaN"}]', False),
+        ('"NaN"', False),
+        ("[a] x: NaN", False),
+    ],
+)
+def test_json_with_nan_is_recognized_by_its_beginning(head: str, expected: bool) -> None:  # noqa: FBT001
+    assert has_nan(head) is expected
+
+
 def test_a_decimal_keeps_its_digits() -> None:
     assert translate_python_literal(str([{"sum": Decimal("-1.50")}])) == b'[{"sum": -1.50}]'
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("text", ["[{'a': 1}" + " " * 300_000 + "x", "[" + " " * 300_000, "[{'a': '" + "\\'" * 300_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[{'a': 1}" + " " * 300_000 + "x",
+        "[" + " " * 300_000,
+        "[" + '"NaN' * 300_000 + "]",
+        "[{'a': '" + "\\'" * 300_000,
+    ],
+)
 def test_long_texts_that_are_no_literals_are_read_in_linear_time(text: str) -> None:
     assert translate_python_literal(text) is None
 
@@ -61,13 +100,15 @@ def test_long_texts_that_are_no_literals_are_read_in_linear_time(text: str) -> N
         "['a', 'b]",
         "[('a', 1",
         "[{'a': b'x'}]",
-        "[{'a': nan}]",
         "[{'a': {1, 2}}]",
         "[{'a': '\\ud800'}]",
         "[{'a': '\\x'}]",
         "[{'at': datetime.date(2026, 13, 1)}]",
         "[{'at': datetime.date(99999999999999999999, 1, 1)}]",
         "['a', " + "[" * 10_000,
+        '[{"a": NaN',
+        '[{"a": NaNs}]',
+        '[{"a": "NaN"} x]',
         "words",
         "",
     ],

@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from mcp_mirror.core.embedded_json import find_embedded_json
@@ -164,6 +165,13 @@ def test_an_integer_of_any_length_keeps_its_digits() -> None:
         (ROWS, "nonsense(rows)", "Unknown function"),
         (ROWS, "sort_by(rows, &nothing)", "does not work"),
         (ROWS, "[&a]", "is not a JSON value"),
+        (
+            b'[{"a": 1}, {"a": null}]',
+            "sort_by(@, &a)[0]",
+            r"Select the items that have a value first: \[\?KEY != null\]",
+        ),
+        (b'[{"a": 1}, {"a": "x"}]', "max_by(@, &a)", "compares values of different types"),
+        (b'[{"a": 1}, {"a": "x"}]', "sort_by(@, &a)", "Correct it, see"),
         (b'"\\ud800"', "@", "cannot process a number"),
     ],
 )
@@ -212,6 +220,23 @@ def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | No
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": 1.50}\n{"a": NaN}\r\n\n{"a": "\u2028"}\n', b'[{"a": 1.50},{"a": null},{"a": "\xe2\x80\xa8"}]'),
+        ("[1]\n[2]", b"[[1],[2]]"),
+        ('{"a": 1}\n{"a": 2}\nend', None),
+        ('{"a": 1}\n{"a": 2} {"a": 3}', None),
+        ('{"a": 1}\n{"a": 2}\n5', None),
+        ('head\n{"a": 1}\n{"a": 2}', None),
+        ('[{"a": 1}\n{"b": 2}]', None),
+        ('{"a": 1}', b'{"a": 1}'),
+    ],
+)
+def test_json_lines_are_the_array_of_their_values(text: str, expected: bytes | None) -> None:
+    assert find_embedded_json(msgspec.json.encode(text), include_lines=True) == expected
+
+
+@pytest.mark.parametrize(
     ("value", "kind"),
     [("a,b,c\n1,2,3\n4,5,6\n7,8,9\n", "text (CSV, 3 columns)"), ("plain words", "text")],
 )
@@ -229,4 +254,8 @@ def test_rows_in_a_text_are_explained_with_the_advice() -> None:
     assert explain_table(json.dumps("a,b\n" + "1,2\n" * 4000).encode(), "Use SQL.") == (
         "The value is text (CSV, 2 columns), not JSON: JMESPath has no keys or items to select. Use SQL."
     )
-    assert explain_table(json.dumps('{"a":1,"b":2}\n' * 9).encode(), "Use SQL.") is None
+    assert explain_table(json.dumps('{"a":1,"b":2}\n' * 9).encode(), "Use SQL.") == (
+        "The value is text (JSON lines, with a line that is not JSON), not JSON: JMESPath has no keys or items to "
+        "select. Use SQL."
+    )
+    assert explain_table(json.dumps("word " * 9).encode(), "Use SQL.") is None

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.core.python_literals import translate_python_literal
+from mcp_mirror.core.python_literals import replace_nan, translate_python_literal
 from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
 from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.types import Buffer, Span
@@ -18,15 +18,20 @@ _HEAD: Final = 4000
 _CONTAINER: Final = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
 """The first line of an object or an array."""
 _NEXT_CONTAINER: Final = re.compile(r"\n[ \t]*[\[{]")
+_LINES: Final = msgspec.json.Decoder(msgspec.Raw)
 _MAX_STARTS: Final = 4
 """Lines that are tried as the beginning of JSON."""
 
 
-def find_embedded_json(blob: Buffer) -> bytes | None:
+def find_embedded_json(blob: Buffer, *, include_lines: bool = False) -> bytes | None:
     """The object or array in a JSON string: its whole text, or most of it after a heading; None for any other value.
 
     Lines may follow that contain no further object or array, such as the end of a code block. A list or dictionary as
-    Python prints it counts as an array or object.
+    Python prints it, and JSON with NaN, count as an array or object.
+
+    Args:
+        blob: The value.
+        include_lines: JSON lines count as the array of their objects and arrays.
     """
     text: str | None = decode_as(blob, str)
     if text is None:
@@ -39,8 +44,9 @@ def find_embedded_json(blob: Buffer) -> bytes | None:
         found, below = _split_container(rest)
         if found is not None:
             is_most = 2 * (len(rest) - len(below)) >= len(text)
-            is_only = _NEXT_CONTAINER.search(below) is None  # otherwise JSON lines, or several values
-            return found if is_most and is_only else None
+            if _NEXT_CONTAINER.search(below) is None:
+                return found if is_most else None
+            return _read_lines(text) if include_lines else None
     return None
 
 
@@ -75,6 +81,17 @@ def _split_container(text: str) -> tuple[bytes | None, str]:
     if (last := re.search(rf"\n{indent}[\]}}][ \t\r]*(?=\n|\Z)", text)) is None:
         return None, ""
     return _read_container(text[: last.end()]), text[last.end() :]
+
+
+def _read_lines(text: str) -> bytes | None:
+    """The array of the objects and arrays of JSON lines; None for any other text."""
+    try:
+        values = [bytes(value) for value in _LINES.decode_lines(replace_nan(text).encode())]
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+    lines = sum(1 for line in text.split("\n") if line.strip())
+    is_lines = len(values) == lines and all(value.startswith((b"{", b"[")) for value in values)
+    return b"[" + b",".join(values) + b"]" if is_lines else None
 
 
 def _read_container(text: str) -> bytes | None:

@@ -1,6 +1,7 @@
-"""Translates lists, tuples and dictionaries as Python prints them into JSON.
+"""Translates lists, tuples and dictionaries as Python prints them, and JSON as Python writes it, into JSON.
 
-Many servers return the rows of a database as `str(rows)`, so `[{'id': 1, 'name': None}]`.
+Many servers return the rows of a database as `str(rows)`, so `[{'id': 1, 'name': None}]`. Of rows with missing numbers,
+Python's `json.dumps` makes `[{"id": NaN}]`, which is not JSON.
 """
 
 import ast
@@ -20,12 +21,18 @@ _START: Final = re.compile(
 """The beginning of dictionaries or lists with a text in single quotes, or of a list of tuples."""
 _TIME: Final = r"datetime\((?P<time>\d+(?:, \d+){4,6})(?P<utc>, tzinfo=datetime\.timezone\.utc)?\)"
 _TOKEN: Final = re.compile(
-    rf"(?P<text>{_STRING})|\b(?P<word>None|True|False)\b|(?P<open>\()|(?P<close>,\s*+\)|\))"
+    rf"(?P<text>{_STRING})|(?P<word>-?\b(?:None|True|False|nan|inf|NaT)\b|<NA>)"
+    r"|\bnp\.(?:float|u?int)\d+\((?:(?P<scalar>-?\d[\d.e+-]*)|(?P<no_scalar>nan|-?inf))\)"
+    rf"|\bTimestamp\((?P<stamp>{_SINGLE})(?:, tz={_SINGLE})?\)|(?P<open>\()|(?P<close>,\s*+\)|\))"
     rf"|\bDecimal\('(?P<number>-?\d+(?:\.\d+)?)'\)|\bUUID\((?P<uuid>{_SINGLE})\)"
     rf"|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME})|(?P<quote>['\"])"
 )
 _CLOSING: Final = ("]", ")", "}")
-_WORDS: Final = {"None": "null", "True": "true", "False": "false"}
+_NO_NUMBERS: Final = ("NaN", "Infinity")
+_JSON_TOKEN: Final = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*+")|-?\b(?:NaN|Infinity)\b')
+_JSON_NAN: Final = re.compile(r"\s*+[\[{](?s:.*?)[\[:,]\s*+-?(?:NaN|Infinity)\s*+[,\]}]")
+_WORDS: Final = {"True": "true", "False": "false"}
+"""Words of Python with a counterpart in JSON other than null."""
 
 
 def is_python_literal(head: str) -> bool:
@@ -33,18 +40,35 @@ def is_python_literal(head: str) -> bool:
     return _START.match(head) is not None
 
 
-def translate_python_literal(text: str) -> bytes | None:
-    """Translate a text that is one list, tuple or dictionary of Python into JSON.
+def has_nan(head: str) -> bool:
+    """Whether a text begins as a JSON array or object with a number that JSON does not have: NaN or Infinity."""
+    return _JSON_NAN.match(head) is not None
 
-    Tuples become arrays. Decimals keep their digits; dates, times and UUIDs become texts.
+
+def replace_nan(text: str) -> str:
+    """Replace NaN and Infinity in JSON, as Python writes them, by null."""
+    if not any(one in text for one in _NO_NUMBERS):
+        return text
+    return _JSON_TOKEN.sub(lambda token: token["text"] or "null", text)
+
+
+def translate_python_literal(text: str) -> bytes | None:
+    """Translate a text that is one list, tuple or dictionary of Python, or JSON with NaN or Infinity, into JSON.
+
+    Tuples become arrays. Decimals keep their digits; dates, times and UUIDs become texts. NaN and infinity become null.
 
     Returns:
-        None if the text is anything else, or has values without a counterpart in JSON, such as bytes or NaN.
+        None if the text is anything else, or has values without a counterpart in JSON, such as bytes.
     """
-    if not is_python_literal(text) or not text.rstrip().endswith(_CLOSING):
+    if not text.rstrip().endswith(_CLOSING):
         return None
     try:
-        translated = _TOKEN.sub(_translate, text).strip().encode()
+        if is_python_literal(text):
+            translated = _TOKEN.sub(_translate, text).strip().encode()
+        elif text.lstrip().startswith(("[", "{")) and (replaced := replace_nan(text)) != text:
+            translated = replaced.strip().encode()
+        else:
+            return None
         msgspec.json.decode(translated, type=msgspec.Raw)
     except (ValueError, OverflowError, SyntaxError, RecursionError):
         return None
@@ -53,12 +77,12 @@ def translate_python_literal(text: str) -> bytes | None:
 
 def _translate(token: re.Match[str]) -> str:
     match token.lastgroup:
-        case "text" | "uuid" as kind:
+        case "text" | "uuid" | "stamp" as kind:
             return _translate_text(token[kind])
-        case "word":
-            return _WORDS[token["word"]]
-        case "number":
-            return token["number"]
+        case "word" | "no_scalar" as kind:
+            return _WORDS.get(token[kind], "null")
+        case "number" | "scalar" as kind:
+            return token[kind]
         case "open":
             return "["
         case "close":

@@ -9,14 +9,19 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
-from mcp_mirror.core.python_literals import is_python_literal
+from mcp_mirror.core.python_literals import has_nan, is_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
 from mcp_mirror.types import Buffer, Span
 
+JSON_LINES: Final = "JSON lines"
 PYTHON_LITERAL: Final = "Python literal"
 """The format of a list or a dictionary as Python prints it."""
 _EDGE_BYTES: Final = 1 << 12
 """Bytes of a text that are decoded at each end."""
+_WIDE_BYTES: Final = 1 << 15
+"""The same for a text that may have rows with many columns."""
+_WIDE_COLUMNS: Final = 100
+"""Delimiters from which a text may have such rows."""
 _MAX_LINES: Final = 40
 """Lines that are examined."""
 _LOG_SHARE: Final = 0.6
@@ -24,7 +29,10 @@ _LOG_SHARE: Final = 0.6
 _MIN_LINES, _MIN_COLUMNS = 3, 2
 _HEADING: Final = re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n")
 """A few lines before an empty one."""
+_CUT_ROW: Final = "unexpected end of data"
+"""The error of Python's parser at the end of the lines."""
 _AFTER_HEADING: Final = " after a heading"
+_DELIMITERS: Final = {"\t": "TSV", ",": "CSV", ";": "CSV", "|": "CSV"}
 _PUNCTUATION: Final = (",", ";")
 """Delimiters that are also in prose and code."""
 _CLOSING: Final = {"[": "]", "{": "}", "(": ")"}
@@ -84,6 +92,8 @@ def read_edges(blob: Buffer, span: Span) -> Edges:
     """Decode the beginning and the end of the JSON string at `span`."""
     is_whole = span.length <= 2 * _EDGE_BYTES
     head = text_start(blob, span, 2 * _EDGE_BYTES if is_whole else _EDGE_BYTES)
+    if not is_whole and head.count("\n") < _MIN_LINES and max(map(head.count, _DELIMITERS)) >= _WIDE_COLUMNS:
+        head = text_start(blob, span, _WIDE_BYTES)
     return Edges(head, head if is_whole else text_end(blob, span, _EDGE_BYTES), is_whole)
 
 
@@ -134,8 +144,9 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
     """
     has_lines = len(lines) >= _MIN_LINES
     yield "diff" if _DIFF.search(head) else ""
-    yield "JSON lines" if _are_json_lines(lines) else ""
+    yield JSON_LINES if _are_json_lines(lines) else ""
     yield PYTHON_LITERAL if is_closed and is_python_literal(head) else ""
+    yield "JSON with NaN" if is_closed and has_nan(head) else ""
     yield _detect_markup(head)
     table = find_pipe_table("\n".join(lines))
     yield f"table, {count} column{'' if count == 1 else 's'}" if table and (count := len(table.header)) else ""
@@ -239,17 +250,24 @@ class _Columns(msgspec.Struct, frozen=True):
 
 
 def _find_columns(lines: Sequence[str]) -> _Columns | None:
-    for delimiter, name in (("\t", "TSV"), (",", "CSV"), (";", "CSV"), ("|", "CSV")):
+    for delimiter, name in _DELIMITERS.items():
         if len(lines) < _MIN_LINES or delimiter not in lines[0]:
             continue
-        try:
-            rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
-        except csv.Error:
-            continue
-        width = len(rows[0])
-        if width >= _MIN_COLUMNS and {len(row) for row in rows} == {width}:
+        rows = _read_rows(lines, delimiter)
+        widths = {len(row) for row in rows}
+        if len(widths) == 1 and max(widths) >= _MIN_COLUMNS:
             return _Columns(name, delimiter, rows)
     return None
+
+
+def _read_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    """The rows of CSV; empty for any other text. The last row may end within a cell with line breaks."""
+    rows: list[list[str]] = []
+    try:
+        rows.extend(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        return rows if str(error) == _CUT_ROW and len(rows) >= _MIN_LINES else []
+    return rows
 
 
 def _has_one_cell(row: Sequence[str]) -> bool:

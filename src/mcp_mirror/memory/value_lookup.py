@@ -66,6 +66,8 @@ _STEP: Final = re.compile(
     r"|\.(?P<name>\w[\w-]*|\"(?P<quoted>[^\"\\]*)\")|#?/(?P<key>[^/\[]*)|\\(?P<other>[^/\\.\[]+)"
 )
 """One key or index in these syntaxes."""
+_SLICE: Final = re.compile(r"-?\d*:-?\d*|-\d+")
+"""A range of items, or an item from the end, as Python writes them."""
 _DELETED: Final = "It was deleted or has expired, or the path is not exact. "
 """Stores keep no record of a deleted value."""
 _REASONS: Final = {"expired": "expired", "evicted": "was evicted to make room"}
@@ -385,6 +387,8 @@ def _build_miss_error(
         content = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss)
     elif miss.kind == "array":
         content = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
+        if miss.length and (expression := _write_projection(path.tokens[depth:])):
+            content += f" Query this path: the JMESPath expression {expression} selects from its items."
     elif include_keys and text and (data := describe_embedded_data(text, trim(text))):
         advice = "Use the path itself."
         if advise_query:
@@ -407,6 +411,22 @@ def _write_expression(tokens: Location) -> str:
             is_plain = token.isascii() and token.isidentifier() and len(token) <= _KEY_BYTES
             written += f".{token if is_plain else as_json_string(token, _KEY_BYTES)}"
     return written.removeprefix(".")
+
+
+def _write_projection(tokens: Location) -> str:
+    """Write a key of all items, a slice or a place from the end, and the tokens below, as a JMESPath expression.
+
+    Returns:
+        Empty for tokens that begin with anything else.
+    """
+    first = str(tokens[0])
+    if first == "*" or _SLICE.fullmatch(first):
+        items, rest = f"[{first}]", _write_expression(tokens[1:])
+    elif first.isascii() and first.isidentifier():
+        items, rest = "[*]", _write_expression(tokens)
+    else:
+        return ""
+    return f"{items}{'.' if rest and not rest.startswith('[') else ''}{rest}"
 
 
 def _has_member(miss: Miss, key: str) -> bool:

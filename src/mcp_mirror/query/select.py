@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import jmespath
 import msgspec
-from jmespath.exceptions import JMESPathError, ParseError
+from jmespath.exceptions import JMESPathError, JMESPathTypeError, ParseError
 
-from mcp_mirror.core.text_format import find_format, is_table, read_edges
+from mcp_mirror.core.text_format import JSON_LINES, find_format, is_table, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.security.sanitize import as_json_string
@@ -85,13 +85,19 @@ def explain_text(blob: Buffer, advice: str) -> str | None:
 def explain_table(blob: Buffer, advice: str) -> str | None:
     """Explain that expressions do not see the rows of a text, such as CSV; None for any other value.
 
+    JSON lines are such a text if one of them is broken: otherwise they are queried as an array.
+
     Args:
         blob: The value.
         advice: A sentence that names what reads the rows.
     """
     span = trim(blob)
     form = find_format(read_edges(blob, span)) if kind_at(blob, span.start) == "text" else ""
-    return f"{_describe_text(form)} {advice}" if is_table(form) else None
+    if form == JSON_LINES:
+        form += ", with a line that is not JSON"
+    elif not is_table(form):
+        return None
+    return f"{_describe_text(form)} {advice}"
 
 
 def _describe_text(form: str) -> str:
@@ -110,11 +116,9 @@ def select(blob: Buffer, expression: str) -> bytes:
         _check_compared_keys(compiled.parsed, blob)
         parse_integer = int if _NEGATIVE_ZERO.search(blob) is None else _parse_integer
         value = json.loads(str(blob, "utf-8"), parse_int=parse_integer, parse_float=_parse_float)
-        found = msgspec.json.encode(compiled.search(value, _OPTIONS), enc_hook=_encode_number)
+        found = msgspec.json.encode(_search(compiled, value), enc_hook=_encode_number)
     except JMESPathError as error:
-        advice = "Correct it, see jmespath.org."
-        if isinstance(error, ParseError) and error.token_type == "NUMBER":  # noqa: S105
-            advice = f"Write a number in backticks (`{error.token_value}`) and an index in brackets ([0])."
+        advice = _advise(error)
         raise ToolError(f"`expression` does not work: {' '.join(str(error).split())[:300]} {advice}") from None
     except TypeError:
         raise ToolError("The result of `expression`, such as `&field`, is not a JSON value. Select values.") from None
@@ -125,6 +129,31 @@ def select(blob: Buffer, expression: str) -> bytes:
             f"{found.decode()}: the expression finds nothing. No object of the value has the key {missing}."
         )
     return found
+
+
+def _search(compiled: Any, value: object) -> object:
+    """The result of a compiled expression.
+
+    Raises:
+        JMESPathError: The expression does not fit the value.
+        ToolError: It compares values of different types.
+    """
+    try:
+        return compiled.search(value, _OPTIONS)
+    except TypeError:  # max_by and min_by check only the type of the first value
+        raise ToolError(
+            "`expression` compares values of different types, such as a number with a text or null. Convert them, as "
+            "with &to_number(KEY), and select the items that have a value first: [?KEY != null]."
+        ) from None
+
+
+def _advise(error: JMESPathError) -> str:
+    """The next step after an error."""
+    if isinstance(error, ParseError) and error.token_type == "NUMBER":  # noqa: S105
+        return f"Write a number in backticks (`{error.token_value}`) and an index in brackets ([0])."
+    if isinstance(error, JMESPathTypeError) and error.function_name.endswith("_by") and error.actual_type == "null":
+        return "Select the items that have a value first: [?KEY != null]."
+    return "Correct it, see jmespath.org."
 
 
 def _check_compared_keys(parsed: Mapping[str, Any], blob: Buffer) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mcp_mirror.query.sql_tables import TableSource, load_table
+from mcp_mirror.query.sql_tables import MISSING, TableSource, load_table
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import FileRemoved, map_span, write_all
 from mcp_mirror.types import Buffer
@@ -34,6 +34,8 @@ _LOADS: Final = 2
 """Tables that are loaded at once."""
 _NO_PROGRESS: Final = "SET enable_progress_bar = false"
 """DuckDB would draw a bar on standard output."""
+_UTC: Final = "SET TimeZone = 'UTC'"
+"""DuckDB would take days and hours of TIMESTAMPTZ in the time zone of the machine."""
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of a result above which it is written to a file."""
 _FETCHED: Final = 2000
@@ -47,8 +49,11 @@ _ROWS: Final = re.compile(r"STRUCT\(.*\)\[\]", re.DOTALL)
 """The type of a column with rows."""
 _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
+_CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
 _MISSING_COLUMN: Final = re.compile(r'(?:column named|Referenced column) "([^"]+)"')
 """The column in errors such as `Table "o" does not have a column named "x"`."""
+_UNCONVERTED: Final = re.compile(r"Could not convert string '([^']*)'")
+"""The text in errors such as `Could not convert string 'NA' to INT64`."""
 _ERROR_CHARACTERS: Final = 400
 _SCHEMA_CHARACTERS: Final = 1200
 _TYPE_CHARACTERS: Final = 80
@@ -145,6 +150,7 @@ def open_database() -> Iterator["DuckDBPyConnection"]:
     config = {**_CONFIG, "threads": min(_THREADS, os.cpu_count() or 1)}
     with closing(duckdb.connect(":memory:", config=config)) as database:
         database.execute(_NO_PROGRESS)
+        database.execute(_UTC)
         yield database
 
 
@@ -303,6 +309,8 @@ def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str) 
             message = " ".join(
                 filter(None, (message, _explain_missing(message, tables, sql), _describe_tables(tables)))
             )
+    elif (text := _UNCONVERTED.search(message)) and text[1] in MISSING:
+        message += f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."
     return SqlFailure(message, kind)
 
 
@@ -332,7 +340,8 @@ def _list_columns(database: "DuckDBPyConnection") -> Mapping[str, Mapping[str, s
 def _explain_missing(message: str, tables: Mapping[str, Mapping[str, str]], sql: str) -> str:
     """Name the tables that have the column which an error reports as missing, or the mistake that fits.
 
-    The mistakes are a text in double quotes, and an object with the rows in one of its columns in place of the rows.
+    The mistakes are a text in double quotes, an object with the rows in one of its columns in place of the rows, and
+    the name of a column of rows that are arrays.
     """
     if (missing := _MISSING_COLUMN.search(message)) is None:
         return ""
@@ -343,11 +352,23 @@ def _explain_missing(message: str, tables: Mapping[str, Mapping[str, str]], sql:
     if _quote(wanted) in sql.casefold():
         text = missing[1].replace("'", "''")
         return f"Double quotes enclose names of columns; a text has single quotes: '{text}'."
+    return _explain_rows(tables)
+
+
+def _explain_rows(tables: Mapping[str, Mapping[str, str]]) -> str:
+    """Name a table whose rows are in one of its columns, or are arrays; empty: no table is such."""
     for table, columns in tables.items():
         if rows := next((column for column, kind in columns.items() if _ROWS.fullmatch(kind)), None):
             return sanitize(
                 f"{_quote(table)} has rows in its column {_quote(rows)}: add the key to its path in `inputs`."
             )
+        if rows := next((column for column, kind in columns.items() if kind.endswith("[][]")), None):
+            return sanitize(
+                f"{_quote(table)} has rows as arrays in its column {_quote(rows)}: add the key to its path in "
+                f"`inputs`. Then {_CELLS}"
+            )
+        if list(columns) == ["json"] and columns["json"].endswith("[]"):
+            return f"Each row of {_quote(table)} is an array: {_CELLS}"
     return ""
 
 

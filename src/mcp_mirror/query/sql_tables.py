@@ -12,7 +12,7 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +49,13 @@ _INTEGERS: Final = ("BIGINT", "HUGEINT")
 _PREFIXED: Final = re.compile(rb"0[xXbB]")
 """The prefix of hexadecimal and binary integers."""
 _NAN: Final = re.compile(rb"nan", re.IGNORECASE)
+_JSON_NAN: Final = re.compile(rb'("(?:[^"\\]|\\.)*+")|\bNaN\b')
+"""Strings of JSON, as the group, and NaN as Python writes it."""
+MISSING: Final = ("#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", r"\N", "n/a", "nan", "null")
+"""Texts for missing numbers, as R, pandas, Excel and databases write them into CSV."""
+_NUMBER: Final = r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*"
+"""Numbers that DuckDB does not take for texts, so without leading zeros."""
+_INTEGER: Final = r"\s*[+-]?\d+\s*"
 _PLAIN: Final = r"\s*(?i:true|false|[+-]?\d+)\s*"
 """Booleans and integers that have only one meaning."""
 _NORMALIZED: Final = re.compile(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP)(?=[,)\[]|$)')
@@ -71,6 +78,7 @@ _HEAD: Final = 4096
 _COLUMNS: Final = 2
 """Columns from which a text of one type is a CSV file."""
 _PARQUET: Final = b"PAR1"
+_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
 
 
@@ -88,11 +96,11 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
     """Make a table of a value.
 
     Raises:
-        ValueError: The value is a number, a boolean or null.
+        ValueError: The value is a number, a boolean or null, or a file of an unknown format.
     """
     head = bytes(blob[:64]).lstrip()
     if table.is_media:
-        _load_bytes(database, table.name, _read_content(blob))
+        _load_bytes(database, table.name, _as_utf8(_read_content(blob)))
     elif head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
         _load_bytes(database, table.name, decoded)
     elif head.startswith(b'"'):
@@ -111,6 +119,20 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
         raise ValueError(f"it is {head[:20].decode('utf-8', 'replace')}.")
 
 
+def _as_utf8(data: bytes) -> bytes:
+    """The bytes of a file: Parquet as it is, text in UTF-8.
+
+    Raises:
+        ValueError: It is any other file.
+    """
+    if data.startswith(_PARQUET):
+        return data
+    try:
+        return data.decode("utf-16" if data.startswith(_UTF16) else "utf-8").encode()
+    except UnicodeDecodeError:
+        raise ValueError("the file is neither Parquet nor text in UTF-8 or UTF-16.") from None
+
+
 def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     """Make a table of the bytes of a file: Parquet, JSON, JSON lines, CSV or TSV; of any other text, a row per line."""
     import duckdb  # noqa: PLC0415  # an extra
@@ -121,16 +143,21 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         with _open_as_file(data) as path:
             _create(database, name, f"read_parquet({path})")
     elif re.match(rb'\{\s*["}]', start):
-        _load_json(database, name, data)
+        _load_json(database, name, _clear_nan(data))
     elif start.startswith(b"["):
         try:
-            _load_json(database, name, data)
+            _load_json(database, name, _clear_nan(data))
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:  # a line of a log may begin so
             _load_text(database, name, data)
     else:
         _load_text(database, name, data)
+
+
+def _clear_nan(data: bytes) -> bytes:
+    """Replace NaN in JSON as Python writes it by null."""
+    return _JSON_NAN.sub(lambda match: match[1] or b"null", data) if b"NaN" in data else data
 
 
 def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
@@ -211,7 +238,7 @@ def _find_mark(data: bytes) -> str:
 
 
 def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: str) -> dict[str, str]:
-    """Make a table of a CSV file, and return the types of its columns. NaN among numbers, as pandas writes it, is NULL.
+    """Make a table of a CSV file, and return the types of its columns. NA, NaN and the like among numbers are NULL.
 
     Columns with texts that DuckDB would write differently are text: `F` and `yes`, which it takes for booleans, and
     numbers such as `0x1F`.
@@ -238,12 +265,43 @@ def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: st
     if _NAN.search(data):
         for one in (_quote_name(column) for column, kind in columns.items() if kind == "DOUBLE"):
             database.execute(f"UPDATE {_quote_name(name)} SET {one} = NULL WHERE isnan({one})")  # noqa: S608  # quoted names
-    return columns
+    return columns | _clear_missing(database, name, columns) if len(columns) >= _COLUMNS else columns
+
+
+def _clear_missing(database: "DuckDBPyConnection", name: str, columns: Mapping[str, str]) -> dict[str, str]:
+    """Make columns of numbers of those columns of a CSV file that are text only because numbers are missing.
+
+    Returns:
+        The types of these columns.
+    """
+    table, missing = _quote_name(name), f"({', '.join(map(_quote_text, MISSING))})"
+    texts = [one for one, kind in columns.items() if kind == "VARCHAR"]
+    gaps = _test_columns(database, table, texts, f"bool_or({{0}} IN {missing})")
+    present = f"FILTER ({{0}} NOT IN {missing})"
+    numbers = _test_columns(database, table, gaps, f"bool_and(regexp_full_match({{0}}, '{_NUMBER}')) {present}")
+    kinds = dict.fromkeys(numbers, "DOUBLE")
+    for kind in ("HUGEINT", "BIGINT"):
+        is_integer = f"regexp_full_match({{0}}, '{_INTEGER}') AND TRY_CAST({{0}} AS {kind}) IS NOT NULL"
+        kinds |= dict.fromkeys(_test_columns(database, table, numbers, f"bool_and({is_integer}) {present}"), kind)
+    for column, kind in ((_quote_name(one), kind) for one, kind in kinds.items()):
+        number = f"CASE WHEN {column} NOT IN {missing} THEN {column}::{kind} END"
+        database.execute(f"ALTER TABLE {table} ALTER {column} TYPE {kind} USING {number}")
+    return kinds
+
+
+def _test_columns(database: "DuckDBPyConnection", source: str, columns: Sequence[str], test: str) -> list[str]:
+    """The columns for which an aggregate, with `{0}` for the column, is true."""
+    if not columns:
+        return []
+    tests = ", ".join(test.format(_quote_name(one)) for one in columns)
+    found = database.execute(f"SELECT {tests} FROM {source}").fetchone()  # noqa: S608  # quoted names
+    return [one for one, is_true in zip(columns, found or (), strict=True) if is_true]
 
 
 def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> str:
     """Return the options for the delimiter, the quotes and the header of a sample; quotes may follow in later rows."""
-    sniffed = f"sniff_csv({path}, compression = 'none', skip = 0, comment = ''{sample})"
+    missing = ", ".join(map(_quote_text, ("", *MISSING)))
+    sniffed = f"sniff_csv({path}, compression = 'none', skip = 0, comment = '', nullstr = [{missing}]{sample})"
     columns = "Delimiter, Quote, Escape, HasHeader"
     [(delimiter, quote, escape, has_header)] = database.execute(f"SELECT {columns} FROM {sniffed}").fetchall()  # noqa: S608  # a path of this module
     quote = quote if len(quote) == 1 else '"'

@@ -14,7 +14,7 @@ from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.python_literals import translate_python_literal
 from mcp_mirror.core.resolve import Pointer, find_pointers, substitute_pointers
-from mcp_mirror.core.text_format import find_delimiter, find_format, read_edges
+from mcp_mirror.core.text_format import JSON_LINES, find_delimiter, find_format, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
@@ -133,7 +133,7 @@ def describe_text(name: str, blob: Buffer) -> str | None:
         # Lines without their ends lose the line breaks in quoted cells.
         lines = f'open("/memory/{name}", newline="")' if is_input else "text.splitlines(True)"
         return f"{described}: after `import csv`, its rows are csv.DictReader({lines}{argument})."
-    if form == "JSON lines":
+    if form == JSON_LINES:
         return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines()]."
     return f"{described}: its lines are {variable}.splitlines()."
 

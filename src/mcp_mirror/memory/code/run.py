@@ -66,10 +66,12 @@ _MODULES: Final = (
 )
 _IMPORTABLE: Final = f"A script can import {', '.join(_MODULES[:-1])} and {_MODULES[-1]}."
 _FILES: Final = 'Each input is a file too: csv.DictReader(open("/memory/NAME", newline="")).'
+_EPOCH: Final = "Write datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(number))."
 _ADVICE: Final[Mapping[str, str]] = {
     "the JSON object must be str": _PARSED,  # json.loads(value)
     "has no attribute 'read'": _PARSED,  # json.load(value)
     "'dict' object has no attribute 'get'": _NO_METHOD,  # key=counts.get
+    "fromtimestamp'": _EPOCH,  # datetime.fromtimestamp(number)
     "No module named 'ast'": _PRINTED,
     "No module named 'io'": _FILES,  # io.StringIO(text)
     "No module named": _IMPORTABLE,

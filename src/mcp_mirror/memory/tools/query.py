@@ -38,13 +38,13 @@ class Select(msgspec.Struct, frozen=True):
     """A sentence that names what reads the rows of a text."""
 
     def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
-        """Return the result as JSON text. A text that contains JSON is queried as that JSON.
+        """Return the result as JSON text. A text that contains JSON, or JSON lines, is queried as that JSON.
 
         Raises:
             ToolError: The expression is invalid or has no result on a text, the text is a table, or the result is too
                 large.
         """
-        inner = find_embedded_json(blob)
+        inner = find_embedded_json(blob, include_lines=True)
         found = self._select_from(blob) if inner is None else select(inner, self.expression)
         if len(found) > self.max_bytes:
             raise ToolError(
