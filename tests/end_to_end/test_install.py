@@ -135,6 +135,20 @@ async def test_doctor_takes_a_gateway_with_settings_without_effect_for_ready(
     assert ended.err.splitlines()[-1] == "1 of 1 server is ready."
 
 
+async def test_doctor_reports_a_gateway_whose_secrets_others_can_read(
+    raw: Any, write: Callable[..., Path], run: Run, tmp_path: Path
+) -> None:
+    write(good={**raw(), "env": {"API_KEY": "s3cret-of-the-server"}})
+    await run("install", "claude-desktop", "--merge", "--no-connect")
+    config = tmp_path / "mcp-mirror" / "claude-desktop.yaml"
+    assert (await run("doctor")).code == 0
+    config.chmod(0o644)
+    ended = await run("doctor")
+    assert ended.code == 1
+    assert "other users can read this file (mode 0644)" in ended.err
+    assert "ended with exit code" not in ended.err
+
+
 async def test_install_with_no_connect_starts_no_server(raw: Any, write: Callable[..., Path], run: Run) -> None:
     write(bad=raw("silent"))
     ended = await run("install", "claude-desktop", "--merge", "--no-connect")

@@ -32,7 +32,7 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
 
     It also checks the store, its bucket, and the keys of `auth.issuers`. The exit code is 0 without problems, 1 with
     problems, 2 if the configuration cannot be read. Settings with which the gateway works, such as one that has no
-    effect, are warnings, not problems.
+    effect, are warnings, not problems; a secret that other users can read is a problem.
 
     Example: mcp-mirror check
     """
@@ -46,10 +46,10 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
             for name in loaded.disabled:
                 print(f"{name}: disabled in the configuration")
             print_tools(application)
-            return [*find_problems(application), *await application.find_unavailable()]
+            return [*loaded.exposures, *find_problems(application), *await application.find_unavailable()]
 
     problems = run_until_signal(run())
-    print_problems(loaded.warnings, "warning")
+    print_problems((one for one in loaded.warnings if one not in loaded.exposures), "warning")
     print_problems(problems)
     raise typer.Exit(1 if problems else 0)
 

@@ -247,6 +247,7 @@ def _complete(config: Config, mappings: Mapping[str, YamlMapping], findings: Fin
         lock=lock,
         auth=_complete_auth(config.auth),
         warnings=findings.warnings,
+        exposures=tuple(findings.exposures),
     )
 
 
@@ -301,6 +302,7 @@ def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
             locations[0],
             f"other users can read this file (mode {mode:04o}), which contains this secret{more}; run chmod 600 "
             f"{path}, or write ${{VAR}} and set the variable",
+            is_exposure=True,
         )
 
 

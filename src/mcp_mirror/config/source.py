@@ -108,14 +108,19 @@ class Findings(msgspec.Struct):
     """Names the option of the command line that has the value at these keys; None for a file."""
     _problems: list[tuple[int, str]] = msgspec.field(default_factory=list)
     _warnings: list[tuple[int, str]] = msgspec.field(default_factory=list)
+    exposures: list[str] = msgspec.field(default_factory=list)
+    """The warnings about secrets that other users can read."""
 
     def report(self, location: YamlLocation, message: str) -> None:
         """Add a problem, which makes the file unusable."""
         self._problems.append((location.line, self._format_line(location, message)))
 
-    def warn(self, location: YamlLocation, message: str) -> None:
+    def warn(self, location: YamlLocation, message: str, *, is_exposure: bool = False) -> None:
         """Add a warning."""
-        self._warnings.append((location.line, self._format_line(location, message)))
+        line = self._format_line(location, message)
+        self._warnings.append((location.line, line))
+        if is_exposure:
+            self.exposures.append(line)
 
     def fail(self, location: YamlLocation, message: str) -> NoReturn:
         """Stop reading because of a problem.

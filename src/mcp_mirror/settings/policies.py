@@ -317,7 +317,9 @@ class Config(Section, frozen=True):
     disabled: Annotated[tuple[str, ...], INTERNAL] = ()
     """The names of upstreams that the file leaves out."""
     warnings: Annotated[tuple[str, ...], INTERNAL] = ()
-    """A sentence for each setting that has no effect."""
+    """A sentence for each setting that has no effect or needs attention."""
+    exposures: Annotated[tuple[str, ...], INTERNAL] = ()
+    """The warnings about secrets that other users can read."""
 
     @property
     def has_call_quotas(self) -> bool:

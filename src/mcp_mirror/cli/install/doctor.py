@@ -161,12 +161,13 @@ async def _check_gateway(server: ServerStart) -> str | list[str]:
     environ = {**server.environment, "NO_COLOR": "1"}
     ended = await anyio.run_process(command, check=False, stdin=DEVNULL, cwd=server.folder, env=environ)
     count = format_count(len(config.upstreams), "server")
-    for warning in config.warnings:  # the gateway works with such settings
+    notes = [one for one in config.warnings if one not in config.exposures]
+    for warning in notes:  # the gateway works with such settings
         print_note(f"{server.title}: {warning}")
     if ended.returncode == 0:
         return count
     found = [one.rstrip() for one in _FINDING.split(ended.stderr.decode(errors="replace")) if one.strip()]
-    problems = [one for one in found if one not in config.warnings]
+    problems = [one for one in found if one not in notes]
     return problems or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
 
 
