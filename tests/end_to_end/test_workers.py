@@ -248,16 +248,18 @@ async def test_a_worker_is_replaced_any_number_of_times(tmp_path: Path) -> None:
 
 
 LATE_RELOAD = """
-import os, signal, socket, sys, time
+import os, signal, socket, sys
 from mcp_mirror.cli import workers
 from mcp_mirror.settings.policies import Config
 workers._DELAY = 0.001
 is_replaced, tell = os.pipe()
+is_ready, tell_ready = os.pipe()
 def run_worker(start):
     signal.alarm(60)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     start.announce("x")
     if start.worker.number == 1:
+        os.write(tell_ready, b"x")
         signal.sigwait({signal.SIGHUP})
         os.read(is_replaced, 1)
         start.report_reload(Config(disabled=("reloaded",)))
@@ -267,7 +269,7 @@ def run_worker(start):
         signal.sigwait({signal.SIGHUP})
         os.kill(os.getppid(), signal.SIGTERM)
         signal.pause()
-    time.sleep(0.2)
+    os.read(is_ready, 1)
     os.kill(os.getppid(), signal.SIGHUP)
     return 1
 with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
