@@ -165,6 +165,21 @@ async def test_tools_are_awaited_alone_and_together() -> None:
         assert (await mirror.run(dynamic)).value == USERS
 
 
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("a = 1\nfor n in (1, 2):\n    total += n", "3:\n    total += n"),
+        ("def add():\n    a = 1\n    total **= a\nadd()", "3:\n    total **= a"),
+        ("total = [1]\ntotal += missing", "2:\n    total += missing"),
+        ("a = 1\nprint(total)\ntotal += 1", "2:\n    print(total)"),
+    ],
+)
+async def test_a_variable_without_a_value_is_named_with_its_line(code: str, line: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code)
+    assert f"The script failed in line {line}\n" in reply.text
+
+
 async def test_each_result_of_a_tool_is_stored_and_named_if_the_script_fails() -> None:
     async with with_tools() as mirror:
         reply = await mirror.run("x = await tools.list_orders()\nprint('have', len(x))\nx[0]['nothing']")

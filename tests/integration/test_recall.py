@@ -13,7 +13,7 @@ import pytest
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.tools.table import RETRIEVE
-from mcp_mirror.memory.value_lookup import find_nearest, look_up, sort_by_similarity, unknown_path_error
+from mcp_mirror.memory.value_lookup import ErrorContent, find_nearest, look_up, sort_by_similarity, unknown_path_error
 from mcp_mirror.paths import MemoryPath, new_base
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.payload.scans import scan_array
@@ -255,10 +255,13 @@ async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(token
     with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
         async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
             for one in (store, plain):
-                with pytest.raises(ToolError, match=reason) as caught:
-                    await look_up(one, scanner, "me", MemoryPath(GRID, tokens))
-                errors.append(str(caught.value))
-    assert errors[0] == errors[1]
+                for can_query in (True, False):
+                    content = ErrorContent(advise_query=can_query)
+                    with pytest.raises(ToolError, match=reason if can_query else None) as caught:
+                        await look_up(one, scanner, "me", MemoryPath(GRID, tokens), content=content)
+                    errors.append(str(caught.value))
+    assert errors[:2] == errors[2:]
+    assert "JMESPath" not in errors[1]
 
 
 async def test_the_whole_indexed_array_and_other_members_are_found() -> None:

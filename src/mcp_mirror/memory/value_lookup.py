@@ -374,7 +374,7 @@ def _build_miss_error(
         miss: The object or array without the key.
         include_keys: Name keys rather than positions; None: neither.
         text: The JSON text of a text without the key; empty: unknown.
-        advise_query: Advise an expression for the text.
+        advise_query: Advise an expression for the text or the items of the array.
     """
     if include_keys is None:
         return _build_refusal(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
@@ -387,7 +387,7 @@ def _build_miss_error(
         content = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss)
     elif miss.kind == "array":
         content = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
-        if miss.length and (expression := _write_projection(path.tokens[depth:])):
+        if advise_query and miss.length and (expression := _write_projection(path.tokens[depth:])):
             content += f" Query this path: the JMESPath expression {expression} selects from its items."
     elif include_keys and text and (data := describe_embedded_data(text, trim(text))):
         advice = "Use the path itself."

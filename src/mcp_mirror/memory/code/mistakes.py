@@ -25,6 +25,8 @@ _CALL_CODES: Final = frozenset(
 )
 _BUILTINS: Final = frozenset(dir(builtins))
 _UNAWAITED: Final = "CoroutineType"
+_NO_VALUE: Final = re.compile(r"(?:NameError|UnboundLocalError): [^']*'(\w+)'")
+"""The error of a variable without a value."""
 
 
 def find_mistakes(diagnostics: str, code: str) -> list[str]:
@@ -50,3 +52,19 @@ def _read_mistake(diagnostic: Mapping[str, Any], lines: list[str]) -> str | None
     text = text.replace(f"Object of type `{TOOLS_CLASS}`", "`tools`")
     advice = ". Await the call: await tools.name(...)." if is_unawaited else ""
     return f"line {row}: {text}{advice}\n    {source.strip()[:200]}"
+
+
+def locate_variable(code: str, message: str, line: int) -> int:
+    """Return the line of an error. For `x += 1` with an undefined `x`, the interpreter names an earlier line.
+
+    Args:
+        code: The script.
+        message: The class of the exception and its message.
+        line: The line that the interpreter names.
+    """
+    lines = code.splitlines()
+    undefined = _NO_VALUE.match(message)
+    if undefined is None or re.search(rf"\b{undefined[1]}\b", "".join(lines[line - 1 : line])):
+        return line
+    assignment = re.compile(rf"(?:^|[:;])\s*{undefined[1]}\s*(?:\*\*|//|>>|<<|[-+*/%&^|@])=")
+    return next((at for at, text in enumerate(lines[line:], line + 1) if assignment.search(text)), line)

@@ -21,7 +21,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.errors import MirrorError, ToolError
-from mcp_mirror.memory.code.mistakes import find_mistakes
+from mcp_mirror.memory.code.mistakes import find_mistakes, locate_variable
 from mcp_mirror.memory.code.returned import encode_returned
 from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, Queue
 from mcp_mirror.settings.limits import QueuePolicy
@@ -416,8 +416,12 @@ class _Execution:
         has_prelude = bool(self._script.prelude)
         own = [one for one in error.traceback() if one.filename != "<python-input-0>" or not has_prelude]
         kind = message.partition(":")[0]
-        line, source = (own[-1].line, (own[-1].source_line or "").strip()) if own else (None, "")
-        return Failure(message, kind, line, source, limit)
+        if not own:
+            return Failure(message, kind, limit=limit)
+        source = own[-1].source_line or ""
+        if (line := locate_variable(self._script.code, message, own[-1].line)) != own[-1].line:
+            source = self._script.code.splitlines()[line - 1]
+        return Failure(message, kind, line, source.strip(), limit)
 
 
 def _shorten(message: str) -> str:
