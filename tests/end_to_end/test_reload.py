@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 from gateway_processes import forked_upstream
 from samples import sample
@@ -293,3 +294,17 @@ async def test_a_watched_file_is_reloaded_when_it_changes(
         await until_listed(client, f"two_hear{suffix}")
         output = b"".join(client.stderr)
         assert (b"change of limits takes effect at the next start" in output) is ("limits" in section)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe")
+async def test_a_watched_file_is_reloaded_when_it_changed_while_the_gateway_started(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    os.mkfifo(lock := tmp_path / "lock.json")
+    config = configured({"one": raw()}, lock={"file": str(lock), "mode": "warn"})
+    async with open_lines(config, "--watch") as client:
+        with await anyio.to_thread.run_sync(lock.open, "w") as writing:  # the configuration has been read, the lock not
+            configured({"one": raw(), "two": raw()})
+            writing.write('{"format": 1, "upstreams": {}}')
+        await client.greet()
+        await until_listed(client, "two_hear_mirrored")

@@ -6,7 +6,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, pairwise
@@ -134,9 +134,12 @@ async def connected(
     log = folder / "received"
     info = types.Implementation(name="us", version="0")
     with Spool(WirePolicy(), folder) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
-        async with endpoint_of(transport, version, log, *more) as endpoint, anyio.create_task_group() as tasks:
-            settings = UpstreamPolicy("up", endpoint, **policy)
-            scanner, redactor = FrameScanner(child_watchdog, spool), Redactor(endpoint)
+        async with (
+            aclosing(FrameScanner(child_watchdog, spool)) as scanner,
+            endpoint_of(transport, version, log, *more) as endpoint,
+            anyio.create_task_group() as tasks,
+        ):
+            settings, redactor = UpstreamPolicy("up", endpoint, **policy), Redactor(endpoint)
             limiter = UpstreamLimiter("up", settings.bounds)
             owner = ConnectionOwner(lambda _: None, lambda *_: None, capabilities=CAPABILITIES)
             connection = ReconnectingConnection(

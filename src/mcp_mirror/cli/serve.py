@@ -8,7 +8,7 @@ import typer
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import answering_client, exit_with_error, find_file, print_waiting
-from mcp_mirror.cli.serving import Serving, prepare
+from mcp_mirror.cli.serving import Serving, prepare, read_file_version
 from mcp_mirror.cli.workers import MAX_PORT, Supervisor, WorkerStart, check_workers
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
@@ -41,8 +41,9 @@ def serve(
     configure_logging(verbose)
     with answering_client(has_client=http is None):
         path = find_file(config)
+        version = read_file_version(path)
         loaded = load_config(path, os.environ)
-    serving = replace(prepare(loaded, verbose), path=path, watches=watch)
+    serving = replace(prepare(loaded, verbose), path=path, watches=watch, version=version)
     try:
         address = _read_address(http) if http else None
     except MirrorError as error:

@@ -45,6 +45,19 @@ _POLL_INTERVAL: Final = 1.0
 """Seconds between two checks of the file."""
 
 
+FileVersion = tuple[int, int, int]
+"""Values that change with a file."""
+
+
+def read_file_version(path: Path) -> FileVersion | None:
+    """Return the version of a file; None if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
 def _keep(config: Config) -> Config:
     return config
 
@@ -106,22 +119,17 @@ class Reloading(msgspec.Struct, frozen=True):
         async for _ in signals:
             self.reload()
 
-    async def follow_file(self) -> None:
-        """Reload whenever the file has changed. This checks the path, because editors replace the file."""
-        known = self._read_version()
+    async def follow_file(self, known: FileVersion | None) -> None:
+        """Reload whenever the file has changed. This checks the path, because editors replace the file.
+
+        Args:
+            known: The version of the file before its configuration in use was read.
+        """
         while True:
             await anyio.sleep(_POLL_INTERVAL)
-            if (version := self._read_version()) not in (known, None):
+            if (version := read_file_version(self.path)) not in (known, None):
                 known = version
                 self.reload()
-
-    def _read_version(self) -> tuple[int, int, int] | None:
-        """Return values that change with the file; None while it does not exist."""
-        try:
-            status = self.path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @contextmanager
@@ -150,6 +158,8 @@ class Serving:
     """Where to serve HTTP; None for stdio."""
     watches: bool = field(default=False, kw_only=True)
     """Reload the file when it changes."""
+    version: FileVersion | None = field(default=None, kw_only=True)
+    """The version of the file before it was read."""
     verbosity: int = field(kw_only=True)
     print_line: Callable[[str], None] = field(kw_only=True)
     failures: list[MirrorError] = field(default_factory=list, init=False)
@@ -194,12 +204,14 @@ class Serving:
                     on_reload = partial(self._use, start)
                     complete = start.share_state_keys if start else _keep
                     reloading = Reloading(application, self.path, os.environ, self.print_line, on_reload, complete)
-                    # The file may have changed since the last reload, and the other workers have reported that.
-                    if self.watches and start and start.is_replacement:
-                        reloading.reload(is_quiet=True)
                     tasks.start_soon(reloading.follow_signal, hangups)
                     if self.watches:
-                        tasks.start_soon(reloading.follow_file)
+                        known = self.version
+                        # The file may have changed since the last reload, and the other workers have reported that.
+                        if start and start.is_replacement:
+                            known = read_file_version(self.path)
+                            reloading.reload(is_quiet=True)
+                        tasks.start_soon(reloading.follow_file, known)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
                 tasks.start_soon(signals.run)
