@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from math import ceil
 from pathlib import PurePath
-from typing import Any, Self
+from typing import Any, Final, Self
 
 __all__ = [
     "BusyError",
@@ -34,6 +34,9 @@ __all__ = [
     "UpstreamError",
     "WireError",
 ]
+
+DENIED_BY_USER: Final = "The user was asked, and does not allow it."
+"""The end of the message of a call that a user does not allow."""
 
 
 class RefusalReason(StrEnum):

@@ -779,7 +779,7 @@ async def test_the_user_decides_on_a_tool_that_is_not_read_only(
     if is_allowed:
         assert (text, calls) == ("sent", 1)
     else:
-        assert "The user was asked, and does not allow it" in text
+        assert text.endswith("The user was asked, and does not allow it.")
         assert calls == 0
 
 

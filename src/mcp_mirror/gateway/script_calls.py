@@ -10,7 +10,7 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.catalog import CatalogEntry, is_read_only
 from mcp_mirror.core.replies import ToolResult, build_error_reply, read_texts
-from mcp_mirror.errors import MirrorError, RefusedError, ToolError
+from mcp_mirror.errors import DENIED_BY_USER, MirrorError, RefusedError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
 from mcp_mirror.gateway.input_required import read_round
 from mcp_mirror.gateway.services import Services
@@ -103,7 +103,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         except RefusedError:
             raise ToolError(f"{refusal} The client did not ask the user. {_REMEDY}") from None
         if not is_allowed:
-            raise ToolError(f"{refusal} The user was asked, and does not allow it.")
+            raise ToolError(f"{refusal} {DENIED_BY_USER}")
 
     async def _answer(self, call: Call) -> ToolResult:
         """Answer the call through the pipeline, and send the input requests of a 2026-07-28 server to the client."""

@@ -13,7 +13,7 @@ import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.replies import ToolResult
-from mcp_mirror.errors import FlowError, RefusedError
+from mcp_mirror.errors import DENIED_BY_USER, FlowError, RefusedError
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
@@ -149,7 +149,7 @@ async def request_consent(channel: ClientChannel, message: str) -> bool:
 
 def decline(refused: FlowError) -> FlowError:
     """Return the refusal, with the user's decision."""
-    return FlowError(f"{refused} The user was asked, and does not allow it.", refused.flow, refused.elicitation)
+    return FlowError(f"{refused} {DENIED_BY_USER}", refused.flow, refused.elicitation)
 
 
 def shows_forms(caller: Caller) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.errors import ToolError
+from mcp_mirror.errors import DENIED_BY_USER, ToolError
 from mcp_mirror.memory.code.inputs import (
     Inputs,
     ValueBudget,
@@ -373,7 +373,8 @@ def _advise(failure: Failure, progress: _Progress) -> Iterator[str]:
     elif _mentions(failure, _WRONG_SHAPE):
         yield from _describe_texts(progress)
         yield from _describe_keys(progress)
-    yield _AGAIN
+    if DENIED_BY_USER not in failure.message:
+        yield _AGAIN
 
 
 def _find_missing_input(message: str, progress: _Progress) -> str | None:
