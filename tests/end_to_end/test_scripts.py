@@ -476,6 +476,7 @@ async def test_values_of_another_namespace_are_unknown() -> None:
         ("sorted({2, 1})", [1, 2]),
         ("2 ** 200", 2**200),
         ("[float('nan'), float('inf'), 1.5]", [None, None, 1.5]),
+        ("float('nan')", "nan"),
         ("b'ab'", "YWI="),
         ("[b'ab', 2 ** 200]", ["YWI=", 2**200]),
         ("import datetime\ndatetime.date(2026, 1, 2)", "2026-01-02"),

@@ -30,13 +30,15 @@ def encode_returned(value: object, limit: int) -> bytes:
 
     Args:
         value: A value from the sandbox. Tuples and sets become arrays, dates and decimals texts, bytes base64, NaN
-            null.
+            null; NaN alone is a text, because null is read as no value.
         limit: Bytes that the value may have, each item counting 16 at least.
 
     Raises:
         ToolError: The value is too large, nested too deeply, or contains something that JSON has no form for.
     """
     _check_size(value, limit)
+    if isinstance(value, float) and not math.isfinite(value):
+        return msgspec.json.encode(str(value))
     try:
         return msgspec.json.encode(value, enc_hook=_convert_known)
     except (TypeError, ValueError, OverflowError, RecursionError):
