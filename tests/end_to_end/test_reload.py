@@ -297,7 +297,7 @@ async def test_a_watched_file_is_reloaded_when_it_changes(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe")
-async def test_a_watched_file_is_reloaded_when_it_changed_while_the_gateway_started(
+async def test_a_watched_file_that_changed_during_the_start_is_reloaded(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     os.mkfifo(lock := tmp_path / "lock.json")
