@@ -178,7 +178,7 @@ async def test_a_token_that_was_withdrawn_early_is_refreshed_after_a_restart(
     assert grants(authority) == ["authorization_code", "refresh_token"]
 
 
-async def test_gateways_that_share_a_token_file_use_the_tokens_of_the_last_refresh(
+async def test_gateways_with_one_token_file_use_the_last_refreshed_tokens(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     config = configured({"guarded": wanting(authority, tmp_path)})
@@ -362,7 +362,7 @@ async def test_login_names_why_a_server_cannot_be_reached_and_the_next_step(run:
     assert f"{url.split('/')[2]} failed: nothing listens there. Start the server, or correct `url`." in ended.err
 
 
-async def test_a_server_without_an_authorization_server_is_named_without_a_traceback(run: Run) -> None:
+async def test_a_missing_authorization_server_is_named_without_a_traceback(run: Run) -> None:
     command = (sys.executable, "-u", "-m", "http.server", "-b", "127.0.0.1", "0")
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=DEVNULL)
     try:

@@ -204,7 +204,7 @@ def test_the_values_file_has_every_key_of_its_schema() -> None:
 
 
 @pytest.mark.skipif(REDIS is None, reason="redis-server is not installed")
-def test_a_gateway_runs_with_the_rendered_arguments_and_answers_the_probes(tmp_path: Path) -> None:
+def test_a_gateway_runs_with_rendered_arguments_and_answers_the_probes(tmp_path: Path) -> None:
     port, metrics_port = free_port(), free_port()
     manifests = render({**SMALLEST, "metrics": {"port": metrics_port}})
     config = tmp_path / "mcp-mirror.yaml"

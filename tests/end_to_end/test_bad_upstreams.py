@@ -171,7 +171,7 @@ async def test_a_server_without_the_older_transport_is_reported_with_the_remedy(
     assert "needs `transport: streamable-http`" in ended.err
 
 
-async def test_a_failed_connection_names_the_proxy_that_the_gateway_does_not_use(
+async def test_a_failed_connection_names_the_proxy_that_is_not_used(
     configured: Configured, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as closed:

@@ -57,7 +57,7 @@ async def test_a_2025_upstream_has_dedicated_connections_by_its_scope(
         assert (await status(clients[0]))[0].get("connections", 1) == expected
 
 
-async def test_a_2026_server_that_refuses_a_sessions_handshake_is_not_reported_as_down(
+async def test_a_2026_server_that_refuses_one_handshake_is_not_down(
     configured: Configured, serve: Serve, tmp_path: Path
 ) -> None:
     new = {"command": sys.executable, "args": ["-S", "-E", str(SCRIPTED), "stdio", "2026-07-28", str(tmp_path / "log")]}
@@ -129,7 +129,7 @@ async def test_an_error_that_mentions_a_session_does_not_end_the_session(
         assert log.read_text().count("initialize\n") == 1
 
 
-async def test_calls_in_a_session_that_the_server_has_ended_are_sent_in_a_new_one(
+async def test_calls_in_a_session_that_the_server_ended_use_a_new_one(
     configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
 ) -> None:
     log, rounds, calls = tmp_path / "log", 7, 5
@@ -153,7 +153,7 @@ async def test_calls_in_a_session_that_the_server_has_ended_are_sent_in_a_new_on
     assert b"is down" not in b"".join(client.stderr)
 
 
-async def test_a_new_session_is_opened_when_the_event_stream_of_the_session_is_lost(
+async def test_a_new_session_is_opened_when_the_event_stream_is_lost(
     configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

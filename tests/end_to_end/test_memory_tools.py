@@ -274,7 +274,7 @@ async def test_no_window_is_over_the_budget(
             assert "next: " in answer or "more keys" in answer
 
 
-async def test_an_empty_text_leaves_an_optional_argument_out_and_minus_one_a_limit(
+async def test_empty_text_means_no_optional_argument_and_minus_one_no_limit(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     async with open_lines(configured({"raw": raw()})) as client:

@@ -1133,7 +1133,7 @@ async def test_a_text_for_a_number_is_refused_with_a_path_only_if_it_is_one() ->
             assert refused.text.endswith(" Correct them and call again.")
 
 
-async def test_a_text_for_a_list_of_texts_is_refused_with_a_path_only_if_it_is_one() -> None:
+async def test_a_text_for_a_list_of_texts_is_refused_with_a_path_if_it_is_one() -> None:
     mirror = with_orders(ROWS)
 
     @mirror.tool

@@ -218,7 +218,7 @@ async def test_a_failed_reload_is_an_error_in_the_log(configured: Configured, op
     assert [line["level"] for line in lines if "was not reloaded" in line["message"]] == ["error"]
 
 
-async def test_a_warning_about_the_configuration_has_its_level_at_the_start_and_at_a_reload(
+async def test_a_configuration_warning_has_its_level_at_start_and_reload(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
     config = configured({"one": raw(env={"API_TOKEN": "not-from-a-variable"})}, server={"log_format": "json"})

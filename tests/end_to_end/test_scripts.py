@@ -79,7 +79,7 @@ async def test_the_results_of_two_tools_are_joined_by_their_paths() -> None:
         assert part.value == 0
 
 
-async def test_large_values_of_concurrent_scripts_leave_the_garbage_collector_on() -> None:
+async def test_large_values_of_parallel_scripts_leave_garbage_collection_on() -> None:
     async with with_tools() as mirror:
         codes = ("[[n] for n in range(50000)]", "[print]", "[[0]] * 10 ** 7", "{'a': 1}")
         replies = await asyncio.gather(*(mirror.run(code) for code in codes * 3))
@@ -643,7 +643,7 @@ async def test_a_name_in_place_of_a_path_is_answered_as_an_unknown_path(text: st
         assert "trips is text" in (await mirror.run("trips['km']", {"trips": path})).text
 
 
-async def test_a_script_that_uses_a_value_beyond_its_inputs_learns_how_to_give_it() -> None:
+async def test_a_script_without_a_needed_input_learns_how_to_give_it() -> None:
     async with with_tools() as mirror:
         path = await mirror.put([{"id": 1}])
         reply = await mirror.run("[t['id'] for t in trips if t['id'] in drivers]", {"trips": path})

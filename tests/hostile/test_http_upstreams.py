@@ -216,7 +216,7 @@ async def test_a_response_without_a_message_is_named(configured: Configured, ope
 
 
 @pytest.mark.parametrize("status", [202, 307, 401, 500])
-async def test_a_connection_is_not_used_again_after_a_response_without_a_message(
+async def test_a_connection_is_not_reused_after_a_response_without_a_message(
     configured: Configured, open_lines: OpenLines, status: int
 ) -> None:
     ended = asyncio.Event()

@@ -76,7 +76,7 @@ class Context:
         self.received.append((notification.method, getattr(notification.params, "get", lambda _: None)("uri")))
 
 
-async def test_only_so_many_updates_wait_for_a_slow_stream_and_the_oldest_are_first() -> None:
+async def test_a_limited_number_of_updates_waits_for_a_slow_stream_in_order() -> None:
     wanted = types.SubscriptionFilter(tools_list_changed=True, resource_subscriptions=["x://a"])
     stream, context = SubscriptionStream(wanted, Caller(LOCAL)), Context()
     for number in range(5_000):

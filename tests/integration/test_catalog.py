@@ -144,7 +144,7 @@ def test_an_original_is_listed_with_a_schema_that_clients_take() -> None:
 
 
 @pytest.mark.parametrize("meta", [{"ui": {"resourceUri": "ui://x"}}, {"ui/resourceUri": "ui://x"}])
-def test_a_tool_with_a_view_is_marked_unless_an_override_names_its_capture(meta: dict[str, Any]) -> None:
+def test_a_tool_with_a_view_is_marked_unless_its_capture_is_overridden(meta: dict[str, Any]) -> None:
     overrides = (("kept", ToolPolicy(capture="auto")), ("late", ToolPolicy(timeout=5)))
     listing = [tool(name, _meta=meta) for name in ("view", "late", "kept")]
     listing += [tool("plain", _meta={"ui": None, "other": 1}), tool("none")]

@@ -47,7 +47,7 @@ def test_shortening_leaves_no_part_of_a_secret(before: int) -> None:
         assert 80 <= len(cleaned) <= 130
 
 
-def test_of_a_whole_environment_only_values_with_secret_names_are_redacted() -> None:
+def test_only_values_with_secret_names_of_an_environment_are_redacted() -> None:
     env = {"HOME": "/home/anna", "LANG": "en_US.UTF-8", "GITHUB_TOKEN": "ghp_0123456789", "API_KEY": "short"}
     redactor = Redactor(StdioEndpoint("x", env=env, is_wrapped=True))
     text = "/home/anna en_US.UTF-8 short ghp_0123456789"

@@ -194,7 +194,7 @@ LISTINGS: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("removed", ["blob:me:t-1:", "value:me:t-1", "order:me"])
 @pytest.mark.parametrize("first", LISTINGS)
-async def test_values_that_the_server_removed_are_not_listed_and_warned_about_once(
+async def test_values_that_redis_removed_are_not_listed_and_warned_about_once(
     first: str, removed: str, store: RedisStore, redis_server: RedisProcess, tmp_path: Path, caplog: Any
 ) -> None:
     await put(store, "t-1")
@@ -320,7 +320,7 @@ async def test_a_put_whose_reply_was_lost_is_carried_out_once(
         assert await store.read("me", "t-3") == bytes(MIB)
 
 
-async def test_a_put_that_is_cancelled_after_its_value_is_visible_keeps_the_bytes(
+async def test_a_put_that_is_cancelled_after_it_is_visible_keeps_the_bytes(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = RedisConnection.call
@@ -537,7 +537,7 @@ async def test_lost_accounting_keys_are_an_error_with_advice(redis_server: Redis
             await put(store, "t-2")
 
 
-async def test_a_value_that_the_server_removed_by_itself_is_evicted_and_the_log_gives_advice_once(
+async def test_a_value_that_redis_removed_is_evicted_with_advice_once(
     redis_server: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(redis_server, tmp_path) as store:
@@ -552,7 +552,7 @@ async def test_a_value_that_the_server_removed_by_itself_is_evicted_and_the_log_
         assert "Set its `maxmemory-policy` to noeviction" in message
 
 
-async def test_a_value_whose_accounts_the_server_removed_is_evicted_and_not_expired(
+async def test_a_value_whose_accounts_redis_removed_is_evicted_not_expired(
     redis_server: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(redis_server, tmp_path) as store:
@@ -915,7 +915,7 @@ async def test_connections_that_have_gone_dead_are_given_up_together(
         assert time.monotonic() - started < RETURN * slowness()
 
 
-async def test_an_exchange_that_outlives_an_outage_does_not_fail_the_next_writes(
+async def test_an_exchange_that_outlives_an_outage_fails_no_later_write(
     redis_server: RedisProcess, tmp_path: Path
 ) -> None:
     async with connected(redis_server, tmp_path) as (network, store):
@@ -1003,7 +1003,7 @@ async def test_a_user_and_a_password_are_given_in_the_address(own_redis: RedisPr
         assert "ACL" in (await refused(put(store, "t-1")))[0]
 
 
-async def test_a_command_that_the_user_may_not_run_in_the_script_is_named_as_the_cause(
+async def test_a_command_in_the_script_that_may_not_be_run_is_the_cause(
     own_redis: RedisProcess, tmp_path: Path
 ) -> None:
     own_redis.start()
@@ -1014,9 +1014,7 @@ async def test_a_command_that_the_user_may_not_run_in_the_script_is_named_as_the
         assert "Extend its ACL" in (await refused(put(store, "t-1")))[0]
 
 
-async def test_a_server_that_runs_an_endless_script_of_another_program_is_reported(
-    own_redis: RedisProcess, tmp_path: Path
-) -> None:
+async def test_a_server_that_runs_an_endless_script_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")

@@ -82,9 +82,7 @@ async def test_a_removed_part_of_the_folder_costs_only_its_values(
     assert audit(folder) >= {("me", BASE), ("me", "t-1")}
 
 
-async def test_the_files_of_a_gateway_are_its_own_after_its_spool_created_their_folder(
-    folder: Path, clock: Clock
-) -> None:
+async def test_the_files_of_a_gateway_are_its_own_in_a_folder_of_its_spool(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         remove(folder)
         store.scratch.mkdir(parents=True)

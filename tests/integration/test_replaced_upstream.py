@@ -68,7 +68,7 @@ async def running(slots: ConnectionSlots, endpoint: StdioEndpoint = SILENT) -> A
             yield registry
 
 
-async def test_a_call_that_waits_for_its_connection_fails_when_its_upstream_is_removed() -> None:
+async def test_a_waiting_call_fails_when_its_upstream_is_removed() -> None:
     slots = ConnectionSlots(1)
     errors: list[str] = []
 

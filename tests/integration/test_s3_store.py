@@ -112,7 +112,7 @@ async def test_large_values_are_objects_and_small_ones_are_not(
 
 
 @pytest.mark.skipif(not IS_INSTALLED, reason=MISSING)
-async def test_a_server_that_checks_credentials_needs_the_documented_permissions(
+async def test_a_server_with_credentials_needs_the_documented_permissions(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guide = (Path(__file__).parents[2] / "docs/guides/s3.md").read_text()
@@ -275,7 +275,7 @@ async def test_an_object_that_someone_else_removed_is_an_error_with_advice(
 
 
 @pytest.mark.parametrize("size", [0, 1, len(LARGE) - 1])
-async def test_an_object_that_someone_else_truncated_is_an_error_and_not_a_shorter_value(
+async def test_a_truncated_object_is_an_error_and_not_a_shorter_value(
     size: int, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
 ) -> None:
     async with opened(redis_server, bucket, tmp_path) as store:

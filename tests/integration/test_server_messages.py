@@ -505,7 +505,7 @@ async def test_a_ping_is_answered_without_a_client() -> None:
         assert await setup.sink.answer() == types.JSONRPCResponse(jsonrpc="2.0", id="p", result={})
 
 
-async def test_a_server_request_that_the_server_cancels_at_once_does_not_reach_the_client() -> None:
+async def test_a_server_request_cancelled_at_once_does_not_reach_the_client() -> None:
     client = ready()
     async with dispatching(client) as setup:
         setup.receive("roots/list", id=5)

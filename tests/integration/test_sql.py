@@ -346,7 +346,7 @@ def test_an_embedded_file_of_text_is_a_table(encoding: str) -> None:
 @pytest.mark.parametrize(
     "data", [b"ARROW1\0\0\xff\xff\xff\xff", "id;name\n1;Zo\u00eb\n".encode("latin-1"), b"\xff\xfea"]
 )
-def test_an_embedded_file_of_an_unknown_format_is_refused_without_its_bytes(data: bytes) -> None:
+def test_a_file_of_an_unknown_format_is_refused_without_its_bytes(data: bytes) -> None:
     answer = query_file(data)
     assert isinstance(answer, SqlFailure)
     assert answer.message == (

@@ -815,9 +815,7 @@ async def test_expired_values_of_others_take_no_room_from_a_large_value(open_sto
         assert await store.stats("me") == StoreStats(1, 9 * MANY)
 
 
-async def test_the_work_for_an_expired_value_does_not_grow_with_the_number_of_namespaces(
-    clock: Clock, tmp_path: Path
-) -> None:
+async def test_expiry_work_does_not_grow_with_the_number_of_namespaces(clock: Clock, tmp_path: Path) -> None:
     store = MemoryStore(StorePolicy(kind="memory", ttl=TTL, max_bytes=9 * MANY), clock, lambda: tmp_path)
     for index in range(MANY):
         await put(store, clock, based("old", index), b"x" * 9, f"n{index}")

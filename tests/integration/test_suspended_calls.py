@@ -47,7 +47,7 @@ async def test_an_input_request_is_returned_before_a_result_that_is_there_too() 
         tasks.cancel_scope.cancel()
 
 
-async def test_a_result_that_no_client_has_fetched_is_deleted_when_the_upstream_stops(tmp_path: Path) -> None:
+async def test_a_result_that_no_client_fetched_is_deleted_at_the_stop(tmp_path: Path) -> None:
     with Spool(WirePolicy(spool_bytes=1), tmp_path) as spool:
         collector = spool.collector()
         collector.add(b"{}" * 1000)

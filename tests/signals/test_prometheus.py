@@ -104,7 +104,7 @@ async def make_calls(url: str) -> None:
 
 @needs_prometheus
 @pytest.mark.slow
-async def test_each_expression_of_the_dashboard_has_data_and_an_alert_is_pending(
+async def test_each_dashboard_expression_has_data_and_an_alert_is_pending(
     serve: Serve, configured: Configured, raw: Any, tmp_path: Path
 ) -> None:
     port = free_port()

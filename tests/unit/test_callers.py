@@ -46,7 +46,7 @@ def test_a_client_declares_that_it_shows_views(capabilities: dict[str, Any], sho
     assert Caller("me", capabilities=capabilities).shows_views is shows_views
 
 
-def test_a_namespace_is_named_by_its_principal_unless_several_have_that_name() -> None:
+def test_a_namespace_has_its_principals_name_unless_several_have_it() -> None:
     alice, other, bob = '["token","alice"]', '["https://login.example.com/","alice"]', '["token","bob"]'
     assert name_namespaces((alice, bob, "local")) == {alice: "alice", bob: "bob", "local": "local"}
     assert name_namespaces((alice, other, bob)) == {alice: alice, other: other, bob: "bob"}

@@ -349,7 +349,7 @@ def test_a_sentence_beside_a_very_large_value_is_named() -> None:
     assert taken(result([text("More."), text("Rows.")], {"rows": ["x" * (1 << 20)]})).is_named
 
 
-def test_a_text_beside_an_image_and_structured_content_is_shown_unless_it_repeats_the_value() -> None:
+def test_a_text_beside_an_image_is_shown_unless_it_repeats_the_value() -> None:
     assert taken(result([text("It is warm."), image(10)], {"a": 1})).shown == 'It is warm.\n{"a": 1}'
     assert taken(result([text('{"a": 1}'), image(10)], {"a": 1})).shown == '{"a": 1}'
     assert taken(result([text("It is warm."), image(10)], {"result": "It is warm."})).shown == "It is warm."

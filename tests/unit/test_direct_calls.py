@@ -34,7 +34,7 @@ def test_a_call_with_other_meta_is_opened(meta: Any) -> None:
     assert (call.meta, call.envelope) == (meta, NO_ENVELOPE)
 
 
-def test_the_envelope_of_a_call_contains_its_reserved_members_as_they_came() -> None:
+def test_the_envelope_of_a_call_has_its_reserved_members_as_they_came() -> None:
     frame = message({**CALL, "_meta": {"other": 1, VERSION: "v"}}).replace(b'"v"', b'[ "v" ]')
     call = open_direct_request(frame, 1000)
     assert call is not None

@@ -123,9 +123,7 @@ def test_an_expression_compares_with_keys_of_the_value(expression: str, found: s
         ("length(rows[?price > `1`])", '0: the expression finds nothing. No object of the value has the key "price".'),
     ],
 )
-def test_an_expression_that_finds_nothing_names_the_key_that_the_value_does_not_have(
-    expression: str, message: str
-) -> None:
+def test_an_expression_that_finds_nothing_names_the_missing_key(expression: str, message: str) -> None:
     with pytest.raises(ToolError, match=re.escape(message)):
         select(ROWS, expression)
 

@@ -265,7 +265,7 @@ INVISIBLE = [r"\u0000", r"\u0085", r"\u200b", r"\u202e", r"\u2028", r"\u2029", r
 
 
 @pytest.mark.parametrize("escape", NEEDED + INVISIBLE)
-def test_escapes_of_invisible_characters_and_those_that_json_needs_are_shown(escape: str) -> None:
+def test_escapes_of_invisible_characters_and_of_json_are_shown(escape: str) -> None:
     blob = rf'["{escape}", "\u0433{escape}\u0433"]'.encode()
     shown = read(blob, by="chars")
     assert shown == f'["{escape}", "\u0433{escape}\u0433"]'

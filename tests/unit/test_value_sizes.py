@@ -67,7 +67,7 @@ def test_a_text_of_backslashes_is_sampled_in_linear_time() -> None:
     assert count_bytes(b'"%b"' % (b"\\" * (1 << 26))) == pytest.approx(1 << 25, rel=0.002)
 
 
-def test_a_stored_text_has_its_own_size_and_other_values_that_of_their_json() -> None:
+def test_a_stored_text_has_its_own_size_and_others_that_of_their_json() -> None:
     text, row = b'"a\\nb"', b'{"a": 1}'
     source = Provenance("up", "tool", "0" * 64)
     for blob, kind, size in ((text, "text", size_text(text, trim(text))), (row, "object", None)):
