@@ -30,7 +30,7 @@ def encode_returned(value: object, limit: int) -> bytes:
 
     Args:
         value: A value from the sandbox. Tuples and sets become arrays, dates and decimals texts, bytes base64, NaN
-            null; NaN alone is a text, because null is read as no value.
+            null; if the value itself is NaN, it becomes a text, because null is read as no value.
         limit: Bytes that the value may have, each item counting 16 at least.
 
     Raises:
