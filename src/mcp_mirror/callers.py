@@ -107,7 +107,7 @@ class Caller(msgspec.Struct, frozen=True):
     @property
     def can_answer_any(self) -> bool:
         """Whether the client's capabilities allow any request."""
-        return any(self.can_answer(method) for method in CAPABILITY_OF)
+        return bool(self.capabilities) and any(map(self.can_answer, CAPABILITY_OF))
 
 
 class ClientChannel(Protocol):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import platform
 import subprocess
 import sys
@@ -119,6 +120,49 @@ def test_the_start_of_a_command_is_not_measured(caplog: pytest.LogCaptureFixture
     assert found[1] is not None
     assert found[1].as_json()["longest_stall_ms"] < 1_000
     assert not [record for record in caplog.records if "stalled" in record.getMessage()]
+
+
+def test_ready_callbacks_run_before_events_that_came_later() -> None:
+    order: list[str] = []
+
+    def work() -> None:
+        loop, (source, sink) = asyncio.get_running_loop(), os.pipe()
+
+        def read() -> None:
+            order.append("event")
+            loop.remove_reader(source)
+
+        loop.add_reader(source, read)
+        os.write(sink, b"x")
+        loop.call_soon(lambda: loop.call_soon(lambda: loop.call_soon(order.append, "callback")))
+
+    run(work)
+    assert order == ["callback", "event"]
+
+
+def test_a_loop_whose_callbacks_are_always_ready_handles_events() -> None:
+    async def spin_until_an_event() -> int:
+        measure_stalls()
+        loop, (source, sink), event = asyncio.get_running_loop(), os.pipe(), asyncio.Event()
+
+        def read() -> None:
+            event.set()
+            loop.remove_reader(source)
+
+        loop.add_reader(source, read)
+        os.write(sink, b"x")
+        end, turns = time.monotonic() + 10, 0
+        while not event.is_set() and time.monotonic() < end:
+            await asyncio.sleep(0)
+            turns += 1
+        assert event.is_set()
+        return turns
+
+    loop = new_event_loop()
+    try:
+        assert loop.run_until_complete(spin_until_an_event()) > 1
+    finally:
+        loop.close()
 
 
 async def test_other_loops_are_not_measured() -> None:

@@ -209,8 +209,8 @@ def _fits_budget(parsed: ParsedResult, budget: int, estimate: Estimate) -> bool:
     readable = [
         block.raw if block.text is None else block.text for block in parsed.blocks if not block.is_shown_as_media
     ]
-    both = (readable, [] if parsed.structured is None else [parsed.structured])
-    return all(_are_within_budget(parts, budget, estimate) for parts in both)
+    structured = () if parsed.structured is None else (parsed.structured,)
+    return _are_within_budget(readable, budget, estimate) and _are_within_budget(structured, budget, estimate)
 
 
 def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate) -> bool:

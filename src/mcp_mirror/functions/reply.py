@@ -61,8 +61,8 @@ def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None
     is_error = _parse_member(members.get("isError", b"false"))
     text = "\n".join(texts)
     preview = None if path is None else _without_path(text, path)
-    meta = (members if path is None else open_object(envelope) or {}).get("_meta", b"{}")
-    schema = (open_object(contiguous(meta)) or {}).get(SCHEMA)
+    meta = (members if path is None else open_object(envelope) or {}).get("_meta")
+    schema = None if meta is None else (open_object(contiguous(meta)) or {}).get(SCHEMA)
     return Reply(text, is_error, tuple(content), path, preview, None if schema is None else _parse_member(schema))
 
 

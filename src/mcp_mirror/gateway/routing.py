@@ -46,12 +46,13 @@ class Router(msgspec.Struct, frozen=True):
         Raises:
             ToolError: The caller has no such tool, it is quarantined, or its upstream is not connected.
         """
-        wait, caller, catalog = call.config.mirror.startup_wait, call.caller, call.catalog
+        wait, caller = call.config.mirror.startup_wait, call.channel.caller
+        catalog = self.runtime.state.catalog_for(caller)
         entry = find_entry(catalog, call)
-        if entry is not None:
-            await self.upstreams.settle_one(entry.upstream, wait)
-            catalog, listed = self.runtime.state.catalog_for(caller), entry
-            entry = find_entry(catalog, call)
+        if (listed := entry or call.catalog.entries.get(call.name)) is not None:
+            if await self.upstreams.settle_one(listed.upstream, wait):
+                catalog = self.runtime.state.catalog_for(caller)
+                entry = find_entry(catalog, call)
             if entry is None and (error := self._explain_state(listed.upstream)):
                 raise error
         if entry is None:  # its upstream may be starting

@@ -281,7 +281,8 @@ class LineSink:
         """
         size = sum(map(len, segments)) + 1
         if not self._held or self._held_size + size > _SHORT:
-            self._write_held()
+            if self._held:
+                self._write_held()
             if self._failure:
                 raise self._failure
             if self._writing is not None or not self._has_room(size):

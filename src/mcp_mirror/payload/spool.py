@@ -270,7 +270,8 @@ class SpoolCollector:
 
     def close(self) -> None:
         """Discard an unfinished message."""
-        self._remove_file()
+        if self._path is not None:
+            self._remove_file()
         if self._counted:
             self._count(0)
         self._pieces, self._is_spooled = [], False

@@ -4,13 +4,12 @@
 """
 
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
 import anyio
 import msgspec
 
-from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import BusyError, UpstreamError
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.system.fair_queue import FairQueue
@@ -19,7 +18,7 @@ _OWNER: Final = "This client"
 """A principal in error messages, which its client reads."""
 _MINUTE: Final = 60.0
 _MANY: Final = 1000
-"""Token buckets above which the idle ones are removed."""
+"""Limiters of principals above which the idle ones are removed."""
 _SOON: Final = 1.0
 """Seconds after which to retry when the concurrency limit is reached."""
 
@@ -42,9 +41,7 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Admission:
-    """A place that a call has for the duration of a context. Every call takes some, so this is not a generator."""
-
-    __slots__ = ("_enter", "_leave")
+    """A place that a call has for the duration of a context."""
 
     def __init__(self, enter: Callable[[], Coroutine[Any, Any, None]], leave: Callable[[], None]) -> None:
         self._enter, self._leave = enter, leave
@@ -175,22 +172,23 @@ class PrincipalLimiter:
         Raises:
             BusyError: A limit is reached.
         """
-        return Admission(lambda: self._enter(principal), lambda: self._leave(principal))
+        return Admission(lambda: self.enter(principal), lambda: self.leave(principal))
 
-    async def _enter(self, principal: str) -> None:
+    async def enter(self, principal: str) -> None:
+        """Count a call of a principal, and take one of its places, which `leave` frees.
+
+        Raises:
+            BusyError: A limit is reached.
+        """
         self.count(principal)
         if (limiter := self._limiters.get(principal)) is None:
+            _drop_idle(self._limiters)
             limiter = self._limiters[principal] = ConcurrencyLimiter(self._bound, self._queue, _OWNER)
-        try:
-            await limiter.enter(principal)
-        except BaseException:
-            self._drop_idle(principal, limiter)
-            raise
+        await limiter.enter(principal)
 
-    def _leave(self, principal: str) -> None:
-        limiter = self._limiters[principal]
-        limiter.release(principal)
-        self._drop_idle(principal, limiter)
+    def leave(self, principal: str) -> None:
+        """Free the place of a call."""
+        self._limiters[principal].release(principal)
 
     def count(self, principal: str) -> None:
         """Count a call by the rate limit of a principal, without a place.
@@ -200,17 +198,17 @@ class PrincipalLimiter:
         """
         if self._rate is None:
             return
-        if len(self._buckets) >= _MANY:
-            for name in [name for name, bucket in self._buckets.items() if bucket.is_idle]:
-                del self._buckets[name]
         if (bucket := self._buckets.get(principal)) is None:
+            _drop_idle(self._buckets)
             bucket = self._buckets[principal] = TokenBucket(self._rate, _OWNER, self._clock)
         bucket.take()
 
-    def _drop_idle(self, principal: str, limiter: ConcurrencyLimiter) -> None:
-        """Forget the concurrency limit of a principal without calls."""
-        if limiter.is_idle and self._limiters.get(principal) is limiter:
-            del self._limiters[principal]
+
+def _drop_idle(limiters: dict[str, ConcurrencyLimiter] | dict[str, TokenBucket]) -> None:
+    """Drop the limiters of principals without recent calls, if there are many."""
+    if len(limiters) >= _MANY:
+        for name in [name for name, limiter in limiters.items() if limiter.is_idle]:
+            del limiters[name]
 
 
 class UpstreamLimiter:
@@ -231,22 +229,23 @@ class UpstreamLimiter:
         """The number of requests in the queue."""
         return self._limiter.waiting_count
 
-    def acquire(self, channel: ClientChannel | None) -> AbstractAsyncContextManager[None]:
-        """Admit a request for the duration of the context; the gateway's own (`channel` None) are not limited.
+    async def enter(self, channel: ClientChannel | None) -> None:
+        """Admit a request; it takes a place, which `leave` frees. The gateway's own (`channel` None) are not limited.
 
         Raises:
             UpstreamError: The request exceeds a limit.
         """
         if channel is None:
-            return nullcontext()
-        caller = channel.caller
-        return Admission(lambda: self._enter(caller), lambda: self._limiter.release(caller.namespace))
-
-    async def _enter(self, caller: Caller) -> None:
-        has_others = caller.scopes is not None  # without tokens there is one principal
+            return
+        has_others = channel.caller.scopes is not None  # without tokens there is one principal
         try:
             if self._rate is not None:
                 self._rate.take()
-            await self._limiter.enter(caller.namespace, is_shared=has_others)
+            await self._limiter.enter(channel.caller.namespace, is_shared=has_others)
         except BusyError as error:
             raise UpstreamError(str(error)) from None
+
+    def leave(self, channel: ClientChannel | None) -> None:
+        """Free the place of a request."""
+        if channel is not None:
+            self._limiter.release(channel.caller.namespace)

@@ -39,6 +39,8 @@ _ACTIVE: Final = 1.0
 """Seconds after its last event in which a loop counts as active."""
 _FRESH: Final = 0.01
 """Seconds after which the run queue delay is read again."""
+_LOOK_INTERVAL: Final = 0.001
+"""Seconds between two looks for events while callbacks are ready."""
 _RECENT: Final = 20
 """Stalls that are kept with their time."""
 _FRAMES: Final = 8
@@ -120,18 +122,26 @@ def find_stalls() -> Stalls | None:
 
 
 class _MeasuredSelector(selectors.DefaultSelector):
-    """Reports where a pass of the loop begins and ends: a pass is what happens between two calls of `select`."""
+    """Reports where a pass of the loop begins and ends: a pass is what happens between two reads of events.
+
+    Callbacks that become ready in a pass run in the same pass, because each look for events is a system call. A loop
+    that is busy for longer looks for events every millisecond.
+    """
 
     def __init__(self, watch: "_Watch") -> None:
         super().__init__()
         self._watch = watch
         self._was_active = True
+        self._next_look = 0.0
+        """The monotonic time from which to look for events while callbacks are ready."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         watch = self._watch
         if not watch.is_running:
             return super().select(timeout)
         entered = monotonic()
+        if timeout is not None and timeout <= 0 and entered < self._next_look:
+            return []
         is_active = watch.is_active(entered)
         if self._was_active > is_active or entered >= watch.cleanup.next_check:
             if watch.cleanup.run(entered, is_idle=not is_active):
@@ -142,10 +152,9 @@ class _MeasuredSelector(selectors.DefaultSelector):
         if is_active and (timeout is None or timeout > _TICK):
             timeout = _TICK
         ready = super().select(timeout)
-        if timeout is None or timeout <= 0:
-            watch.begin_pass(monotonic() if timeout is None else entered, has_events=bool(ready))
-        else:
-            watch.begin_pass(min(monotonic(), entered + timeout), has_events=bool(ready))
+        began = monotonic() if timeout is None else min(monotonic(), entered + timeout)
+        watch.begin_pass(began, has_events=bool(ready))
+        self._next_look = began + _LOOK_INTERVAL
         return ready
 
 

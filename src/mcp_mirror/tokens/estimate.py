@@ -101,6 +101,7 @@ def upper_estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
     return partial(estimate_text, provider=provider)
 
 
+@cache
 def expected_estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
     """A function that returns the expected tokens of a text (UTF-8) for one provider: a central estimate.
 
@@ -303,7 +304,7 @@ def _add_margins(each: Sequence[Expected], tokenizers: Sequence[_Tokenizer]) -> 
                 + margin.deviations * math.sqrt(one.variance + one.tokens * margin.noise)
                 + _SAMPLED_DEVIATIONS * one.sampling
             )
-            for one, margin in zip(each, [tokenizer.margin for tokenizer in tokenizers], strict=True)
+            for one, (_, _, margin) in zip(each, tokenizers, strict=True)
         ]
     )
 

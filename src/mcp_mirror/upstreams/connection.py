@@ -173,17 +173,18 @@ class ReconnectingConnection:
         Raises:
             UpstreamError: A limit is exceeded, or the request failed.
         """
-        async with self.settings.limiter.acquire(channel):
+        await self.settings.limiter.enter(channel)
+        try:
+            session = await self.get_session()
             try:
-                session = await self.get_session()
-                try:
-                    return await session.request(request, channel)
-                except (SessionLostError, ConnectionLostError) as error:
-                    if isinstance(error, ConnectionLostError) and not request.is_repeatable:
-                        raise
-                return await (await self.get_session()).request(request, channel)
-            finally:
-                self.last_used = monotonic()
+                return await session.request(request, channel)
+            except (SessionLostError, ConnectionLostError) as error:
+                if isinstance(error, ConnectionLostError) and not request.is_repeatable:
+                    raise
+            return await (await self.get_session()).request(request, channel)
+        finally:
+            self.settings.limiter.leave(channel)
+            self.last_used = monotonic()
 
     async def list_all(self, method: str, member: str, channel: ClientChannel) -> PagedList:
         """Read a list for a caller; see `UpstreamSession.list_all`.
@@ -191,20 +192,21 @@ class ReconnectingConnection:
         Raises:
             UpstreamError: A limit is exceeded, or a request failed.
         """
-        async with self.settings.limiter.acquire(channel):
+        await self.settings.limiter.enter(channel)
+        try:
+            session = await self.get_session()
             try:
-                session = await self.get_session()
-                try:
-                    page = await session.list_all(method, member, channel)
-                except SessionLostError:
-                    page = await (await self.get_session()).list_all(method, member, channel)
-                self.served_lists.note_list(method, page)
-                return page  # noqa: TRY300  # the exceptions are those of the two lines above
-            except UpstreamError as error:
-                self.served_lists.note_failure(method, error)
-                raise
-            finally:
-                self.last_used = monotonic()
+                page = await session.list_all(method, member, channel)
+            except SessionLostError:
+                page = await (await self.get_session()).list_all(method, member, channel)
+            self.served_lists.note_list(method, page)
+            return page  # noqa: TRY300  # the exceptions are those of the two lines above
+        except UpstreamError as error:
+            self.served_lists.note_failure(method, error)
+            raise
+        finally:
+            self.settings.limiter.leave(channel)
+            self.last_used = monotonic()
 
     async def get_session(self) -> UpstreamSession:
         """Return the open session. While the upstream is down, reconnect now and wait, if the circuit breaker allows.

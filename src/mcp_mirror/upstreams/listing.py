@@ -8,6 +8,7 @@ the names.
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -39,7 +40,7 @@ _NAMES: Final = ("*.json", "*.json.*", UNFINISHED_NAMES)
 _logger = logging.getLogger(__name__)
 
 
-class Listing(msgspec.Struct, frozen=True):
+class Listing(msgspec.Struct, frozen=True, dict=True):
     """The tools and the description of an upstream, read after the handshake."""
 
     tools: tuple[RawTool, ...]
@@ -60,7 +61,7 @@ class Listing(msgspec.Struct, frozen=True):
     is_stale: bool = False
     """The listing is from an earlier run: the upstream has not connected yet."""
 
-    @property
+    @cached_property
     def is_stateless(self) -> bool:
         """The upstream uses protocol version 2026-07-28 or later."""
         return self.protocol_version in MODERN_PROTOCOL_VERSIONS

@@ -155,11 +155,13 @@ class UpstreamRegistry:
         """Wait until each upstream of a caller has a listing, of this run or an earlier one; see `settle`."""
         await self._wait([upstream.listed for upstream in self.visible_to(caller)], seconds)
 
-    async def settle_one(self, name: str, seconds: float) -> None:
-        """Wait until the first attempt of one upstream has ended; see `settle`."""
+    async def settle_one(self, name: str, seconds: float) -> bool:
+        """Wait until the first attempt of one upstream has ended; see `settle`. Return whether that needed a wait."""
         settled = self[name].settled
-        if not settled.is_set():
-            await self._wait([settled], seconds)
+        if settled.is_set():
+            return False
+        await self._wait([settled], seconds)
+        return True
 
     async def _wait(self, events: Sequence[anyio.Event], seconds: float) -> None:
         pending = [event for event in events if not event.is_set()]

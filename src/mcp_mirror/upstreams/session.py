@@ -6,7 +6,7 @@ the upstream sent. A session does not interpret results.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from itertools import count
 from secrets import token_hex
@@ -318,14 +318,19 @@ class UpstreamSession:
         meta[types.CLIENT_CAPABILITIES_META_KEY] = channel.caller.capabilities if channel else {}
         return meta
 
-    async def _send(self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout) -> None:
-        headers = self._headers
-        if headers is not None:
-            pending.headers = headers.build(request.method, request.shown)
+    def _send(self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout) -> Awaitable[None]:
+        if self._headers is None:
+            return self._bypass.exchange(pending, limit)
+        return self._send_with_headers(self._headers, request, pending, limit)
+
+    async def _send_with_headers(
+        self, headers: RequestHeaders, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout
+    ) -> None:
+        pending.headers = headers.build(request.method, request.shown)
         try:
             await self._bypass.exchange(pending, limit)
         except MCPError as error:
-            if headers is None or error.code != types.HEADER_MISMATCH or request.method != "tools/call":
+            if error.code != types.HEADER_MISMATCH or request.method != "tools/call":
                 raise
             # The schema that the headers come from has changed: read it again before the second attempt.
             with limit.cancelling():

@@ -207,39 +207,46 @@ class ServerUpstream:
             self._check_size(request.size, self._request_limit)
         self._waiting += 1
         try:
-            return await self._request(request, channel, answered)
+            if answered is not None and "held" in answered.state:
+                self._check_scopes(channel)
+                return await self._suspended.resume(answered, channel)
+            connection = await self.connection_for(channel)
+            filtered = channel if self.policy.preview else filter_content(channel)
+            if answered is not None:
+                answered = restore_keys(answered)
+                request = request.with_params(requestState=answered.state.get("state"))
+                params = {**request.params, "inputResponses": (answered.answers,)}
+                request = msgspec.structs.replace(request, params=params)
+            is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
+            if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
+                is_hidden = is_filtered(filtered)
+                return await self._suspended.begin(
+                    channel,
+                    lambda later: connection.request(request, filter_content(later) if is_hidden else later),
+                )
+            response = await connection.request(request, filtered)
+            required = read_input_required(response, self.policy.name) if is_upstream_stateless else None
+            if required is None:
+                return response
+            return await self._pass_on(required, request, filtered, connection, answered)
         finally:
             self._waiting -= 1
 
-    async def _request(
-        self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None
+    async def _pass_on(
+        self,
+        required: InputRequired,
+        request: UpstreamRequest,
+        filtered: ClientChannel,
+        connection: ReconnectingConnection,
+        answered: InputRound | None,
     ) -> RawResponse | InputRequired:
-        if answered is not None and "held" in answered.state:
-            self._check_scopes(channel)
-            return await self._suspended.resume(answered, channel)
-        connection = await self.connection_for(channel)
-        filtered = channel if self.policy.preview else filter_content(channel)
-        if answered is not None:
-            answered = restore_keys(answered)
-            request = request.with_params(requestState=answered.state.get("state"))
-            request = msgspec.structs.replace(request, params={**request.params, "inputResponses": (answered.answers,)})
-        is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
-        if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
-            is_hidden = is_filtered(filtered)
-            return await self._suspended.begin(
-                channel,
-                lambda suspended: connection.request(request, filter_content(suspended) if is_hidden else suspended),
-            )
-        response = await connection.request(request, filtered)
-        name = self.policy.name
-        required = read_input_required(response, name) if is_upstream_stateless else None
-        if required is None:
-            return response
-        limit, is_hidden = self.policy.bounds.max_input_requests_per_call, is_filtered(filtered)
+        """Return the input that a server requires, or ask a 2025-11-25 client for it and repeat the request."""
+        name, limit = self.policy.name, self.policy.bounds.max_input_requests_per_call
+        is_hidden = is_filtered(filtered)
         if is_hidden:
             refuse_sampling(required.requests.values())
-        if channel.caller.is_stateless:
-            check_capabilities(channel.caller, required)
+        if filtered.caller.is_stateless:
+            check_capabilities(filtered.caller, required)
             counted = count_round(required, answered, limit, name)
             shown = hide_input_required(counted) if is_hidden else counted
             check_conformity(shown, name)
@@ -249,7 +256,9 @@ class ServerUpstream:
         )
 
     async def settle_for(self, channel: ClientChannel) -> None:
-        """Wait until the first attempt of the connection that a caller's requests use has ended."""
+        """Wait until the first attempt of a caller's own connection has ended; its requests may use the shared one."""
+        if self._connection_key(channel) is None:
+            return
         self._waiting += 1
         try:
             await self.connection_for(channel)

@@ -165,20 +165,20 @@ class ConcurrencyStage(msgspec.Struct, frozen=True):
         """Answer a call when its principal has room for one more; a refusal is a tool error, which models read."""
         if not call.is_limited:
             return await call_next(call)
-        is_admitted = False
+        has_place = call.script is not None  # that of the script: waiting for a second one could deadlock
         try:
-            if call.script is not None:  # the call of the script has a place: waiting for a second one could deadlock
+            if has_place:
                 self.limiter.count(call.namespace)
-                is_admitted = True
-                return await call_next(call)
-            async with self.limiter.acquire(call.namespace):
-                is_admitted = True
-                return await call_next(call)
+            else:
+                await self.limiter.enter(call.namespace)
         except BusyError as error:
-            if is_admitted:
-                raise
             call.trace.reason = RefusalReason.BUSY
             return build_error_reply(str(error))
+        try:
+            return await call_next(call)
+        finally:
+            if not has_place:
+                self.limiter.leave(call.namespace)
 
 
 class ContextBudgetStage(msgspec.Struct, frozen=True):

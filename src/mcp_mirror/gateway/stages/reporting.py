@@ -1,7 +1,7 @@
 """Reports each call to the audit log, the log, the event log and the counts of tokens."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -62,11 +62,11 @@ class CallLogStage(msgspec.Struct, frozen=True):
     clock: Callable[[], float]
     """Seconds."""
 
-    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
+    def __call__(self, call: Call, call_next: Next) -> Awaitable[ToolResult]:
         """Answer a call and log it."""
         if not _logger.isEnabledFor(logging.INFO):
-            return await call_next(call)
-        return await answer_and_report(call, call_next, self.clock, self._log)
+            return call_next(call)
+        return answer_and_report(call, call_next, self.clock, self._log)
 
     def _log(self, call: Call, end: CallEnd) -> None:
         """Log a call as one line, without arguments and values."""
@@ -91,9 +91,9 @@ class EventStage(msgspec.Struct, frozen=True):
     clock: Callable[[], float]
     """Seconds."""
 
-    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
+    def __call__(self, call: Call, call_next: Next) -> Awaitable[ToolResult]:
         """Answer a call and record it."""
-        return await answer_and_report(call, call_next, self.clock, self._record)
+        return answer_and_report(call, call_next, self.clock, self._record)
 
     def _record(self, call: Call, end: CallEnd) -> None:
         trace, size, tool = call.trace, len(call.arguments), name_tool(call)

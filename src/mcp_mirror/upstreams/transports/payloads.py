@@ -135,7 +135,8 @@ class PayloadBypass:
 
     def begin(self, request: PendingRequest) -> None:
         """Give a request a new id, and take messages for that id from now on."""
-        self.close(request)
+        if request.id:
+            self.close(request)
         request.id, self._next_id = self._next_id, self._next_id + 1
         request.outcome = None
         self._pending[request.id] = request
