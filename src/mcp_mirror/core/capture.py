@@ -209,7 +209,9 @@ def _fits_budget(parsed: ParsedResult, budget: int, estimate: Estimate) -> bool:
     readable = [
         block.raw if block.text is None else block.text for block in parsed.blocks if not block.is_shown_as_media
     ]
-    both = (readable, [] if parsed.structured is None else [parsed.structured])
+    structured = [] if parsed.structured is None else [parsed.structured]
+    # The value's tokens are needed in any case, those of a text that repeats it only if the value fits.
+    both = (structured, readable) if parsed.value is parsed.structured else (readable, structured)
     return all(_are_within_budget(parts, budget, estimate) for parts in both)
 
 
