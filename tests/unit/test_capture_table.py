@@ -569,3 +569,18 @@ def test_the_end_of_a_long_error_is_shown_too() -> None:
     structured = taken(result([], {"trace": "x" * 5000 + " the cause"}, isError=True))
     assert structured.error is not None
     assert structured.error.tail.endswith('the cause"}')
+
+
+def test_a_text_that_repeats_a_large_object_is_not_estimated() -> None:
+    estimated: list[bytes] = []
+
+    def note(text: Buffer) -> int:
+        estimated.append(bytes(text))
+        return words(text)
+
+    value = {"rows": [LARGE]}
+    members = result([text(json.dumps(value, indent=2))], value)
+    captured = capture(members, rules(), note)
+    assert captured.value is not None
+    assert captured.shown is None
+    assert estimated == [members["structuredContent"]]

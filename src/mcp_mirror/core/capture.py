@@ -210,7 +210,9 @@ def _fits_budget(parsed: ParsedResult, budget: int, estimate: Estimate) -> bool:
         block.raw if block.text is None else block.text for block in parsed.blocks if not block.is_shown_as_media
     ]
     structured = () if parsed.structured is None else (parsed.structured,)
-    return _are_within_budget(readable, budget, estimate) and _are_within_budget(structured, budget, estimate)
+    # The value's tokens are needed in any case, those of a text that repeats it only if the value fits.
+    first, second = (structured, readable) if parsed.value is parsed.structured else (readable, structured)
+    return _are_within_budget(first, budget, estimate) and _are_within_budget(second, budget, estimate)
 
 
 def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate) -> bool:
