@@ -54,6 +54,17 @@ def test_a_script_calls_tools_without_await(chemist: Any) -> None:
         assert mirror.call("mean_mirrored", {"values": path}).is_error
 
 
+def test_a_tool_is_added_while_the_mirror_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")  # asyncio then refuses what only the thread of the loop may do
+    with with_functions() as mirror:
+
+        @mirror.tool
+        def double(number: int) -> int:
+            return 2 * number
+
+        assert mirror.call("double_mirrored", {"number": 21}).text == "42"
+
+
 def test_a_script_prunes_and_restores_a_conversation() -> None:
     messages = [
         {"role": "user", "content": "What is in the file?"},

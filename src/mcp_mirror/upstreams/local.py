@@ -10,9 +10,12 @@ from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from threading import get_ident
 from typing import Any, Final, TypeVar
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 from msgspec.structs import replace
@@ -171,8 +174,16 @@ class LocalUpstream:
         raise UpstreamError(f"The {NAME} have only tools. Use another upstream for resources and prompts.")
 
     async def run(self) -> None:
-        """Announce added functions; until cancelled."""
-        with self._functions.notifying(self._announce_change):
+        """Announce added functions, in the event loop whichever thread adds them; until cancelled."""
+        loop, thread = anyio.lowlevel.current_token(), get_ident()
+
+        def announce() -> None:
+            if get_ident() == thread:
+                self._announce_change()
+            else:
+                anyio.from_thread.run_sync(self._announce_change, token=loop)
+
+        with self._functions.notifying(announce):
             self._announce_change()
             self.settled.set()
             await anyio.sleep_forever()
