@@ -56,7 +56,7 @@ def test_a_script_calls_tools_without_await(chemist: Any) -> None:
 
 def test_a_tool_is_added_while_the_mirror_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")  # asyncio then refuses what only the thread of the loop may do
-    with with_functions() as mirror:
+    with SyncMirror() as mirror:
 
         @mirror.tool
         def double(number: int) -> int:
