@@ -1169,3 +1169,9 @@ async def test_no_advice_names_a_part_of_a_value_that_the_model_may_not_see(give
         refused = await mirror.call("count_mirrored", {"orders": given.format(path=path)})
         assert refused.is_error
         assert "such as" not in refused.text
+
+
+@pytest.mark.parametrize("given", [3, ["npx"]])
+def test_upstreams_of_another_type_name_what_to_give(given: Any) -> None:
+    with pytest.raises(ConfigError, match=f"`upstreams` is of type {type(given).__name__}. Give the path of"):
+        Mirror(upstreams=given)

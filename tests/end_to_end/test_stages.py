@@ -116,6 +116,7 @@ class Idle:
     ("stages", "message"),
     [
         ([Idle(), Idle], "Stage 2 of `stages` is the class Idle. Give an object of the class, such as Idle()."),
+        (Idle(), "`stages` is one stage. Give a list: stages=[...]."),
         (["quota"], "Stage 1 of `stages` is a str. Give an `async` function, or an object with `async def __call__`."),
     ],
 )

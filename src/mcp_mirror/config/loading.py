@@ -347,7 +347,7 @@ def read_given(upstreams: GivenUpstreams, store: GivenStore, environ: Mapping[st
     return replace(config, store=replace(chosen, kind=chosen.kind or "memory"))
 
 
-def _read_upstreams(given: GivenUpstreams, environ: Mapping[str, str]) -> Config:
+def _read_upstreams(given: object, environ: Mapping[str, str]) -> Config:
     match given:
         case None:
             return Config()
@@ -357,7 +357,12 @@ def _read_upstreams(given: GivenUpstreams, environ: Mapping[str, str]) -> Config
             sections = {one.key for one in list_keys(Config)}
             whole = any(key in sections or key in CLIENT_BLOCKS for key in given)
             return read_config(given if whole else {"upstreams": given}, "Mirror(upstreams)", environ)
-    return load_config(Path(given), environ)
+        case str() | os.PathLike():
+            return load_config(Path(given), environ)
+    raise ConfigError(
+        f"`upstreams` is of type {type(given).__name__}. Give the path of a configuration file, or a mapping of "
+        'upstreams such as {"files": {"command": "npx"}}.'
+    )
 
 
 def _read_store(given: GivenStore, configured: StorePolicy, environ: Mapping[str, str]) -> StorePolicy:

@@ -93,8 +93,10 @@ class Mirror:
 
         Raises:
             ConfigError: The configuration cannot be used.
-            TypeError: A stage cannot be called.
+            TypeError: A stage cannot be called, or `stages` is a stage itself.
         """
+        if callable(stages):
+            raise TypeError("`stages` is one stage. Give a list: stages=[...].")
         for number, stage in enumerate(stages, 1):
             if fault := find_stage_fault(stage):
                 raise TypeError(f"Stage {number} of `stages` {fault}")
