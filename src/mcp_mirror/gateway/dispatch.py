@@ -29,6 +29,7 @@ from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
+from mcp_mirror.gateway.context_budgets import Key
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import Router, find_entry, find_tools
@@ -67,6 +68,8 @@ _MAX_PATH_BYTES: Final = 1200
 """Bytes of a path that an error proposes: whole, with escapes."""
 _MAX_NAMESPACES: Final = 1_000
 """Namespaces whose labels of other processes are remembered."""
+_MAX_CONVERSATIONS: Final = 10_000
+"""Conversations of which it is known whether their last result was stored."""
 
 Values = Mapping[Pointer, Resolved]
 """The stored values that pointers in the arguments name."""
@@ -113,6 +116,8 @@ class Dispatcher:
         self._results = ResultProcessor(services, runtime)
         self._foreign_labels: dict[str, frozenset[str]] = {}
         """Labels of paths that other processes with the same store made, by namespace."""
+        self._unstored: set[tuple[str, Key | None]] = set()
+        """Namespaces and conversations whose last result was shown whole and not stored."""
 
     async def __call__(self, call: Call) -> ToolResult:
         """Answer a call.
@@ -174,6 +179,7 @@ class Dispatcher:
             scripts=scripts,
             path_labels=call.catalog.labels,
             own_tools=frozenset(call.own_tools),
+            is_last_unstored=(call.namespace, call.conversation and call.conversation.key) in self._unstored,
         )
         return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 
@@ -200,7 +206,19 @@ class Dispatcher:
             if (hidden := hide_error(error, entry.tool, visibility)) is not None:
                 raise hidden from None
             raise
-        return await self._results.reply(call, options, processed)
+        reply = await self._results.reply(call, options, processed)
+        if call.script is None:  # the model sees the reply
+            self._note_unstored(call, reply)
+        return reply
+
+    def _note_unstored(self, call: Call, reply: ToolResult) -> None:
+        """Note whether the last result of a conversation was shown whole and not stored: errors of paths say so."""
+        if call.trace.path or "isError" in reply:
+            self._unstored.discard((call.namespace, call.conversation and call.conversation.key))
+            return
+        if len(self._unstored) >= _MAX_CONVERSATIONS:
+            self._unstored.clear()
+        self._unstored.add((call.namespace, call.conversation and call.conversation.key))
 
     async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> _Inputs:
         """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""

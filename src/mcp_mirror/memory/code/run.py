@@ -31,7 +31,7 @@ from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, wri
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
-from mcp_mirror.memory.value_lookup import find_nearest, unknown_path_error
+from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.paths import SHOWN_END
 from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.security.flows import format_labels
@@ -185,7 +185,7 @@ async def run(call: ToolInput) -> Content:
         return await _reply_hidden(call, inputs, progress, outcome)
     if outcome.failure:
         if progress.names and progress.preview and not progress.calls and _mentions(outcome.failure, _TEXT_FOR_ROWS):
-            raise await unknown_path_error(memory.store, call.namespace, progress.names[0])
+            raise await memory.unknown_path_error(call.namespace, progress.names[0])
         size = sum(map(len, (*progress.parsed.values(), *progress.texts.values())))
         raise await run_by_size(size, _build_error, outcome.failure, policy, progress)
     return await _reply(call, inputs, progress, outcome.value)

@@ -6,7 +6,6 @@ from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import PATH, read_path
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
-from mcp_mirror.memory.value_lookup import unknown_path_error
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.sanitize import as_json_string
@@ -86,6 +85,6 @@ async def forget(call: ToolInput) -> Content:
     if path and path.tokens:
         raise ToolError(f'Only a whole value can be deleted. Give "{path.base}".')
     if path is None or not await call.memory.store.delete(call.namespace, path.base):
-        raise await unknown_path_error(call.memory.store, call.namespace, strip_wrapping(text))
+        raise await call.memory.unknown_path_error(call.namespace, strip_wrapping(text))
     call.memory.writer.on_change(call.namespace)
     return build_text_content(f'Forgotten: "{path.base}".')

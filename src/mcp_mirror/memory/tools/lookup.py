@@ -9,7 +9,7 @@ from mcp_mirror.core.capture import MAX_MEDIA_BYTES
 from mcp_mirror.core.value_sizes import count_tokens
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
-from mcp_mirror.memory.value_lookup import ErrorContent, FoundValue, look_up, unknown_path_error
+from mcp_mirror.memory.value_lookup import ErrorContent, FoundValue, look_up
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, parse_wrapped_path, read_notice_path, strip_wrapping, unwrap_result
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
@@ -111,7 +111,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
     named_path = str(path) if path else None
     memory.audit.write(AuditRecord(event, namespace, tool, outcome, named_path, named_labels, size))
     if found_value is None:
-        raise miss or await unknown_path_error(memory.store, namespace, strip_wrapping(text))
+        raise miss or await memory.unknown_path_error(namespace, strip_wrapping(text))
     memory.trace.add_input(str(found_value.path), found_value.producer)
     return found_value
 

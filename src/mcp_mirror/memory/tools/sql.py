@@ -19,7 +19,6 @@ from mcp_mirror.memory.tools.lookup import PATH
 from mcp_mirror.memory.tools.query import query
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply, save_hidden, show
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_answer_content
-from mcp_mirror.memory.value_lookup import unknown_path_error
 from mcp_mirror.query.sql import SqlFailure
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.types import Buffer
@@ -128,7 +127,7 @@ async def _read_tables(call: ToolInput) -> Inputs:
     given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     for one in inputs.inputs:
         if one.is_name and bytes(one.blob) == bytes(given[one.name]).strip():
-            raise await unknown_path_error(call.memory.store, call.namespace, one.read_text())
+            raise await call.memory.unknown_path_error(call.namespace, one.read_text())
     size, limit = sum(len(one.blob) for one in inputs.inputs), call.memory.tools.query_bytes
     if size > limit:
         raise ToolError(

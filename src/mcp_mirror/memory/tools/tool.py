@@ -12,7 +12,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import FlowGuard
 from mcp_mirror.memory.usage import UsageCounter
-from mcp_mirror.memory.value_lookup import find_nearest
+from mcp_mirror.memory.value_lookup import find_nearest, unknown_path_error
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
 from mcp_mirror.paths import SHOWN_END
@@ -62,6 +62,8 @@ class Memory(msgspec.Struct, frozen=True):
     """The tool labels of this gateway's memory paths; empty outside of calls."""
     own_tools: frozenset[str] = frozenset()
     """The names of the gateway's own tools that the client sees; empty outside of calls. Errors advise only these."""
+    is_last_unstored: bool = False
+    """The last result of the call's conversation was shown whole and not stored."""
 
     @property
     def store(self) -> Store:
@@ -72,6 +74,10 @@ class Memory(msgspec.Struct, frozen=True):
     def can_query(self) -> bool:
         """Whether the client sees `memory_query`."""
         return "memory_query" in self.own_tools
+
+    async def unknown_path_error(self, namespace: str, text: str) -> ToolError:
+        """Return the error for a path without a value, as the model wrote it."""
+        return await unknown_path_error(self.store, namespace, text, is_last_unstored=self.is_last_unstored)
 
     def guard(self, namespace: str, tool: str) -> FlowGuard:
         """Return the flow guard for the values that a tool reads."""
