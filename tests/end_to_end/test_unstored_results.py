@@ -1,12 +1,14 @@
 """What a model reads that looks in memory for a result which it has seen whole, and which therefore is not stored."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from mcp_mirror import Mirror
 
-COMPLETE = (
-    "Results that you have are complete: answer with them. For other data, first call the tool that gets it."
-)
+COMPLETE = "Results that you have are complete: answer with them. For other data, first call the tool that gets it."
+OFFICE = str(Path(__file__).parents[2] / "evals" / "servers" / "office.py")
 INVENTED = "weather_bergen"
 MISSING = f'No value is stored under "{INVENTED}". '
 CALLS = {
@@ -90,3 +92,9 @@ async def test_a_result_that_only_a_script_receives_is_not_shown() -> None:
         code = "await tools.get_weather_mirrored(city='Bergen')"
         assert (await mirror.call("memory_run", {"inputs": {}, "code": code})).text.startswith("Bergen: light rain")
         assert (await look_up(mirror)).endswith("Nothing is stored yet: first call the tool that gets the data.")
+
+
+async def test_a_shown_result_of_a_server_is_known() -> None:
+    async with Mirror(upstreams={"office": {"command": sys.executable, "args": [OFFICE]}}) as mirror:
+        assert not (await mirror.call("get_weather_mirrored", {"city": "Bergen"})).is_error
+        assert (await look_up(mirror)).endswith(COMPLETE)

@@ -31,7 +31,7 @@ from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError, 
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
 from mcp_mirror.gateway.context_budgets import Key
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
-from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_error
+from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import Router, find_entry, find_tools
 from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import Services, open_memory
@@ -208,12 +208,12 @@ class Dispatcher:
             raise
         reply = await self._results.reply(call, options, processed)
         if call.script is None:  # the model sees the reply
-            self._note_unstored(call, reply)
+            self._note_unstored(call, processed)
         return reply
 
-    def _note_unstored(self, call: Call, reply: ToolResult) -> None:
+    def _note_unstored(self, call: Call, processed: CallResult) -> None:
         """Note whether the last result of a conversation was shown whole and not stored: errors of paths say so."""
-        if call.trace.path or "isError" in reply:
+        if call.trace.path or processed.is_hidden or processed.result.captured.is_error:
             self._unstored.discard((call.namespace, call.conversation and call.conversation.key))
             return
         if len(self._unstored) >= _MAX_CONVERSATIONS:
