@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ COMPLETE = "Results that you have are complete: answer with them. For other data
 OFFICE = str(Path(__file__).parents[2] / "evals" / "servers" / "office.py")
 INVENTED = "weather_bergen"
 MISSING = f'No value is stored under "{INVENTED}". '
-CALLS = {
+CALLS: dict[str, dict[str, Any]] = {
     "memory_read": {"memory_path": INVENTED},
     "memory_edit": {"memory_path": INVENTED, "merge": {"rain": True}},
     "memory_query": {"inputs": {"weather": INVENTED}, "sql": "SELECT * FROM weather"},

@@ -179,7 +179,7 @@ class Dispatcher:
             scripts=scripts,
             path_labels=call.catalog.labels,
             own_tools=frozenset(call.own_tools),
-            is_last_unstored=(call.namespace, call.conversation and call.conversation.key) in self._unstored,
+            is_last_unstored=_name_conversation(call) in self._unstored,
         )
         return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 
@@ -214,11 +214,11 @@ class Dispatcher:
     def _note_unstored(self, call: Call, processed: CallResult) -> None:
         """Note whether the last result of a conversation was shown whole and not stored: errors of paths say so."""
         if call.trace.path or processed.is_hidden or processed.result.captured.is_error:
-            self._unstored.discard((call.namespace, call.conversation and call.conversation.key))
+            self._unstored.discard(_name_conversation(call))
             return
         if len(self._unstored) >= _MAX_CONVERSATIONS:
             self._unstored.clear()
-        self._unstored.add((call.namespace, call.conversation and call.conversation.key))
+        self._unstored.add(_name_conversation(call))
 
     async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> _Inputs:
         """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""
@@ -361,6 +361,10 @@ def _may_have_foreign_path(call: Call, found: tuple[Pointer | EscapedPath, ...])
     if found:
         return any(isinstance(one, Pointer) and not one.is_known for one in found)
     return len(call.arguments) <= _MAX_SEARCHED
+
+
+def _name_conversation(call: Call) -> tuple[str, Key | None]:
+    return call.namespace, None if call.conversation is None else call.conversation.key
 
 
 def _may_ask(call: Call) -> bool:
