@@ -256,7 +256,7 @@ async def unknown_path_error(store: Store, namespace: str, text: str, *, is_last
         namespace: The memory that was searched.
         text: The path, as the model wrote it.
         is_last_unstored: The model saw the last result whole, and it was not stored. Small models look for such a
-            result under an invented path, and call its tool again if they are told to (docs/evaluation/wording.md).
+            result under an invented path, and must not call its tool again (docs/evaluation/wording.md).
     """
     if len(named := find_notice_bases(text)) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
