@@ -8,7 +8,10 @@ import pytest
 
 from mcp_mirror import Mirror
 
-COMPLETE = "Results that you have are complete: answer with them. For other data, first call the tool that gets it."
+COMPLETE = (
+    "The result of get_weather_mirrored is complete, and not stored: the answer is in it. For other data, first call "
+    "the tool that gets it."
+)
 OFFICE = str(Path(__file__).parents[2] / "evals" / "servers" / "office.py")
 INVENTED = "weather_bergen"
 MISSING = f'No value is stored under "{INVENTED}". '
@@ -47,11 +50,11 @@ async def look_up(mirror: Mirror, conversation: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("tool", CALLS)
-async def test_a_model_that_looks_for_a_shown_result_is_told_to_answer(tool: str) -> None:
+async def test_a_model_that_looks_for_a_shown_result_gets_its_tool(tool: str) -> None:
     async with open_mirror() as mirror:
         await mirror.call("get_weather_mirrored", {"city": "Bergen"})
         reply = await mirror.call(tool, CALLS[tool])
-    assert (reply.text, reply.is_error) == (f"{MISSING}Nothing is stored. {COMPLETE}", True)
+    assert (reply.text, reply.is_error) == (f"{MISSING}{COMPLETE}", True)
 
 
 async def test_values_of_other_tools_are_not_proposed_for_a_shown_result() -> None:
@@ -59,7 +62,7 @@ async def test_values_of_other_tools_are_not_proposed_for_a_shown_result() -> No
         await mirror.call("list_towns_mirrored")
         assert "Newest are" in await look_up(mirror)
         await mirror.call("get_weather_mirrored", {"city": "Bergen"})
-        assert await look_up(mirror) == f"{MISSING}The last result is not stored. {COMPLETE}"
+        assert await look_up(mirror) == f"{MISSING}{COMPLETE}"
         await mirror.call("list_towns_mirrored")
         assert "Newest are" in await look_up(mirror)
 

@@ -116,8 +116,8 @@ class Dispatcher:
         self._results = ResultProcessor(services, runtime)
         self._foreign_labels: dict[str, frozenset[str]] = {}
         """Labels of paths that other processes with the same store made, by namespace."""
-        self._unstored: set[tuple[str, Key | None]] = set()
-        """Namespaces and conversations whose last result was shown whole and not stored."""
+        self._unstored: dict[tuple[str, Key | None], str] = {}
+        """The tool whose result a namespace's conversation got last, if that was shown whole and not stored."""
 
     async def __call__(self, call: Call) -> ToolResult:
         """Answer a call.
@@ -179,7 +179,7 @@ class Dispatcher:
             scripts=scripts,
             path_labels=call.catalog.labels,
             own_tools=frozenset(call.own_tools),
-            is_last_unstored=_name_conversation(call) in self._unstored,
+            unstored=self._unstored.get(_name_conversation(call), ""),
         )
         return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 
@@ -212,13 +212,13 @@ class Dispatcher:
         return reply
 
     def _note_unstored(self, call: Call, processed: CallResult) -> None:
-        """Note whether the last result of a conversation was shown whole and not stored: errors of paths say so."""
+        """Note a result that was shown whole and not stored: errors of invented paths name it."""
         if call.trace.path or processed.is_hidden or processed.result.captured.is_error:
-            self._unstored.discard(_name_conversation(call))
+            self._unstored.pop(_name_conversation(call), None)
             return
         if len(self._unstored) >= _MAX_CONVERSATIONS:
             self._unstored.clear()
-        self._unstored.add(_name_conversation(call))
+        self._unstored[_name_conversation(call)] = call.name
 
     async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> _Inputs:
         """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""

@@ -248,15 +248,15 @@ async def _locate(scanner: FrameScanner, file: FileSpan | None, blob: Buffer, to
     return await scanner.locate_sent(blob, tokens)
 
 
-async def unknown_path_error(store: Store, namespace: str, text: str, *, is_last_unstored: bool = False) -> ToolError:
+async def unknown_path_error(store: Store, namespace: str, text: str, unstored: str = "") -> ToolError:
     """Return the error for a path without a value, with the caller's nearest or newest paths.
 
     Args:
         store: The store that was searched.
         namespace: The memory that was searched.
         text: The path, as the model wrote it.
-        is_last_unstored: The model saw the last result whole, and it was not stored. Small models look for such a
-            result under an invented path, and must not call its tool again (docs/evaluation/wording.md).
+        unstored: The tool whose result the model saw last, if that was whole and not stored. Small models look for such
+            a result under an invented path, and must not call the tool again (docs/evaluation/wording.md).
     """
     if len(named := find_notice_bases(text)) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
@@ -271,8 +271,7 @@ async def unknown_path_error(store: Store, namespace: str, text: str, *, is_last
     base = text[:_MAX_COMPARED_CHARACTERS].partition("/")[0]
     near = await _find_neighbours(store, namespace, base) if newest else ()
     is_path = parse_path(text) is not None
-    unstored = _explain_unstored(newest) if is_last_unstored and not is_path else ""
-    advice = await run_fairly(namespace, _advise, text, newest, (*newest, *near), unstored)
+    advice = await run_fairly(namespace, _advise, text, newest, (*newest, *near), "" if is_path else unstored)
     cause = _DELETED if is_path else ""
     return _build_refusal(f"No value is stored under {as_json_string(text, 160)}. {cause}{advice}")
 
@@ -293,19 +292,14 @@ async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str
     return tuple(base for bases in found for base in bases)
 
 
-def _explain_unstored(newest: Sequence[str]) -> str:
-    """The next step of a model that looks for a result that it has seen whole."""
-    start = "The last result is not stored." if newest else "Nothing is stored."
-    return (
-        f"{start} Results that you have are complete: answer with them. For other data, first call the tool that gets "
-        "it."
-    )
-
-
 def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: str) -> str:
-    """Name the bases that are similar to a text, else those of the same tool, else `unstored` or the newest ones."""
+    """Name the bases similar to a text, else those of the same tool, else the unstored result or the newest bases."""
+    fallback = (
+        f"The result of {unstored} is complete, and not stored: the answer is in it. For other data, first call the "
+        "tool that gets it."
+    )
     if not bases:
-        return unstored or "Nothing is stored yet: first call the tool that gets the data."
+        return fallback if unstored else "Nothing is stored yet: first call the tool that gets the data."
     bases = tuple(dict.fromkeys(bases))
     given, text = text, text[:_MAX_COMPARED_CHARACTERS].partition("/")[0].casefold()
     extended = (base for base in bases if text.startswith(base.casefold()) and _OTHER_SYNTAX.match(text, len(base)))
@@ -316,7 +310,7 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
     same_tool = [base for base in bases if text.startswith(f"{label_of(base)}-".casefold())]
     near = find_nearest(text, bases) or same_tool
     if unstored and not near:
-        return unstored
+        return fallback
     listed = ", ".join(f'"{base}"' for base in (near or newest)[:_MAX_NEAREST])
     return f"{'Nearest' if near else 'Newest'} are {listed}. Copy a path exactly."
 

@@ -62,8 +62,8 @@ class Memory(msgspec.Struct, frozen=True):
     """The tool labels of this gateway's memory paths; empty outside of calls."""
     own_tools: frozenset[str] = frozenset()
     """The names of the gateway's own tools that the client sees; empty outside of calls. Errors advise only these."""
-    is_last_unstored: bool = False
-    """The last result of the call's conversation was shown whole and not stored."""
+    unstored: str = ""
+    """The tool whose result the conversation got last, if that was shown whole and not stored."""
 
     @property
     def store(self) -> Store:
@@ -77,7 +77,7 @@ class Memory(msgspec.Struct, frozen=True):
 
     async def unknown_path_error(self, namespace: str, text: str) -> ToolError:
         """Return the error for a path without a value, as the model wrote it."""
-        return await unknown_path_error(self.store, namespace, text, is_last_unstored=self.is_last_unstored)
+        return await unknown_path_error(self.store, namespace, text, self.unstored)
 
     def guard(self, namespace: str, tool: str) -> FlowGuard:
         """Return the flow guard for the values that a tool reads."""
