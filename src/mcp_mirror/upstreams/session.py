@@ -403,8 +403,7 @@ def build_invalid_answer(
     if is_content_hidden or not settings.policy.preview:
         return build_hidden_refusal(settings.policy.name, what, types.INTERNAL_ERROR, None)
     name = f"Upstream {settings.policy.name!r}"
-    message = f"{name} sent an invalid answer to {what}. {reason}"
-    refusal = RefusedError(message, types.INTERNAL_ERROR, message)
+    refusal = RefusedError(f"{name} sent an invalid answer to {what}. {reason}", types.INTERNAL_ERROR)
     return refusal.with_log_message(f"{name} sent an invalid answer. {reason}")
 
 
