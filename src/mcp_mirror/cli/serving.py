@@ -174,11 +174,9 @@ class Serving:
         print_status(self.config, line, level="warning")
 
     def run(self, announce: Callable[[str], None], start: "WorkerStart | None" = None) -> None:
-        """Serve in this process until a signal.
+        """Serve in this process until a signal; `announce` gets the URL once clients can connect.
 
-        Args:
-            announce: Called with the URL once clients can connect.
-            start: The parent's preparations, if this process is one of several workers.
+        `start` has the parent's preparations, if this process is one of several workers.
 
         Raises:
             typer.Exit: A signal or an error ended the gateway.

@@ -175,13 +175,7 @@ class LimitedProtocol(HttpToolsProtocol):
     cycle: Exchange | None  # type: ignore[assignment]  # None before the first request
 
     def __init__(self, connections: Connections, *, received: bytes = b"", **keys: Any) -> None:
-        """Create a connection.
-
-        Args:
-            connections: All connections.
-            received: Bytes that another worker process has read from it.
-            keys: The arguments of uvicorn.
-        """
+        """Create a connection; another worker process may have read bytes from it. `keys` are uvicorn's arguments."""
         super().__init__(**keys)
         self._requests = RequestParser(connections.policy.max_header_bytes)
         self._received = received

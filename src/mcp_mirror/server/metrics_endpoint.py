@@ -62,12 +62,7 @@ async def serve_metrics(
 ) -> None:
     """Serve until cancelled: also during a graceful shutdown, in which `/readyz` answers 503.
 
-    Args:
-        app: The application.
-        address: The address.
-        readiness: Decides whether the gateway is ready.
-        traffic: The limits of connections.
-        announce: Called with the URL once clients can connect.
+    `announce` gets the URL once clients can connect.
 
     Raises:
         MirrorError: The address is in use.

@@ -89,12 +89,7 @@ class PendingPayloads:
     """Keeps parameters between arrival and handler, and results between handler and transport, by a random token."""
 
     def __init__(self, limits: WirePolicy, scanner: FrameScanner) -> None:
-        """Keep nothing yet.
-
-        Args:
-            limits: The limits of messages.
-            scanner: Reads large messages.
-        """
+        """Keep nothing yet."""
         self.limits = limits
         self._scanner = scanner
         self._payloads: OrderedDict[str, _PendingPayload] = OrderedDict()

@@ -130,13 +130,7 @@ class RangeReader:
     """Assembles a range of a value from its encrypted chunks."""
 
     def __init__(self, envelope: Envelope, size: int, span: Span) -> None:
-        """Start without chunks.
-
-        Args:
-            envelope: The envelope of the value.
-            size: The size of the whole value in bytes.
-            span: The range, within the value.
-        """
+        """Start without chunks."""
         first, last = chunks_of(span)
         self._envelope, self._size, self._number, self._at = envelope, size, first, 0
         self._wanted = Span(span.start - first * CHUNK, span.length)

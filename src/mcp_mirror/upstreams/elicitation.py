@@ -365,12 +365,7 @@ class SuspendedCalls:
     """The calls to one upstream that may be suspended until a client brings answers."""
 
     def __init__(self, tasks: TaskGroup, timeout: float) -> None:
-        """Create an empty collection.
-
-        Args:
-            tasks: Runs the calls.
-            timeout: Seconds that an answer may take.
-        """
+        """Create an empty collection; the tasks run the calls, and an answer may take `timeout` seconds."""
         self._tasks = tasks
         self._timeout = timeout
         self._calls: dict[str, SuspendedCall] = {}

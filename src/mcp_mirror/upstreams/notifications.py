@@ -64,13 +64,7 @@ class NotificationQueue:
         self._idle: anyio.Event | None = None
 
     def post(self, method: str, params: Mapping[str, Any], size: int = 0) -> None:
-        """Queue a notification; drop it if the queue is full.
-
-        Args:
-            method: Its method.
-            params: Its parameters.
-            size: Bytes that it takes in memory.
-        """
+        """Queue a notification that takes `size` bytes in memory; drop it if the queue is full."""
         if self._size + size > self._limit and self._queue:
             if not self._is_full:
                 _logger.warning(

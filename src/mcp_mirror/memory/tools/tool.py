@@ -159,11 +159,6 @@ class MemoryTool(msgspec.Struct, frozen=True):
     async def call(self, memory: Memory, namespace: str, arguments: Buffer) -> Content:
         """Answer a call.
 
-        Args:
-            memory: The memory.
-            namespace: The owner of the values.
-            arguments: A JSON object.
-
         Raises:
             ToolError: The arguments do not match the schema, or the tool failed.
         """
