@@ -149,13 +149,7 @@ class RequestChannel(msgspec.Struct):
 
 
 def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool:
-    """Return whether a client wants a notification.
-
-    Args:
-        method: The method of the notification.
-        params: Its parameters.
-        level: The lowest severity of log messages that the client wants; None: no log messages.
-    """
+    """Return whether a client wants a notification; `level` is the lowest severity of its log messages, None: none."""
     if method != _LOG:
         return True
     severity = params.get("level")

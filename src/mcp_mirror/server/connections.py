@@ -84,12 +84,7 @@ class Connections:
     """All connections of one server, and their limits."""
 
     def __init__(self, policy: TrafficPolicy, handover: ConnectionHandover | None = None) -> None:
-        """Create an empty set of connections.
-
-        Args:
-            policy: The limits.
-            handover: Gives connections to other worker processes; None in a single process.
-        """
+        """Create an empty set of connections; `handover` gives some to other worker processes, if there are any."""
         self.handover: ConnectionHandover | None = handover
         self.policy: TrafficPolicy = policy
         self.head_deadline: SharedTimer = SharedTimer(policy.header_timeout)

@@ -99,7 +99,6 @@ class ResponseStream:
     """The response to one direct call."""
 
     def __init__(self, send: Send, sender: Sender, session_id: str | None, requests: ClientRequests) -> None:
-        """Start without a response."""
         self._send = send
         self._sender = sender
         self._requests = requests
@@ -203,7 +202,6 @@ class DirectHttp:
     """Answers direct requests over HTTP."""
 
     def __init__(self, direct_path: DirectPath, sessions: Sessions, path: str) -> None:
-        """Create the direct path of an HTTP server."""
         self._direct_path = direct_path
         self.sessions = sessions
         self._path = path

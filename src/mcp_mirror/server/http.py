@@ -76,7 +76,6 @@ class PayloadMiddleware:
         rejected_requests: RejectedRequests,
         direct_http: DirectHttp,
     ) -> None:
-        """Wrap an application."""
         self._rejected_requests = rejected_requests
         self._direct_http = direct_http
         self._app = app

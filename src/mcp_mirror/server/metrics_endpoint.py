@@ -24,12 +24,7 @@ class MetricsApp:
     """An ASGI application that answers `GET /metrics`."""
 
     def __init__(self, metrics: Metrics, policy: ServerPolicy) -> None:
-        """Serve these metrics.
-
-        Args:
-            metrics: The instruments.
-            policy: Its hosts are admitted, in addition to addresses and loopback names.
-        """
+        """Serve these metrics to the hosts of `policy`, in addition to addresses and loopback names."""
         self._metrics = metrics
         self._addresses = AddressCheck(policy, allows_addresses=True)
         self._is_exporting = anyio.Lock()

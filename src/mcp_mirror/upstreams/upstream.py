@@ -193,12 +193,7 @@ class ServerUpstream:
     async def request(
         self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
     ) -> RawResponse | InputRequired:
-        """Send a caller's request.
-
-        Args:
-            request: The request.
-            channel: The channel to the caller.
-            answered: The caller's answers, if it repeats the request to bring them.
+        """Send a caller's request, or its answers if it repeats the request to bring them.
 
         Raises:
             UpstreamError: The upstream is down, the request exceeds a limit, or it failed.

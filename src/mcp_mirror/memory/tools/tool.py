@@ -87,12 +87,7 @@ class Arguments:
     """The arguments of a call, converted to the types of the schema."""
 
     def __init__(self, values: Mapping[str, Any], raw: Buffer) -> None:
-        """Keep the arguments of a call.
-
-        Args:
-            values: The arguments by name: str, int, bool, or JSON text as bytes.
-            raw: All arguments as the client sent them, a JSON object.
-        """
+        """Keep arguments by name (`values`: str, int, bool, or JSON text as bytes) and as the client sent them."""
         self._values = values
         self.raw = raw
 
