@@ -296,9 +296,7 @@ def _build_json_preview(stored: NoticeInput) -> dict[str, Any]:
 
 def _encode_content(shown: str, kind: Kind) -> str:
     """A shown value: text as a JSON string, JSON unchanged except for white space, on one line."""
-    if kind in ("text", "array") and not _is_json(shown):
-        return _dump_json(shown)
-    if kind == "text":
+    if kind == "text" or (kind == "array" and not _is_json(shown)):
         return _dump_json(shown)
     return _STRING_OR_SPACE.sub(lambda part: sanitize(part[0]) if part[0][0] == '"' else "", shown)
 
