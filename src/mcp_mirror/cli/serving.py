@@ -63,11 +63,7 @@ def _keep(config: Config) -> Config:
 
 
 def _check_readable_again(path: Path) -> None:
-    """Refuse a pipe, in which some tools pass secrets: opening it again would wait forever.
-
-    Raises:
-        ConfigError: The file is a pipe.
-    """
+    """Refuse a pipe, in which some tools pass secrets: opening it again would wait forever."""
     is_pipe = False
     with suppress(OSError):  # such as that of a folder of another user, which reading reports
         is_pipe = path.is_fifo()

@@ -223,11 +223,7 @@ def _resolve_offset(window: Window, count: Callable[[], int]) -> int:
 
 
 def _check_offset(offset: int, length: int, noun: str) -> None:
-    """Check that an offset is not past the end. An offset at the end is valid.
-
-    Raises:
-        ToolError: The offset is past the end.
-    """
+    """Check that an offset is not past the end. An offset at the end is valid."""
     if offset > length:
         there = "there is" if length == 1 else "there are"
         raise ToolError(f"Offset {offset:,} is past the end: {there} {format_count(length, noun)}.")
