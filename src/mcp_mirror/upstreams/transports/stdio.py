@@ -105,18 +105,10 @@ class StdioTransport(msgspec.Struct, frozen=True):
                 self.child_watchdog.adopt(early.watchdog, early.process.pid)
             return _EarlyProcess(early.process), early.input, early.output
         try:
-            (their_input, our_output), (our_input, their_output) = open_wide_pipes()
+            with open_wide_pipes() as (theirs, ours):
+                return await self._start(*theirs), *ours
         except OSError as error:
             raise self._shortage_error(explain_shortage(error) or str(error.strerror)) from None
-        try:
-            return await self._start(their_input, their_output), our_output, our_input
-        except BaseException:
-            os.close(our_output)
-            os.close(our_input)
-            raise
-        finally:
-            os.close(their_input)
-            os.close(their_output)
 
     async def _start(self, stdin: int, stdout: int) -> Process:
         environment = _build_environment(self.endpoint)
