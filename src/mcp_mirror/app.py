@@ -115,12 +115,7 @@ class Application(msgspec.Struct, frozen=True):
         return tuple(deferred)
 
     def _keep_startup_settings(self, config: Config, auth: AuthPolicy) -> Config:
-        """Return a configuration with the settings of the start that a reload does not change.
-
-        Args:
-            config: The new configuration.
-            auth: Its `auth` if a reload can change that, otherwise the one in use.
-        """
+        """Return `config` with the settings of the start that a reload does not change, and with the `auth` to use."""
         sections = {name: getattr(self.config, name) for name in _STARTUP_SECTIONS}
         auth = msgspec.structs.replace(auth, principals=self.config.auth.principals)
         return msgspec.structs.replace(config, auth=auth, **sections)

@@ -159,5 +159,4 @@ class NullChannel(msgspec.Struct, frozen=True):
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Raise an error; see `ClientChannel.request`."""
         del params
-        message = f"The client accepts no {method} request now."
-        raise RefusedError(message, _INVALID_REQUEST, message)
+        raise RefusedError(f"The client accepts no {method} request now.", _INVALID_REQUEST)

@@ -105,13 +105,14 @@ class UpstreamError(MirrorError):
 
 
 class RefusedError(UpstreamError):
-    """A peer returned a JSON-RPC error: its code, message and data."""
+    """A peer returned a JSON-RPC error, or the gateway does in its place: code, message and data."""
 
-    def __init__(self, message: str, code: int, peer_message: str, data: object = None) -> None:
+    def __init__(self, message: str, code: int, peer_message: str | None = None, data: object = None) -> None:
         super().__init__(message)
         self.code = code
-        self.peer_message = peer_message
-        """The peer's own message, without text of the gateway; secrets are redacted."""
+        self.peer_message: str = message if peer_message is None else peer_message
+        """The peer's own message, without text of the gateway; secrets are redacted. An error of the gateway has one
+        message."""
         self.data = data
         self._log_message = f"A request was refused (error {code})."
 

@@ -298,6 +298,13 @@ def test_a_notice_contains_the_shown_value_unchanged() -> None:
 DIGITS = '{"a": [1.0, 1e400, -0, 1' + "0" * 40 + '],\r\n\t"b c": "x  y\\" : \\u0041"}'
 
 
+@pytest.mark.parametrize("value", [{"a": 1}, [1, 2]])
+def test_a_json_notice_quotes_a_text_that_is_shown_beside_the_value(value: object) -> None:
+    shown = f"two words\n{json.dumps(value)}"
+
+    assert json.loads(notice_of(value, "json", shown=shown))["content"] == shown
+
+
 def test_a_json_notice_contains_shown_json_with_its_exact_digits() -> None:
     notice = notice_of(DIGITS.encode(), "json", shown=DIGITS, companion=COMPANION)
     assert '"content": {"a":[1.0,1e400,-0,1' + "0" * 40 + '],"b c":"x  y\\" : \\u0041"}, ' in notice
@@ -327,6 +334,12 @@ def test_a_json_notice_with_a_shown_value_is_one_strict_json_object(
     assert notice["content"] == value
     assert type(notice["content"]) is type(value)
     assert len(notice_of(text.encode("utf-8"), "json", shown=shown).splitlines()) == 1
+
+
+def test_a_json_notice_contains_a_shown_integer_of_any_length() -> None:
+    shown = '{"a":1' + "0" * 5_000 + "}"
+
+    assert f'"content": {shown}, ' in notice_of(shown.encode(), "json", shown=shown)
 
 
 def test_a_json_notice_contains_shown_text_as_a_string() -> None:

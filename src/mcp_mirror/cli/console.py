@@ -45,14 +45,10 @@ def new_table(texts: Iterable[str], numbers: Iterable[str] = ()) -> Table:
 
 
 def print_table(table: Table, title: int = 0) -> None:
-    """Print a table whole, never a part of it.
+    """Print a table of texts whole, never a part of it. The text of the column `title` begins a paragraph.
 
     If a terminal is too narrow for it, the names of columns get two lines. If it is still too narrow, each row is a
     paragraph. Files and pipes always get the table.
-
-    Args:
-        table: A table of texts.
-        title: The index of the column whose text begins a paragraph.
     """
     console = open_console()
     names = [str(column.header) for column in table.columns]

@@ -113,12 +113,7 @@ def _describe_wrapped(name: str, url: str) -> Config:
 
 
 async def sign_in(upstream: UpstreamPolicy, scopes: tuple[str, ...], show: Show) -> str:
-    """Let the user sign in.
-
-    Args:
-        upstream: The upstream to sign in to.
-        scopes: Scopes to request in addition to those of the upstream and its policy.
-        show: Shows the user the URL of the sign-in page.
+    """Let the user sign in to an upstream with `scopes` in addition to its own; `show` gets the URL of the page.
 
     Returns:
         The file that contains the tokens.

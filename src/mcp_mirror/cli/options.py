@@ -43,11 +43,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_age(age: str, option: str) -> float:
-    """Return an age in seconds; 0 for an empty text.
-
-    Args:
-        age: A number and s, m, h or d.
-        option: The name of the option, for the error.
+    """Return an age, a number and s, m, h or d, in seconds; 0 for an empty text. Errors name the option.
 
     Raises:
         MirrorError: The text is not an age.

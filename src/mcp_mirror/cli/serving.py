@@ -63,11 +63,7 @@ def _keep(config: Config) -> Config:
 
 
 def _check_readable_again(path: Path) -> None:
-    """Refuse a pipe, in which some tools pass secrets: opening it again would wait forever.
-
-    Raises:
-        ConfigError: The file is a pipe.
-    """
+    """Refuse a pipe, in which some tools pass secrets: opening it again would wait forever."""
     is_pipe = False
     with suppress(OSError):  # such as that of a folder of another user, which reading reports
         is_pipe = path.is_fifo()
@@ -174,11 +170,9 @@ class Serving:
         print_status(self.config, line, level="warning")
 
     def run(self, announce: Callable[[str], None], start: "WorkerStart | None" = None) -> None:
-        """Serve in this process until a signal.
+        """Serve in this process until a signal; `announce` gets the URL once clients can connect.
 
-        Args:
-            announce: Called with the URL once clients can connect.
-            start: The parent's preparations, if this process is one of several workers.
+        `start` has the parent's preparations, if this process is one of several workers.
 
         Raises:
             typer.Exit: A signal or an error ended the gateway.

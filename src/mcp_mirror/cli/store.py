@@ -21,10 +21,7 @@ from mcp_mirror.stores.opening import open_persistent_store
 def load_store_config(path: Path | None, store: Path | None, verbosity: int = 0) -> Config:
     """Return the configuration of a command that reads stored values; exit if it is unusable.
 
-    Args:
-        path: The configuration file of an option.
-        store: The folder of stored values; it replaces the configuration.
-        verbosity: The verbosity of the log.
+    A folder `store` replaces the configuration.
     """
     if store is None and (path is not None or list_configs(os.environ)):
         return load_quietly(path, verbosity)

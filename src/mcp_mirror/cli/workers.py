@@ -241,11 +241,7 @@ class Supervisor:
                 slot.is_reloading = True
 
     def _close_listening(self, but: int | None = None) -> None:
-        """Close the listening sockets: connections to a socket that any process has open wait in its queue.
-
-        Args:
-            but: The socket that stays open.
-        """
+        """Close the listening sockets but one: connections to a socket that any process has open wait in its queue."""
         for number, listening in enumerate(self._listening):
             if number != but:
                 listening.close()

@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
-from platformdirs import user_data_path
 
 from mcp_mirror.cli.options import AWAIT_VARIABLE
 from mcp_mirror.cli.run import answering_client, print_waiting
 from mcp_mirror.cli.serving import prepare
 from mcp_mirror.config import read_config
+from mcp_mirror.config.loading import find_token_file
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
@@ -156,8 +156,7 @@ def _describe_server(server: WrappedServer, name: str) -> dict[str, Any]:
     if server.command:
         program, *arguments = (word.replace("${", "$${") for word in server.command)
         return {"command": program, "args": arguments}
-    tokens = user_data_path("mcp-mirror") / "tokens" / f"{name}.json"
-    has_tokens = os.path.isfile(tokens)  # noqa: PTH113  # `is_file` raises in a folder of another user
+    has_tokens = os.path.isfile(find_token_file(name))  # noqa: PTH113  # `is_file` raises in a folder of another user
     return describe_remote(server.url, server.headers, sse=server.sse, uses_login=has_tokens)
 
 

@@ -58,11 +58,7 @@ class _Problem(NamedTuple):
 def check_config(config: Config, root: YamlMapping, names: set[str], findings: Findings) -> None:
     """Report contradictions between keys, and warn of settings without effect.
 
-    Args:
-        config: The configuration.
-        root: Its nodes.
-        names: The names of all upstreams, including disabled ones.
-        findings: Gets the problems.
+    `names` has all upstreams, including disabled ones.
     """
     problems = (
         _check_store(config.store),

@@ -261,8 +261,7 @@ def _complete_upstream(one: UpstreamPolicy, mapping: YamlMapping, config: Config
     if isinstance(endpoint, HttpEndpoint):
         transport, oauth = mapping.members.get("transport"), endpoint.oauth
         if oauth and not oauth.token_file:
-            file = user_data_path("mcp-mirror") / "tokens" / f"{one.name}.json"
-            oauth = replace(oauth, token_file=str(file))
+            oauth = replace(oauth, token_file=str(find_token_file(one.name)))
         named = transport.text if isinstance(transport, Scalar) else None
         is_legacy = named == "sse" if named else is_sse_address(endpoint.url)
         endpoint = replace(endpoint, legacy_sse=is_legacy, oauth=oauth)
@@ -273,6 +272,11 @@ def _complete_upstream(one: UpstreamPolicy, mapping: YamlMapping, config: Config
         preview=one.preview if "preview" in mapping.members else config.mirror.preview,
         bounds=config.limits.bounds,
     )
+
+
+def find_token_file(name: str) -> Path:
+    """Return the file for the tokens of an upstream, unless its `oauth.token_file` names another."""
+    return user_data_path("mcp-mirror") / "tokens" / f"{name}.json"
 
 
 def _read_timeout(seconds: float, node: Node | None, findings: Findings) -> float:

@@ -261,12 +261,7 @@ class CatalogRules(msgspec.Struct, frozen=True):
 
 
 def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
-    """Build the catalog in steps of one tool.
-
-    Args:
-        listings: Each connected upstream with its tools in the order of its listing.
-        rules: The settings.
-    """
+    """Build the catalog from the tools of each connected upstream, in steps of one tool."""
     problems: list[str] = []
     given = [(policy, tuple(tools)) for policy, tools in listings]
     found: list[_ListedTool] = []
@@ -436,10 +431,7 @@ def _is_wrapper_schema(output: Schema, tool: str) -> bool:
 
 
 def join_cache_hints(hints: Iterable[tuple[int | None, str | None]]) -> tuple[int, str]:
-    """Merge the cache hints of several lists into those of the combined list.
-
-    Args:
-        hints: `ttlMs` (milliseconds) and `cacheScope` of each list, None if absent.
+    """Merge `ttlMs` (milliseconds) and `cacheScope` of several lists, None if absent, into those of the combined list.
 
     Returns:
         The shortest time, where an absent or negative time counts as 0; `public` if all lists are, else `private`.

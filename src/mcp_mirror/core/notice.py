@@ -295,17 +295,15 @@ def _build_json_preview(stored: NoticeInput) -> dict[str, Any]:
 
 
 def _encode_content(shown: str, kind: Kind) -> str:
-    """A shown value: text as a JSON string, JSON unchanged except for white space, on one line."""
-    if kind in ("text", "array") and not _is_json(shown):
-        return _dump_json(shown)
-    if kind == "text":
+    """A shown value: text, also beside JSON, as a JSON string; JSON unchanged except for white space, on one line."""
+    if kind == "text" or not _is_json(shown):
         return _dump_json(shown)
     return _STRING_OR_SPACE.sub(lambda part: sanitize(part[0]) if part[0][0] == '"' else "", shown)
 
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text)
+        json.loads(text, parse_int=str)  # Python converts no integer of more than 4,300 digits
     except (ValueError, RecursionError):
         return False
     return True

@@ -157,23 +157,13 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
 
 
 def measure_heading(head: str, *, is_whole: bool) -> int:
-    """Count the characters of the heading before a CSV or TSV text; 0 if a text is not of this form.
-
-    Args:
-        head: As for `guess_format`.
-        is_whole: As for `guess_format`.
-    """
+    """Count the characters of the heading before a CSV or TSV text; 0 if a text is not of this form."""
     heading = _HEADING.match(head) if guess_format(head, is_whole=is_whole).endswith(_AFTER_HEADING) else None
     return heading.end() if heading else 0
 
 
 def has_false_columns(head: str, *, is_whole: bool) -> bool:
-    """Whether lines have as many commas or semicolons each without being CSV: prose, a log, a list or code.
-
-    Args:
-        head: As for `guess_format`.
-        is_whole: As for `guess_format`.
-    """
+    """Whether lines have as many commas or semicolons each without being CSV: prose, a log, a list or code."""
     heading = _HEADING.match(head)
     starts = (0, heading.end()) if heading else (0,)
     found = (_find_columns(_read_lines(head[start:], is_whole=is_whole)) for start in starts)

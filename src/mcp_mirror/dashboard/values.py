@@ -93,11 +93,7 @@ class Values(msgspec.Struct, frozen=True):
     namespace: str
 
     async def list_page(self, wanted: ValueFilter, after: str | None) -> Mapping[str, Any]:
-        """Return a page of the values that pass a filter, the newest first.
-
-        Args:
-            wanted: The filter.
-            after: The `next` of the previous page; None for the first page.
+        """Return a page of the values that pass a filter, the newest first; `after` is the `next` of the previous page.
 
         Returns:
             `values`, `next` (None on the last page) and `searched`: the values that were compared with the filter.

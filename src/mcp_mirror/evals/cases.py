@@ -34,11 +34,13 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 Part = TypeVar("Part", bound=BaseModel)
 
 
-class _Part(BaseModel):
+class FilePart(BaseModel):
+    """A part of a file of the user, which has no unknown keys."""
+
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
 
-class ExpectedCall(_Part):
+class ExpectedCall(FilePart):
     """A required call: the tool, how often, the arguments, and whether its result is stored."""
 
     tool: Names = Field(min_length=1)
@@ -60,7 +62,7 @@ class ExpectedCall(_Part):
         return given if isinstance(given, Mapping) else dict.fromkeys(given, "")
 
 
-class Answer(_Part):
+class Answer(FilePart):
     """The checks of the final answer. Case and the width of white space do not matter."""
 
     contains: tuple[Names, ...] = ()
@@ -71,7 +73,7 @@ class Answer(_Part):
     """Estimated tokens."""
 
 
-class ResultOf(_Part):
+class ResultOf(FilePart):
     """The result of an upstream's tool, or a part of it."""
 
     result_of: str
@@ -84,7 +86,7 @@ class ResultOf(_Part):
     """Texts to replace in the result, each with its replacement."""
 
 
-class Files(_Part):
+class Files(FilePart):
     """Files in the folder of a run, in which the servers start."""
 
     given: Mapping[str, str] = {}
@@ -92,7 +94,7 @@ class Files(_Part):
     """The content that files must have at the end, byte for byte."""
 
 
-class Turn(_Part):
+class Turn(FilePart):
     """A part of a conversation: a message of the user, a call with its result, or an answer."""
 
     user: str = ""
@@ -113,7 +115,7 @@ class Turn(_Part):
         return self
 
 
-class Limits(_Part):
+class Limits(FilePart):
     """The limits at which a run is ended."""
 
     calls: int = Field(default=12, gt=0)
@@ -122,7 +124,7 @@ class Limits(_Part):
     seconds: float = Field(default=600, gt=0)
 
 
-class Case(_Part):
+class Case(FilePart):
     """One task with its servers and checks."""
 
     title: str
@@ -169,12 +171,7 @@ def _check_numbers(numbers: Iterable[str], count: int, kind: str) -> None:
 
 
 def read_case(file: str, text: str, examples: Callable[[str], Any]) -> Case:
-    """Parse a case file.
-
-    Args:
-        file: The path of the file; its stem is the name of the case.
-        text: The text of the file.
-        examples: Returns the content of a file that `few_shot` names.
+    """Parse the text of a case file, whose stem names the case; `examples` reads a file that `few_shot` names.
 
     Raises:
         ConfigError: The case is not valid; one line for each problem names file, key and expected value.

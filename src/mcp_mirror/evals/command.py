@@ -1,17 +1,28 @@
-"""The options of `mcp-mirror eval`."""
+"""`mcp-mirror eval`: its options, the runs with a progress bar, the table, and the exit code."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+import anyio
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mcp_mirror.evals.dialects import ToolsMode
-from mcp_mirror.evals.evaluation import Output, run_evaluation
-from mcp_mirror.evals.options import Options
-from mcp_mirror.evals.report import By, Format
+from mcp_mirror.evals.log import VOID, Log, Record
+from mcp_mirror.evals.matrix import Setting
+from mcp_mirror.evals.options import Options, read_matrix
+from mcp_mirror.evals.report import By, Format, Row, as_json, as_markdown, as_table, rows_of, skipped_rows
+from mcp_mirror.evals.runs import MAX_CONSECUTIVE_FAILURES, check_matrix, run_all
 
 Both = Literal["yes", "no", "both"]
 
+_FAILED: Final = 1
+_INTERRUPTED: Final = 130
+_FILE_WIDTH: Final = 250
+"""Columns of a table that is not written to a terminal."""
 _FLAGS: Final[dict[str | None, tuple[bool, ...] | None]] = {
     None: None,
     "yes": (True,),
@@ -52,8 +63,12 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
     )
     runs = _without_none(styles=_split(notice), variants=_split(variant), repeats=repeats, seed=seed)
     flags = _without_none(few_shot=_FLAGS[few_shot], gateway=_FLAGS[gateway])
-    options = Options(cases=tuple(cases or ()), profile=profile, model=model_options, matrix=runs | flags)
-    raise typer.Exit(run_evaluation(options, log, jobs, Output(by, form, require)))
+    matrix = read_matrix(Options(cases=tuple(cases or ()), profile=profile, model=model_options, matrix=runs | flags))
+    settings = check_matrix(matrix)
+    records = _run_missing(settings, Log(log), jobs)
+    skipped = [] if by == "setting" else skipped_rows(matrix)
+    _print([*rows_of(records, by), *skipped], form)
+    raise typer.Exit(_find_exit_code(settings, records, require))
 
 
 def _without_none(**options: Any) -> dict[str, Any]:
@@ -62,3 +77,49 @@ def _without_none(**options: Any) -> dict[str, Any]:
 
 def _split(names: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in names.split(",")) if names else None
+
+
+def _print_error(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201  # for the operator
+
+
+def _run_missing(settings: Sequence[Setting], log: Log, jobs: int) -> list[Record]:
+    """Perform the runs that are not in the log. Returns all records, even after an interrupt."""
+    keys = [setting.key for setting in settings]
+    console = Console(stderr=True)
+    printed: set[str] = set()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("runs", total=len(settings), completed=sum(map(log.has, keys)))
+
+        def done(record: Record) -> None:
+            successes = sum(one["success"] for one in log.of(keys))
+            progress.update(task, advance=1, description=f"runs, {successes} succeeded; last {record['case']}")
+            if record["end"] == VOID and record["detail"] not in printed:
+                printed.add(record["detail"])
+                console.print(f"mcp-mirror: a run failed: {record['detail']}", highlight=False, markup=False)
+
+        try:
+            anyio.run(run_all, settings, log, jobs, done)
+        except KeyboardInterrupt:
+            _print_error("Interrupted. Continue with the same command and the same --log.")
+        else:
+            if len(log.of(keys)) < len(settings):
+                _print_error(f"mcp-mirror: stopped, because {MAX_CONSECUTIVE_FAILURES} runs in a row failed.")
+    return log.of(keys)
+
+
+def _print(rows: Sequence[Row], form: Format) -> None:
+    if form == "table":
+        console = Console()
+        (console if console.is_terminal else Console(width=_FILE_WIDTH)).print(as_table(rows))
+    else:
+        print((as_markdown if form == "markdown" else as_json)(rows))  # noqa: T201  # the output
+
+
+def _find_exit_code(settings: Sequence[Setting], records: Sequence[Record], require: float) -> int:
+    has_void = any(record["end"] == VOID for record in records)
+    if len(records) < len(settings):
+        return _FAILED if has_void else _INTERRUPTED
+    has_enough = sum(record["success"] for record in records) >= require * len(settings)
+    return 0 if has_enough and not has_void else _FAILED

@@ -110,13 +110,7 @@ class _Conversation:
 
 
 async def run_conversation(setup: ConversationSetup, complete: Complete, make_call: MakeCall) -> Transcript:
-    """Run a conversation to its end.
-
-    Args:
-        setup: The beginning of the conversation, and its limits.
-        complete: Queries the model.
-        make_call: Makes a call of the model.
-    """
+    """Run a conversation to its end."""
     conversation = _Conversation(setup, complete, make_call, list(setup.entries))
     started = time.perf_counter()
     end: End = "seconds"

@@ -5,24 +5,20 @@ Only this module of the evaluations reads files of the user. `docs/evaluation/in
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.evals.cases import Case, read_case, read_mapping, validate
+from mcp_mirror.evals.cases import Case, FilePart, read_case, read_mapping, validate
 from mcp_mirror.evals.matrix import Model
 
 _NOT_IN_FILES: Final = frozenset({"name", "harness"})
 """Members of a model that no profile has as a key."""
 
 
-class _Part(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
-
-
-class MatrixProfile(_Part):
+class MatrixProfile(FilePart):
     """The settings of a matrix; see `matrix.Matrix`."""
 
     cases: tuple[str, ...] = ()
@@ -47,7 +43,7 @@ def _add_names(models: Any) -> Any:
     return {name: {**one, "name": name} if isinstance(one, dict) else one for name, one in models.items()}
 
 
-class Profiles(_Part):
+class Profiles(FilePart):
     """The content of a profile file."""
 
     models: Annotated[Mapping[str, Model], BeforeValidator(_add_names)] = {}

@@ -227,13 +227,7 @@ def _block_text(block: types.ContentBlock) -> str:
 async def start_servers(
     run_folder: RunFolder, config: Config, *, gateway: bool, elicitation: Elicitation = "none"
 ) -> AsyncIterator[Servers]:
-    """Start the servers of a configuration.
-
-    Args:
-        run_folder: The folder of the run.
-        config: The configuration.
-        gateway: Start the gateway with the servers as its upstreams, or only the servers.
-        elicitation: The user's answer to elicitation requests.
+    """Start the servers, as upstreams of the gateway or without it. `elicitation` is what the user answers.
 
     Raises:
         UpstreamError: A server does not start or does not list its tools; the message quotes its standard error.

@@ -98,11 +98,7 @@ async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Reco
 
 
 def _check_listed(case: Case, servers: Servers) -> None:
-    """Check that the expected tools are listed: a failed server or a mistyped name is not a failure of the model.
-
-    Raises:
-        UpstreamError: A tool is not listed.
-    """
+    """Check that the expected tools are listed: a failed server or a mistyped name is not a failure of the model."""
     names = [tool.name for tool in servers.tools]
     for expected in case.calls:
         if all(is_own(tool) for tool in expected.tool):

@@ -63,11 +63,7 @@ class _Report(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_conversation(meta: Mapping[str, Any], connection: str | None) -> Conversation | None:
-    """Return the conversation of a call; None if neither the call nor its connection names one.
-
-    Args:
-        meta: The call's `_meta`.
-        connection: A name of the connection, if it belongs to one client.
+    """Return the conversation that the `_meta` of a call or the connection of one client names; None if neither does.
 
     Raises:
         ToolError: The member has another form.

@@ -77,5 +77,5 @@ def _hash_call(arguments: Buffer, target: str) -> str:
 
 
 def _invalid_state_error() -> RefusedError:
-    message = "Invalid or expired requestState"
-    return RefusedError(message, types.INVALID_PARAMS, message, {"reason": "invalid_request_state"})
+    data = {"reason": "invalid_request_state"}
+    return RefusedError("Invalid or expired requestState", types.INVALID_PARAMS, data=data)

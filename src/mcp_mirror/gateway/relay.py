@@ -278,8 +278,7 @@ class Relay(msgspec.Struct):
         offering = self._select_upstreams("prompts", channel.caller)
         if len(offering) == 1:  # it may have prompts that it does not list
             return ResourceOrigin(offering[0].policy.name, name)
-        message = f"Unknown prompt {name[:200]!r}. Take a name from prompts/list."
-        raise RefusedError(message, types.INVALID_PARAMS, message)
+        raise RefusedError(f"Unknown prompt {name[:200]!r}. Take a name from prompts/list.", types.INVALID_PARAMS)
 
     async def _find_possible_origins(self, uri: str, channel: ClientChannel) -> Sequence[ResourceOrigin]:
         """The possible origins of a resource, the likeliest first."""

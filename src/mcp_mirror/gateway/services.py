@@ -49,14 +49,7 @@ class Services(msgspec.Struct, frozen=True):
 
 
 def open_memory(services: Services, config: Config, flows: Flows, correlation: str) -> Memory:
-    """Return what the gateway's own tools and resources work on.
-
-    Args:
-        services: The objects that all calls share.
-        config: The current configuration.
-        flows: The flow policy.
-        correlation: The id in the audit log.
-    """
+    """Return what the gateway's own tools and resources work on."""
     return Memory(
         writer=services.writer,
         scanner=services.scanner,

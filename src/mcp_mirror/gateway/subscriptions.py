@@ -152,14 +152,7 @@ class Subscriptions:
             await self._end(subscription)
 
     def updated(self, upstream: str, owner: str | None, uri: str, params: Mapping[str, Any]) -> None:
-        """Pass an upstream's `notifications/resources/updated` to the subscribers.
-
-        Args:
-            upstream: The upstream.
-            owner: The owner of the connection; None for the shared connection.
-            uri: The URI in the notification.
-            params: The notification's parameters.
-        """
+        """Pass `notifications/resources/updated` of an owner's connection, or of the shared one, to the subscribers."""
         for subscription in tuple(self._subscriptions.values()):
             is_concerned = (subscription.origin.upstream, subscription.connection.owner.name) == (upstream, owner)
             if is_concerned and _covers(subscription.origin.key, uri):

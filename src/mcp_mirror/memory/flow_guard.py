@@ -151,13 +151,9 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         return {base: one for base, one in described.items() if one is not None}
 
     async def load(self, found: tuple[Pointer | EscapedPath, ...], described: Descriptions) -> dict[Pointer, Resolved]:
-        """Load the value of each pointer, and note it in the trace of the call.
+        """Load the values of pointers that the flow policy admitted, and note each in the trace. Skip escaped paths.
 
         A path of a tool that this gateway never served stays a text.
-
-        Args:
-            found: The pointers; escaped paths are skipped.
-            described: The values that the flow policy admitted. Other values are not read.
 
         Raises:
             ToolError: A value does not exist (any more), or it has no such key.

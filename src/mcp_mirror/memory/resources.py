@@ -80,12 +80,7 @@ def _describe(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
 
 
 async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, Buffer | Segments]:
-    """Return the `resources/read` result of a stored value.
-
-    Args:
-        memory: The memory.
-        namespace: The owner of the value.
-        uri: `memory://<path>`.
+    """Return the `resources/read` result of the stored value with a URI `memory://<path>`.
 
     Raises:
         FlowError: The flow policy hides the value from the model.

@@ -144,12 +144,7 @@ class CallTrace:
     """The text that a script printed, for the program that runs the gateway."""
 
     def add_input(self, path: str, producer: str) -> None:
-        """Note a stored value that the call uses.
-
-        Args:
-            path: The memory path.
-            producer: The trace context of the call that produced the value; empty without traces.
-        """
+        """Note a stored value that the call uses, and the trace context of its `producer`, empty without traces."""
         if path not in self.inputs:
             self.inputs += (path,)
         if producer and producer not in self.producers:

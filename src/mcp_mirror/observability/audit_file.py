@@ -61,12 +61,7 @@ class AuditFile:
     """An `AuditSink` that writes to a file until `close`."""
 
     def __init__(self, path: str, path_hasher: PathHasher, clock: Callable[[], float]) -> None:
-        """Open the file. Only this user can read a new file.
-
-        Args:
-            path: The file.
-            path_hasher: Hashes memory paths.
-            clock: Seconds since the epoch.
+        """Open the file; the clock returns seconds since the epoch. Only this user can read a new file.
 
         Raises:
             MirrorError: The file cannot be opened.

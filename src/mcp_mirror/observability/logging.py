@@ -44,12 +44,7 @@ class SecretFilter:
     """Redacts secrets, credentials and memory paths in log messages."""
 
     def __init__(self, path_hasher: PathHasher, secrets: Iterable[str] = ()) -> None:
-        """Compile the patterns.
-
-        Args:
-            path_hasher: Hashes memory paths.
-            secrets: Secrets that are redacted in every form in which programs quote them.
-        """
+        """Compile the patterns; `secrets` are redacted in every form in which programs quote them."""
         self._path_hasher = path_hasher
         found = {form for secret in secrets for form in list_secret_forms(secret) if len(form) >= _SHORTEST}
         words = sorted(found, key=len, reverse=True)
@@ -69,12 +64,7 @@ class _SafeFormatter(logging.Formatter):
     """Formats the gateway's own messages, and of library messages only the origin and the kind of error."""
 
     def __init__(self, secret_filter: SecretFilter, form: LogFormat | None) -> None:
-        """Prepare the formatting.
-
-        Args:
-            secret_filter: Redacts messages.
-            form: The form of a line; None: the message without time, level and logger.
-        """
+        """Prepare the formatting; without `form`, a line is the message without time, level and logger."""
         super().__init__()
         self._secret_filter = secret_filter
         self._form = form

@@ -188,12 +188,7 @@ class LogExport(logging.Handler):
     """Exports the gateway's own log records until `close`. A thread of the SDK sends them in batches."""
 
     def __init__(self, formatter: logging.Formatter, resource: Resource) -> None:
-        """Start the export.
-
-        Args:
-            formatter: Returns the message of a record, redacted.
-            resource: The source of the records.
-        """
+        """Start the export; the formatter redacts."""
         super().__init__()
         self.setFormatter(formatter)
         self._provider = LoggerProvider(resource, shutdown_on_exit=False)

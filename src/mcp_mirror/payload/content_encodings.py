@@ -40,12 +40,7 @@ async def read_beginning(response: httpx2.Response, size: int) -> bytes:
 
 
 def replace_body(response: httpx2.Response, **new: Any) -> httpx2.Response:
-    """Return a response with the status and headers of another, and a decoded body: the `content` or `stream` in `new`.
-
-    Args:
-        response: The response to copy.
-        new: Other arguments of `httpx2.Response`.
-    """
+    """Return a response with the status and headers of another, and a decoded body: `content` or `stream` in `new`."""
     kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _BODY_HEADERS]
     return httpx2.Response(response.status_code, headers=kept, **new)
 

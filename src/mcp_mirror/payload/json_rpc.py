@@ -109,11 +109,7 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 
 
 def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
-    """Split a frame into its members.
-
-    Args:
-        frame: One message.
-        max_depth: Levels of nesting that it may have.
+    """Split a frame into its members; more levels of nesting than `max_depth` are an error.
 
     Raises:
         WireError: The frame is not JSON, is nested too deep, or is not a JSON-RPC message object.

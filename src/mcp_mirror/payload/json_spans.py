@@ -184,12 +184,7 @@ def items_at(
 
 
 def strings_at(blob: Buffer, offsets: Sequence[int]) -> Iterator[tuple[Span, Location]]:
-    """The strings of a JSON text that contain any of these offsets, and their locations in the value.
-
-    Args:
-        blob: The text.
-        offsets: In ascending order. Containers without any of them are skipped.
-    """
+    """The strings of a JSON text that contain any of these ascending offsets, and their locations in the value."""
     pending: list[tuple[Span, Location, Mapping[int, int]]] = [(trim(blob), (), _UNMEASURED)] if offsets else []
     while pending:
         span, at, stops = pending.pop()

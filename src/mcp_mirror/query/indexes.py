@@ -32,11 +32,7 @@ _kept: "OrderedDict[tuple[str, str, int] | None, object]" = OrderedDict()
 
 @contextmanager
 def keep_indexes(value: FileSpan) -> Iterator[None]:
-    """Within the context, keep the indexes of a value for later queries of the same value.
-
-    Args:
-        value: The place of the value in an immutable file.
-    """
+    """Within the context, keep the indexes of a value in an immutable file for later queries of the same value."""
     token = _value.set(value)
     try:
         yield

@@ -161,11 +161,7 @@ def lock_database(database: "DuckDBPyConnection") -> None:
 
 
 def _check_query(database: "DuckDBPyConnection", sql: str, tables: Sequence[str]) -> None:
-    """Check that the query is one SELECT that reads only its tables.
-
-    Raises:
-        _FailedError: It is not.
-    """
+    """Check that the query is one SELECT that reads only its tables."""
     found = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
     try:
         parsed = json.loads(found[0] if found else "{}")

@@ -393,12 +393,7 @@ def _quote_text(text: str) -> str:
 
 @contextmanager
 def _open_as_file(blob: Buffer, value: FileSpan | bytes = b"") -> Iterator[str]:
-    """Yield the path of a file with these bytes, as a text of SQL.
-
-    Args:
-        blob: The bytes. Without a file, they are copied to one in memory.
-        value: The position of the bytes in a file, if they are in one.
-    """
+    """Yield the path, as a text of SQL, of a file with these bytes: theirs in `value`, or one in memory with a copy."""
     descriptor = _open_whole_file(value)
     if descriptor is None:
         descriptor = os.memfd_create("value")

@@ -4,7 +4,7 @@ Offsets count from 0. If a part does not fit, a last line names the offset at wh
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, Literal, get_args
 
@@ -198,7 +198,8 @@ def _list_entries(
     """A line for each entry, with its value, or with its outline if the value does not fit the budget."""
     shown: list[str] = []
     left = window.budget
-    for label, span in _take_entries(entries, window.limit, is_over):
+    for label, span in islice(entries, None if window.limit is None else window.limit + 1):
+        check_time(is_over)
         if shown and len(shown) == window.limit:
             return "\n".join(shown) + _write_footer(window, offset + len(shown))
         line = f"{label}: {_show_value_or_outline(blob, span, window.budget.without(len(label) + 2))}"
@@ -207,15 +208,6 @@ def _list_entries(
         shown.append(line)
         left = left.after(line)
     return "\n".join(shown)
-
-
-def _take_entries(
-    entries: Iterable[tuple[str, Span]], limit: int | None, is_over: IsOver
-) -> Iterator[tuple[str, Span]]:
-    """At most `limit` entries, and one more that shows whether there are more."""
-    for entry in islice(entries, None if limit is None else limit + 1):
-        check_time(is_over)
-        yield entry
 
 
 def _show_value_or_outline(blob: Buffer, span: Span, budget: Budget) -> str:
@@ -231,11 +223,7 @@ def _resolve_offset(window: Window, count: Callable[[], int]) -> int:
 
 
 def _check_offset(offset: int, length: int, noun: str) -> None:
-    """Check that an offset is not past the end. An offset at the end is valid.
-
-    Raises:
-        ToolError: The offset is past the end.
-    """
+    """Check that an offset is not past the end. An offset at the end is valid."""
     if offset > length:
         there = "there is" if length == 1 else "there are"
         raise ToolError(f"Offset {offset:,} is past the end: {there} {format_count(length, noun)}.")

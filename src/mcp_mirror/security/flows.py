@@ -130,13 +130,7 @@ class Flows:
         )
 
     def labels_of_result(self, upstream: str, given: Labels, ifc: object = None) -> Labels:
-        """The labels of an upstream's result.
-
-        Args:
-            upstream: The name of the upstream.
-            given: The joined labels of the values in the call's arguments.
-            ifc: `_meta.ifc` of the result, parsed; None if the result has none.
-        """
+        """The labels of an upstream's result, from the joined labels `given` of the arguments and its `_meta.ifc`."""
         if ifc is None and not given.sources:
             if upstream not in self._labels:
                 self._labels[upstream] = self.join(self.labels_of_place(upstream), self.lowest)

@@ -57,13 +57,7 @@ class ConcurrencyLimiter(FairQueue):
     """A concurrency limit with a bounded, fair waiting queue."""
 
     def __init__(self, bound: Limit, queue: Queue, owner: str) -> None:
-        """Start without calls.
-
-        Args:
-            bound: The concurrency limit.
-            queue: The limits of the waiting queue.
-            owner: The limited object in error messages, such as `Upstream 'x'`.
-        """
+        """Start without calls. Error messages name the limited object, `owner`, such as `Upstream 'x'`."""
         super().__init__(bound.most)
         self._bound = bound
         self._queue = queue
@@ -142,14 +136,7 @@ class PrincipalLimiter:
     """The concurrency limit and the optional rate limit of each principal."""
 
     def __init__(self, bound: Limit, rate: Limit | None, queue: Queue, clock: Callable[[], float]) -> None:
-        """Start without calls.
-
-        Args:
-            bound: The concurrency limit of one principal.
-            rate: The rate limit of one principal, in calls per minute.
-            queue: The limits of its waiting queue.
-            clock: Monotonic seconds.
-        """
+        """Start without calls. `rate` is in calls per minute and principal, `clock` in monotonic seconds."""
         self._bound = bound
         self._rate = rate
         self._queue = queue

@@ -70,12 +70,7 @@ class Redactor:
         return {key: self.clean_tree(part) for key, part in value.items()} if isinstance(value, dict) else value
 
     def quote(self, message: str, most: int = MAX_QUOTED) -> str:
-        """Redact a server's message, and shorten it to its beginning and end if it is long.
-
-        Args:
-            message: The message.
-            most: Characters of the result.
-        """
+        """Redact a server's message, and shorten it to its beginning and end if it has more than `most` characters."""
         if len(message) <= most:
             return self.clean(message)
         raw = most // 2 + self.longest  # the extra characters may be a part of a secret and are cut off

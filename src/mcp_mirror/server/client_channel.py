@@ -23,6 +23,7 @@ from mcp_mirror.server.cancel_scopes import CancelScopes
 _CLOSED: Final = (MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 _LOG: Final = "notifications/message"
 _PROGRESS: Final = "notifications/progress"
+_INVALID_RESULT: Final = "The client's result is not valid in the protocol."
 
 
 class _AnyResult(BaseModel):
@@ -106,7 +107,7 @@ class SdkStream(msgspec.Struct):
             has_timed_out = error.error.code == types.REQUEST_TIMEOUT
             raise (timeout_error(seconds) if has_timed_out else refused_error(error)) from None
         except ValidationError:
-            raise _invalid_result() from None
+            raise RefusedError(_INVALID_RESULT, types.INTERNAL_ERROR) from None
         return result.model_dump(mode="json")
 
 
@@ -148,13 +149,7 @@ class RequestChannel(msgspec.Struct):
 
 
 def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool:
-    """Return whether a client wants a notification.
-
-    Args:
-        method: The method of the notification.
-        params: Its parameters.
-        level: The lowest severity of log messages that the client wants; None: no log messages.
-    """
+    """Return whether a client wants a notification; `level` is the lowest severity of its log messages, None: none."""
     if method != _LOG:
         return True
     severity = params.get("level")
@@ -182,7 +177,7 @@ def read_client_result(method: str, protocol_version: str, result: Mapping[str, 
             validate_client_result(method, protocol_version, result)
         return _AnyResult.model_validate(result, by_name=False).model_dump(mode="json")
     except ValidationError:
-        raise _invalid_result() from None
+        raise RefusedError(_INVALID_RESULT, types.INTERNAL_ERROR) from None
 
 
 def refused_error(error: MCPError) -> RefusedError:
@@ -192,13 +187,7 @@ def refused_error(error: MCPError) -> RefusedError:
 
 def timeout_error(seconds: float) -> RefusedError:
     """Return the error for a client that has not answered a request in time."""
-    message = f"The client has not answered within {seconds:g} s."
-    return RefusedError(message, types.REQUEST_TIMEOUT, message)
-
-
-def _invalid_result() -> RefusedError:
-    message = "The client's result is not valid in the protocol."
-    return RefusedError(message, types.INTERNAL_ERROR, message)
+    return RefusedError(f"The client has not answered within {seconds:g} s.", types.REQUEST_TIMEOUT)
 
 
 def _build_notification(method: str, params: Mapping[str, Any]) -> Any:

@@ -84,12 +84,7 @@ class Connections:
     """All connections of one server, and their limits."""
 
     def __init__(self, policy: TrafficPolicy, handover: ConnectionHandover | None = None) -> None:
-        """Create an empty set of connections.
-
-        Args:
-            policy: The limits.
-            handover: Gives connections to other worker processes; None in a single process.
-        """
+        """Create an empty set of connections; `handover` gives some to other worker processes, if there are any."""
         self.handover: ConnectionHandover | None = handover
         self.policy: TrafficPolicy = policy
         self.head_deadline: SharedTimer = SharedTimer(policy.header_timeout)
@@ -175,13 +170,7 @@ class LimitedProtocol(HttpToolsProtocol):
     cycle: Exchange | None  # type: ignore[assignment]  # None before the first request
 
     def __init__(self, connections: Connections, *, received: bytes = b"", **keys: Any) -> None:
-        """Create a connection.
-
-        Args:
-            connections: All connections.
-            received: Bytes that another worker process has read from it.
-            keys: The arguments of uvicorn.
-        """
+        """Create a connection; another worker process may have read bytes from it. `keys` are uvicorn's arguments."""
         super().__init__(**keys)
         self._requests = RequestParser(connections.policy.max_header_bytes)
         self._received = received

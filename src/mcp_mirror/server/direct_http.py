@@ -99,14 +99,6 @@ class ResponseStream:
     """The response to one direct call."""
 
     def __init__(self, send: Send, sender: Sender, session_id: str | None, requests: ClientRequests) -> None:
-        """Start without a response.
-
-        Args:
-            send: Sends the response.
-            sender: The sender of the call.
-            session_id: The `Mcp-Session-Id` of its session.
-            requests: The requests to the client.
-        """
         self._send = send
         self._sender = sender
         self._requests = requests
@@ -210,13 +202,6 @@ class DirectHttp:
     """Answers direct requests over HTTP."""
 
     def __init__(self, direct_path: DirectPath, sessions: Sessions, path: str) -> None:
-        """Create the direct path of an HTTP server.
-
-        Args:
-            direct_path: Answers the requests.
-            sessions: The sessions of 2025-11-25 clients.
-            path: The path of the MCP endpoint.
-        """
         self._direct_path = direct_path
         self.sessions = sessions
         self._path = path
@@ -233,11 +218,6 @@ class DirectHttp:
 
     async def answer(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
         """Answer a POST request if it is a direct one.
-
-        Args:
-            body: The body of the request.
-            request: The head of the request.
-            send: Sends the response.
 
         Returns:
             False if the SDK must handle the request. No part of a response was sent.
@@ -286,12 +266,7 @@ class DirectHttp:
         return None if cancel.cancel_called else outcome
 
     async def apply(self, stub: Buffer, request: HttpRequest, send: Send) -> bool:
-        """Apply a message to the direct requests of its session.
-
-        Args:
-            stub: The message without its payload, which may be large.
-            request: The head of its HTTP request.
-            send: Sends the response.
+        """Apply a message, without its payload, to the direct requests of its session.
 
         Returns:
             Whether the message was a response to a request that the gateway sent for one of them. The SDK must

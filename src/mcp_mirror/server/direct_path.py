@@ -91,10 +91,6 @@ class Sender(msgspec.Struct, frozen=True):
 def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
     """Open a message if it is a request that the direct path can answer.
 
-    Args:
-        frame: A JSON-RPC message.
-        max_depth: Levels of nesting that it may have.
-
     Returns:
         The request; None for other messages, which the SDK's path handles.
     """

@@ -19,7 +19,6 @@ class EndpointRouter:
     """An ASGI middleware that directs requests of all endpoints to the main path."""
 
     def __init__(self, app: ASGIApp, path: str) -> None:
-        """Wrap the application, which serves `path`."""
         self._app = app
         self._path = path
         self._prefix = f"{path.rstrip('/')}/"

@@ -57,12 +57,9 @@ class ConnectionHandover:
         return number if number != self._worker.number and number < len(self._worker.inboxes) else None
 
     def give(self, number: int, connection: int, received: bytes) -> bool:
-        """Hand a connection over. The caller closes its own descriptor without a shutdown.
+        """Hand a connection over to a worker, with the bytes that were read and not served.
 
-        Args:
-            number: The worker.
-            connection: The file descriptor.
-            received: The bytes that were read and not served.
+        The caller closes its own descriptor without a shutdown.
 
         Returns:
             False if the worker has not received the previous ones yet: try again later.
@@ -84,11 +81,7 @@ class ConnectionHandover:
         return True
 
     def start(self, create_protocol: Callable[[bytes], asyncio.Protocol]) -> None:
-        """Receive connections from now on.
-
-        Args:
-            create_protocol: Returns a protocol that begins with bytes that were already read.
-        """
+        """Receive connections from now on; a protocol begins with the bytes that were already read."""
         asyncio.get_running_loop().add_reader(self._inbox.fileno(), self._receive, create_protocol)
 
     def stop(self) -> None:

@@ -76,16 +76,6 @@ class PayloadMiddleware:
         rejected_requests: RejectedRequests,
         direct_http: DirectHttp,
     ) -> None:
-        """Wrap an application.
-
-        Args:
-            app: The SDK's application.
-            pending_payloads: Keeps the payloads.
-            spool: Stores large bodies.
-            addresses: Rejects requests of foreign web pages.
-            rejected_requests: Reports rejected requests.
-            direct_http: Answers requests without the SDK, and knows the sessions.
-        """
         self._rejected_requests = rejected_requests
         self._direct_http = direct_http
         self._app = app
@@ -305,12 +295,7 @@ class PayloadMiddleware:
 
 
 def make_session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:
-    """Return a function that ends a session of the SDK by its key, with a DELETE request like that of a client.
-
-    Args:
-        app: The SDK's application.
-        path: The path of the MCP endpoint.
-    """
+    """Return a function that ends a session of the SDK by its key, with a DELETE request like that of a client."""
 
     async def receive() -> Message:
         return {"type": "http.disconnect"}

@@ -139,13 +139,7 @@ class HttpServer(uvicorn.Server):
     def __init__(
         self, app: ASGIApp, traffic: TrafficPolicy = _OF_ONE_USER, handover: ConnectionHandover | None = None
     ) -> None:
-        """Create a server of an ASGI application.
-
-        Args:
-            app: The application.
-            traffic: The limits of connections.
-            handover: Exchanges connections with other worker processes; None in a single process.
-        """
+        """Create a server of an application; `handover` exchanges connections with other workers, if there are any."""
         self._connections = Connections(traffic, handover)
         http = cast("type[asyncio.Protocol]", self._connections.protocol())  # called as a class is
         super().__init__(

@@ -24,12 +24,7 @@ class MetricsApp:
     """An ASGI application that answers `GET /metrics`."""
 
     def __init__(self, metrics: Metrics, policy: ServerPolicy) -> None:
-        """Serve these metrics.
-
-        Args:
-            metrics: The instruments.
-            policy: Its hosts are admitted, in addition to addresses and loopback names.
-        """
+        """Serve these metrics to the hosts of `policy`, in addition to addresses and loopback names."""
         self._metrics = metrics
         self._addresses = AddressCheck(policy, allows_addresses=True)
         self._is_exporting = anyio.Lock()
@@ -62,12 +57,7 @@ async def serve_metrics(
 ) -> None:
     """Serve until cancelled: also during a graceful shutdown, in which `/readyz` answers 503.
 
-    Args:
-        app: The application.
-        address: The address.
-        readiness: Decides whether the gateway is ready.
-        traffic: The limits of connections.
-        announce: Called with the URL once clients can connect.
+    `announce` gets the URL once clients can connect.
 
     Raises:
         MirrorError: The address is in use.

@@ -89,12 +89,6 @@ class PendingPayloads:
     """Keeps parameters between arrival and handler, and results between handler and transport, by a random token."""
 
     def __init__(self, limits: WirePolicy, scanner: FrameScanner) -> None:
-        """Keep nothing yet.
-
-        Args:
-            limits: The limits of messages.
-            scanner: Reads large messages.
-        """
         self.limits = limits
         self._scanner = scanner
         self._payloads: OrderedDict[str, _PendingPayload] = OrderedDict()
@@ -130,11 +124,7 @@ class PendingPayloads:
         return lifted.stub, token
 
     def take_params(self, meta: Mapping[str, Any], parsed: Mapping[str, Any] | None) -> Mapping[str, Buffer]:
-        """Take the parameters of a request.
-
-        Args:
-            meta: The `_meta` of the request, with the token.
-            parsed: The parameters as the SDK parsed them, for a request without a token.
+        """Take the parameters of a request by the token in `meta`; without a token, as the SDK parsed them.
 
         Returns:
             The JSON text of each parameter, as the client sent it; no `arguments` if these are null.

@@ -68,14 +68,7 @@ class Readiness:
         shutdown: anyio.Event,
         notices: list[ShutdownNotice] | None = None,
     ) -> None:
-        """Check nothing yet.
-
-        Args:
-            store: The store.
-            upstreams: All upstreams.
-            shutdown: Set at the start of a graceful shutdown.
-            notices: The notices of all addresses of the gateway; that of this one is added.
-        """
+        """Check nothing yet. `notices` are of all addresses of the gateway; that of this one is added."""
         self.shutdown = shutdown
         self._store = store
         self._upstreams = upstreams
@@ -148,13 +141,7 @@ class ProbeMiddleware:
     """An ASGI middleware that answers the probes before all other checks."""
 
     def __init__(self, app: ASGIApp, path: str, readiness: Readiness) -> None:
-        """Wrap an application.
-
-        Args:
-            app: The application.
-            path: The path of the MCP endpoint, which keeps its meaning.
-            readiness: Decides whether the gateway is ready.
-        """
+        """Wrap an application; `path`, of the MCP endpoint, keeps its meaning."""
         self._app = app
         self._paths = {LIVENESS_PATH, READINESS_PATH} - {path}
         self._readiness = readiness

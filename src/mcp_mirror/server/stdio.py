@@ -55,11 +55,7 @@ async def open_stdio_streams(
 ) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
     """Open the transport on the standard streams of the process for the duration of the context.
 
-    Args:
-        pending_payloads: Keeps the payloads that bypass the SDK.
-        spool: Stores large messages.
-        shutdown: Set to end the connection after the open requests.
-        direct_path: Answers requests without the SDK.
+    After `shutdown`, the connection ends with the open requests.
 
     Yields:
         The stream that the SDK reads messages from, and the one that it writes to.

@@ -118,11 +118,7 @@ class Store(Protocol):
         """The namespaces with stored values or counted tokens."""
 
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
-        """The tool labels with which bases begin.
-
-        Args:
-            namespace: The owner of the values; None for values and tombstones of all namespaces.
-        """
+        """The tool labels with which the bases of values and tombstones begin; None: in all namespaces."""
 
 
 class ObjectMissingError(StoreError):

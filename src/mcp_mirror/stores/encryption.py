@@ -93,13 +93,7 @@ class Envelope:
         return self._decrypt(_OF_RECORD, memoryview(sealed)[HEAD:], self.head + self._identity)
 
     def seal(self, blob: Segments, size: int, first: int = 0) -> Iterator[bytes]:
-        """Encrypt a value chunk by chunk. Call it only once for each chunk.
-
-        Args:
-            blob: The bytes of the value, or a part that begins at a chunk.
-            size: The size of the whole value in bytes.
-            first: The number of the first chunk.
-        """
+        """Encrypt chunks of a value of `size` bytes; `blob` begins at chunk `first`. Call it once for each chunk."""
         whole = self._build_chunk_context(size)
         for number, chunk in enumerate(cut(blob, CHUNK), first):
             yield self._aead.encrypt(_encode_nonce(number), chunk, whole)
@@ -130,13 +124,6 @@ class RangeReader:
     """Assembles a range of a value from its encrypted chunks."""
 
     def __init__(self, envelope: Envelope, size: int, span: Span) -> None:
-        """Start without chunks.
-
-        Args:
-            envelope: The envelope of the value.
-            size: The size of the whole value in bytes.
-            span: The range, within the value.
-        """
         first, last = chunks_of(span)
         self._envelope, self._size, self._number, self._at = envelope, size, first, 0
         self._wanted = Span(span.start - first * CHUNK, span.length)

@@ -125,11 +125,7 @@ class MemoryEventLog:
     """An `EventLog` in memory."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Create an empty log.
-
-        Args:
-            clock: Seconds since the epoch.
-        """
+        """Create an empty log; the clock returns seconds since the epoch."""
         self._clock = clock
         self._count = 0
         self._shares: dict[str, _Share] = {}

@@ -181,11 +181,7 @@ class ExpirySweeper:
     """A background task that removes expired values."""
 
     def __init__(self, remove_batch: Callable[[], Awaitable[int]]) -> None:
-        """Configure the task.
-
-        Args:
-            remove_batch: Removes some expired values, and returns their number. It may raise `StoreError`.
-        """
+        """Configure the task. `remove_batch` returns how many expired values it removed; it may raise `StoreError`."""
         self._remove_batch = remove_batch
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()

@@ -52,24 +52,12 @@ def start_early(command: Sequence[str]) -> None:
     if program is None or sys.platform == "win32":
         return
     try:
-        (their_input, our_output), (our_input, their_output) = open_wide_pipes()
-    except OSError:
-        return
-    try:
-        process = subprocess.Popen(  # noqa: S603  # the user's own command
-            [program, *arguments],
-            stdin=their_input,
-            stdout=their_output,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        with open_wide_pipes() as ((stdin, stdout), (our_output, our_input)):
+            process = subprocess.Popen(  # noqa: S603  # the user's own command
+                [program, *arguments], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, start_new_session=True
+            )
     except (OSError, ValueError):
-        os.close(our_input)
-        os.close(our_output)
         return
-    finally:
-        os.close(their_input)
-        os.close(their_output)
     watchdog = None
     with suppress(OSError):  # the gateway's own watchdog reports the reason
         watchdog = WatchdogProcess()

@@ -253,13 +253,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
     """Sends requests over connections that stay open. It ignores proxies of the environment."""
 
     def __init__(self, connect: Callable[[str, int], Awaitable[Receiver]], most: int, seconds: float) -> None:
-        """Create a transport without connections.
-
-        Args:
-            connect: Connects to a host and port.
-            most: Idle connections that stay open.
-            seconds: Seconds after which an idle connection is not used again.
-        """
+        """Create a transport that keeps `most` idle connections open, each for `seconds`."""
         self._connect = connect
         self._most = most
         self._seconds = seconds

@@ -10,7 +10,8 @@ import os
 import socket
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from mcp_mirror.errors import walk_causes
@@ -98,23 +99,26 @@ class PatientListener(socket.socket):
         return accepted
 
 
-def open_wide_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
+@contextmanager
+def open_wide_pipes() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Open the pipes for the standard input and output of a child, with a capacity of 1 MiB if the system permits it.
 
-    Returns:
-        The child's standard input and the gateway's end of it; the gateway's end of the child's standard output, and
-        that output.
+    Yields:
+        The child's standard input and output, which are closed at the end of the context; the gateway's ends of these,
+        which are closed if the context fails.
 
     Raises:
         OSError: No handles are free.
     """
-    first = _open_wide_pipe()
-    try:
-        return first, _open_wide_pipe()
-    except OSError:
-        for descriptor in first:
-            os.close(descriptor)
-        raise
+    with ExitStack() as theirs, ExitStack() as ours:
+        their_input, our_output = _open_wide_pipe()
+        theirs.callback(os.close, their_input)
+        ours.callback(os.close, our_output)
+        our_input, their_output = _open_wide_pipe()
+        theirs.callback(os.close, their_output)
+        ours.callback(os.close, our_input)
+        yield (their_input, their_output), (our_output, our_input)
+        ours.pop_all()
 
 
 def _open_wide_pipe() -> tuple[int, int]:

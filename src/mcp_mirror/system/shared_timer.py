@@ -12,11 +12,7 @@ class SharedTimer:
     """Calls functions once after a delay."""
 
     def __init__(self, delay: float) -> None:
-        """Wait for nothing yet.
-
-        Args:
-            delay: Seconds.
-        """
+        """Wait for nothing yet; the delay is in seconds."""
         self._delay = delay
         self._waiting: dict[Hashable, tuple[float, Callable[[], object]]] = {}
         """When each function is due, and the function; the earliest first."""

@@ -47,10 +47,7 @@ class WatchdogProcess:
         )
 
     def write(self, lines: str) -> None:
-        """Add process groups to the list, or remove them.
-
-        Args:
-            lines: `+ 123` adds a process group, `- 123` removes it.
+        """Add process groups to the list (`+ 123`), or remove them (`- 123`).
 
         Raises:
             OSError: The watchdog has died.

@@ -63,8 +63,7 @@ class ScopedChannel(ChannelProxy, frozen=True):
             RefusedError: The token lacks a scope, or the client answered with an error.
         """
         if not self.caller.has_scopes(self.required):
-            message = f"The client cannot receive {method} now."
-            raise RefusedError(message, types.INVALID_REQUEST, message)
+            raise RefusedError(f"The client cannot receive {method} now.", types.INVALID_REQUEST)
         return await self.channel.request(method, params)
 
 
@@ -140,7 +139,7 @@ def build_hidden_refusal(upstream: str, what: str, code: int, data: object) -> R
     if code == types.URL_ELICITATION_REQUIRED:
         message = f"{message} It wants the user to open a page. Ask the user to use this server directly for that."
         code = types.INTERNAL_ERROR  # clients expect the address in the data of the other code
-    refusal = RefusedError(message, code, message, rebuild_data(code, data, is_content_hidden=True))
+    refusal = RefusedError(message, code, data=rebuild_data(code, data, is_content_hidden=True))
     return refusal.with_log_message(refusal_log_line(upstream, code))
 
 

@@ -67,10 +67,7 @@ class ConnectionSlots:
     async def reserve(self, upstream: str, namespace: str, per_upstream: int) -> ConnectionSlot:
         """Reserve a slot for a new connection of a principal; at a limit, close an idle connection first.
 
-        Args:
-            upstream: The name of the upstream.
-            namespace: The namespace of the principal.
-            per_upstream: `limits.connections_per_upstream`.
+        `per_upstream` is `limits.connections_per_upstream`.
 
         Raises:
             UpstreamError: All connections are in use.

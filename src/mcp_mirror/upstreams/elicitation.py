@@ -238,7 +238,7 @@ def check_capabilities(caller: Caller, required: InputRequired) -> None:
             needed = CAPABILITY_OF.get(method, method)
             message = f"The tool needs a client that has the capability `{needed}`."
             data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}
-            raise RefusedError(message, types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, data)
+            raise RefusedError(message, types.MISSING_REQUIRED_CLIENT_CAPABILITY, data=data)
 
 
 class _OpenRequest(msgspec.Struct):
@@ -294,7 +294,7 @@ class SuspendedCall:
         """
         if not _conforms({"method": method, "params": params}):
             message = f"The request does not conform to protocol version {_MODERN}: `{method}`."
-            raise RefusedError(message, types.INVALID_PARAMS, message)
+            raise RefusedError(message, types.INVALID_PARAMS)
         self._request_count += 1
         key, waiting = f"question-{self._request_count}", _OpenRequest(method, params)
         self._open[key] = waiting
@@ -306,8 +306,7 @@ class SuspendedCall:
             self._open.pop(key, None)
         if waiting.answer is None:
             self.scope.cancel()
-            message = f"The client has not answered within {self._timeout:g} s."
-            raise RefusedError(message, types.REQUEST_TIMEOUT, message)
+            raise RefusedError(f"The client has not answered within {self._timeout:g} s.", types.REQUEST_TIMEOUT)
         return waiting.answer
 
     def answer(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
@@ -349,7 +348,7 @@ class SuspendedCall:
             raise
         if self._current is not channel:
             message = "The client sent this request again. The later request gets the answer."
-            raise RefusedError(message, types.INVALID_REQUEST, message)
+            raise RefusedError(message, types.INVALID_REQUEST)
         self._current = None
         if self._open:  # before the result, if both are there: a request may be about another call than it seems
             requests = {key: {"method": one.method, "params": one.params} for key, one in self._open.items()}
@@ -366,12 +365,7 @@ class SuspendedCalls:
     """The calls to one upstream that may be suspended until a client brings answers."""
 
     def __init__(self, tasks: TaskGroup, timeout: float) -> None:
-        """Create an empty collection.
-
-        Args:
-            tasks: Runs the calls.
-            timeout: Seconds that an answer may take.
-        """
+        """Create an empty collection; the tasks run the calls, and an answer may take `timeout` seconds."""
         self._tasks = tasks
         self._timeout = timeout
         self._calls: dict[str, SuspendedCall] = {}
@@ -403,12 +397,12 @@ class SuspendedCalls:
         call = self._calls.get(answered.state.get("held", ""))
         if call is None or call.caller.namespace != channel.caller.namespace:
             message = "The call that this answers is over, or another gateway process runs it. Make the call again."
-            raise RefusedError(message, types.INVALID_PARAMS, message, {"reason": "invalid_request_state"})
+            raise RefusedError(message, types.INVALID_PARAMS, data={"reason": "invalid_request_state"})
         try:
             call.answer(msgspec.json.decode(answered.answers, type=dict[str, dict[str, Any]]))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             message = "`inputResponses` must be an object with an object for each request that was made."
-            raise RefusedError(message, types.INVALID_PARAMS, message) from None
+            raise RefusedError(message, types.INVALID_PARAMS) from None
         return await call.wait(channel)
 
     async def _run(self, call: SuspendedCall, send: Callable[[ClientChannel], Awaitable[RawResponse]]) -> None:

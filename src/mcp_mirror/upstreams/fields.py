@@ -55,15 +55,14 @@ def rebuild_request(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]
         return {}
     if method != "elicitation/create":
         message = "The upstream's content is hidden from the client's model, so sampling is refused."
-        raise RefusedError(message, types.METHOD_NOT_FOUND, message)
+        raise RefusedError(message, types.METHOD_NOT_FOUND)
     kept: dict[str, Any] = {"message": sanitize_lines(str(params.get("message", "")), _MAX_MESSAGE)}
     if params.get("mode") == "url":
         address = sanitize_lines(str(params.get("url", "")), _MAX_MESSAGE)
         return {**kept, "mode": "url", "url": address, "elicitationId": hash_opaque(params.get("elicitationId"))}
     schema = params.get("requestedSchema")
     if not isinstance(schema, Mapping) or len(msgspec.json.encode(schema)) > MAX_BOUNDED:
-        message = "The form of the elicitation request is missing or too large."
-        raise RefusedError(message, types.INVALID_PARAMS, message)
+        raise RefusedError("The form of the elicitation request is missing or too large.", types.INVALID_PARAMS)
     mode = {"mode": "form"} if "mode" in params else {}
     return {**kept, **mode, "requestedSchema": schema}
 

@@ -64,13 +64,7 @@ class NotificationQueue:
         self._idle: anyio.Event | None = None
 
     def post(self, method: str, params: Mapping[str, Any], size: int = 0) -> None:
-        """Queue a notification; drop it if the queue is full.
-
-        Args:
-            method: Its method.
-            params: Its parameters.
-            size: Bytes that it takes in memory.
-        """
+        """Queue a notification that takes `size` bytes in memory; drop it if the queue is full."""
         if self._size + size > self._limit and self._queue:
             if not self._is_full:
                 _logger.warning(
@@ -352,17 +346,17 @@ class NotificationDispatcher:
         if message.method == "ping":
             return {}
         if message.fault:
-            raise _build_refusal(types.INVALID_PARAMS, message.fault)
+            raise RefusedError(message.fault, types.INVALID_PARAMS)
         if message.method not in CAPABILITY_OF:
-            raise _build_refusal(types.METHOD_NOT_FOUND, f"This client does not support {message.method}.")
+            raise RefusedError(f"This client does not support {message.method}.", types.METHOD_NOT_FOUND)
         inflight, queue = self._find_inflight(message), self._find_queue(message)
         if queue is None:
-            raise _build_refusal(
-                types.INVALID_REQUEST, "The request names no call and several clients share the connection."
+            raise RefusedError(
+                "The request names no call and several clients share the connection.", types.INVALID_REQUEST
             )
         if not queue.channel.caller.can_answer(message.method):
-            raise _build_refusal(
-                types.METHOD_NOT_FOUND, f"The client has not declared `{CAPABILITY_OF[message.method]}`."
+            raise RefusedError(
+                f"The client has not declared `{CAPABILITY_OF[message.method]}`.", types.METHOD_NOT_FOUND
             )
         await queue.drain()  # earlier notifications come first
         await self._count(message, inflight)
@@ -386,7 +380,7 @@ class NotificationDispatcher:
             try:
                 self._outside_calls.take()
             except BusyError as error:
-                raise _build_refusal(types.INVALID_REQUEST, str(error)) from None
+                raise RefusedError(str(error), types.INVALID_REQUEST) from None
             return
         if message.about is None:
             candidates = self._list_awaited() or self._inflight.values()
@@ -396,7 +390,7 @@ class NotificationDispatcher:
         if inflight.server_requests > limit:
             inflight.timeout.stop(reason := explain_too_many_requests(limit))
             await inflight.is_over.wait()
-            raise _build_refusal(types.INVALID_REQUEST, f"The server {reason}")
+            raise RefusedError(f"The server {reason}", types.INVALID_REQUEST)
 
     HANDLERS: ClassVar[Mapping[str, Callable[["NotificationDispatcher", ServerMessage], None]]] = {
         **dict.fromkeys(CHANGES, _announce_change),
@@ -427,7 +421,3 @@ _LOGGED: Final = frozenset({*NotificationDispatcher.HANDLERS, *CAPABILITY_OF, "n
 def _log_name(method: str) -> str:
     """Return a method for the log, only if it is known: a server may use any text as a method."""
     return method if method in _LOGGED else "a message of an unknown method"
-
-
-def _build_refusal(code: int, message: str) -> RefusedError:
-    return RefusedError(message, code, message)

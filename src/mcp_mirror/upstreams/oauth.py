@@ -177,12 +177,7 @@ class Authorizer:
                 context.clear_tokens()
 
     async def _run_flow(self, request: httpx2.Request, refusal: httpx2.Response | None) -> None:
-        """Run the provider's flow for a request, up to the point where it would send the request.
-
-        Args:
-            request: The request that gets a token.
-            refusal: The upstream's response to it; None if it was not sent.
-        """
+        """Run the provider's flow for a request, after its `refusal` if it was sent, up to where it would send it."""
         assert self._provider is not None  # noqa: S101  # `_loaded` comes first
         flow, self._server_error = self._provider.async_auth_flow(request), ""
         try:

@@ -129,7 +129,7 @@ def explain_end(
     if isinstance(cause, ExpiredSessionError):
         return cause
     if isinstance(cause, MCPError) and not is_closed(cause) and read_marked(cause.error.message) is None:
-        return RefusedError(message, cause.error.code, message).with_log_message(logged)
+        return RefusedError(message, cause.error.code).with_log_message(logged)
     kind = FloodError if isinstance(cause, FloodError) else UpstreamError
     ended = EndedEarlyError(message) if is_closed(cause) else kind(message)
     is_output_elsewhere = bool(summary) and not policy.is_wrapped

@@ -143,12 +143,7 @@ class UpstreamRegistry:
         return name in self._all and self._all[name].policy.preview
 
     async def settle(self, seconds: float, caller: Caller | None = None) -> None:
-        """Wait until the first attempt of each upstream has ended.
-
-        Args:
-            seconds: How long to wait at most, counted from the start of the upstreams.
-            caller: Wait only for the upstreams that this caller sees.
-        """
+        """Wait, until `seconds` after the start, for the first attempts of the upstreams (that `caller` sees)."""
         await self._wait([one.settled for one in (self if caller is None else self.visible_to(caller))], seconds)
 
     async def settle_listings(self, seconds: float, caller: Caller) -> None:

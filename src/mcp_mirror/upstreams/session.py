@@ -403,8 +403,7 @@ def build_invalid_answer(
     if is_content_hidden or not settings.policy.preview:
         return build_hidden_refusal(settings.policy.name, what, types.INTERNAL_ERROR, None)
     name = f"Upstream {settings.policy.name!r}"
-    message = f"{name} sent an invalid answer to {what}. {reason}"
-    refusal = RefusedError(message, types.INTERNAL_ERROR, message)
+    refusal = RefusedError(f"{name} sent an invalid answer to {what}. {reason}", types.INTERNAL_ERROR)
     return refusal.with_log_message(f"{name} sent an invalid answer. {reason}")
 
 
@@ -413,11 +412,7 @@ def build_refusal(
 ) -> RefusedError:
     """Return a JSON-RPC error of an upstream as an exception: with its message, without secrets, or without its text.
 
-    Args:
-        settings: The settings of the upstream.
-        what: The request; see `UpstreamRequest.what`.
-        error: The error.
-        is_content_hidden: The client's model may not read the upstream's text.
+    `what` names the request; see `UpstreamRequest.what`.
     """
     name = settings.policy.name
     if is_content_hidden or not settings.policy.preview:
@@ -446,14 +441,7 @@ def is_closed(error: BaseException) -> bool:
 async def open_session(
     settings: ConnectionSettings, open_transport: OpenTransport, owner: ConnectionOwner, mode: Mode
 ) -> AsyncIterator[UpstreamSession]:
-    """Open a transport, detect the protocol version, and perform the handshake.
-
-    Args:
-        settings: The settings and helpers that all connections to the upstream share.
-        open_transport: Opens the transport.
-        owner: The session or principal that the connection belongs to.
-        mode: How to connect.
-    """
+    """Open a transport, detect the protocol version, and perform the handshake."""
     policy = settings.policy
     channel = owner.channel if owner.channel is None or policy.preview else filter_content(owner.channel)
     visible = msgspec.structs.replace(owner, channel=channel)

@@ -193,12 +193,7 @@ class ServerUpstream:
     async def request(
         self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
     ) -> RawResponse | InputRequired:
-        """Send a caller's request.
-
-        Args:
-            request: The request.
-            channel: The channel to the caller.
-            answered: The caller's answers, if it repeats the request to bring them.
+        """Send a caller's request, or its answers if it repeats the request to bring them.
 
         Raises:
             UpstreamError: The upstream is down, the request exceeds a limit, or it failed.
@@ -367,11 +362,7 @@ class ServerUpstream:
         return ConnectionOwner(announce_change, announce_update, lasting, capabilities, name, is_shared=channel is None)
 
     def _check_scopes(self, channel: ClientChannel) -> None:
-        """Check the scopes that the upstream requires. A caller without them does not see its tools in the first place.
-
-        Raises:
-            UpstreamError: The caller's token lacks one.
-        """
+        """Check the scopes that the upstream requires. A caller without them does not see its tools anyway."""
         if not channel.caller.has_scopes(self.policy.required_scopes):
             raise UpstreamError("The token lacks a scope that this upstream requires. Use a token with that scope.")
 

@@ -56,14 +56,7 @@ class CallQuotas:
         quota_of: Callable[[str], CallQuota],
         clock: Callable[[], float],
     ) -> None:
-        """Start without counts.
-
-        Args:
-            log: The event log.
-            recorder: Writes the calls of this gateway to the log.
-            quota_of: Returns the quota of a namespace.
-            clock: Seconds since the epoch.
-        """
+        """Start without counts; the clock returns seconds since the epoch."""
         self._log, self._recorder, self._quota_of, self._clock = log, recorder, quota_of, clock
         self._counts: dict[str, _Count] = {}
 

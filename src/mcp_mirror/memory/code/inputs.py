@@ -115,12 +115,7 @@ def read_python_literal(blob: Buffer) -> bytes | None:
 
 
 def describe_text(name: str, blob: Buffer) -> str | None:
-    """Return a sentence about a text of a script: its format, and what reads its rows. None for any other value.
-
-    Args:
-        name: The name of the variable, or other words for the text.
-        blob: Its JSON text.
-    """
+    """Return a sentence about the text `name` of a script: its format, what reads its rows. None for other values."""
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
         return None
@@ -142,10 +137,6 @@ def describe_keys(name: str, blob: Buffer) -> str | None:
     """Return a clause about the first keys of an object, or of the first object of an array; None for other values.
 
     A key with half of a surrogate pair, which is not valid text, ends them.
-
-    Args:
-        name: The name of the variable, or other words for the value.
-        blob: Its JSON text.
     """
     span = trim(blob)
     is_array = kind_at(blob, span.start) == "array"

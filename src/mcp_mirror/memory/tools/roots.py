@@ -40,10 +40,7 @@ class Roots(msgspec.Struct, frozen=True):
 
     @contextmanager
     def open_file(self, name: str) -> Iterator[int]:
-        """Open a regular file for reading and yield its descriptor.
-
-        Args:
-            name: A path below a root: absolute, or relative to a root.
+        """Open a regular file, absolute or relative to a root, for reading and yield its descriptor.
 
         Raises:
             ToolError: The file does not exist or cannot be read.
@@ -66,12 +63,7 @@ class Roots(msgspec.Struct, frozen=True):
         )
 
     def write(self, name: str, pieces: Iterable[Buffer], *, overwrite: bool) -> int:
-        """Write a file atomically and return its size in bytes.
-
-        Args:
-            name: A path below a root: absolute, or relative to the first root.
-            pieces: The content.
-            overwrite: Replace an existing file.
+        """Write a file, absolute or relative to the first root, atomically and return its size in bytes.
 
         Raises:
             ToolError: The file exists, or it cannot be written.

@@ -93,12 +93,7 @@ class Arguments:
     """The arguments of a call, converted to the types of the schema."""
 
     def __init__(self, values: Mapping[str, Any], raw: Buffer) -> None:
-        """Keep the arguments of a call.
-
-        Args:
-            values: The arguments by name: str, int, bool, or JSON text as bytes.
-            raw: All arguments as the client sent them, a JSON object.
-        """
+        """Keep arguments by name (`values`: str, int, bool, or JSON text as bytes) and as the client sent them."""
         self._values = values
         self.raw = raw
 
@@ -164,11 +159,6 @@ class MemoryTool(msgspec.Struct, frozen=True):
 
     async def call(self, memory: Memory, namespace: str, arguments: Buffer) -> Content:
         """Answer a call.
-
-        Args:
-            memory: The memory.
-            namespace: The owner of the values.
-            arguments: A JSON object.
 
         Raises:
             ToolError: The arguments do not match the schema, or the tool failed.

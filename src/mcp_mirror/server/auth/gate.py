@@ -79,14 +79,7 @@ class Gate:
     def __init__(
         self, app: ASGIApp, policy: AuthPolicy, clock: Callable[[], float], rejected_requests: RejectedRequests
     ) -> None:
-        """Create a gate before an application.
-
-        Args:
-            app: The application.
-            policy: The accepted tokens and issuers.
-            clock: Returns monotonic seconds.
-            rejected_requests: Reports rejected requests.
-        """
+        """Create a gate before an application; the clock returns monotonic seconds."""
         self._rejected_requests = rejected_requests
         self._app = app
         self._clock = clock

@@ -194,13 +194,7 @@ class Issuers:
     def __init__(
         self, policies: Iterable[IssuerPolicy], clock: Callable[[], float], previous: "Issuers | None" = None
     ) -> None:
-        """Read no keys yet.
-
-        Args:
-            policies: The issuers.
-            clock: Returns monotonic seconds.
-            previous: Those before a reload. Their keys are used while an issuer is not available.
-        """
+        """Read no keys yet; those of `previous`, before a reload, are used while an issuer is not available."""
         self._issuers: dict[str, tuple[IssuerPolicy, KeySet]] = {}
         for one in policies:
             kept = previous.keep_keys(one) if previous else None

@@ -10,8 +10,8 @@ import logging
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import RLock
@@ -145,7 +145,8 @@ class DiskEventLog:
         now = self._clock()
         if shutil.disk_usage(self._path.parent).free < _SPARE:
             raise OSError(errno.ENOSPC, "the rest is for deletions of values")
-        with self._change() as change:
+        with self._open() as change:  # commits, or rolls back
+            change.execute("BEGIN IMMEDIATE")
             self._sweep(change, now)
             change.executemany(_APPEND, [(namespace, now, entry) for entry in entries])
             if entries:
@@ -156,19 +157,6 @@ class DiskEventLog:
                 _ADD_SUMS, [(namespace, *key, *msgspec.structs.astuple(one)) for key, one in sums.items()]
             )
             change.executemany(_ADD_DAY, [(namespace, *one) for one in count_daily_calls(sums).items()])
-
-    @contextmanager
-    def _change(self) -> Iterator[sqlite3.Connection]:
-        """A transaction."""
-        connection = self._open()
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
 
     def _sweep(self, change: sqlite3.Connection, now: float) -> None:
         """Once an hour: remove what is too old, and count the namespaces."""

@@ -100,13 +100,9 @@ class DiskEviction:
 def _trim_tombstones(change: sqlite3.Connection, namespace: str, now: float) -> None:
     """Remove old tombstones, and the oldest ones over the limits of the namespace and of the store."""
     change.execute("DELETE FROM tombstones WHERE at < ?", (now - TOMBSTONE_LIFETIME,))
-    own = change.execute(
-        "SELECT coalesce(sum(tombstones), 0) FROM graves WHERE namespace = ?", (namespace,)
-    ).fetchone()[0]
-    if own > NAMESPACE_TOMBSTONES:
-        oldest = "SELECT rowid FROM tombstones WHERE namespace = ? ORDER BY at LIMIT ?"
-        change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (namespace, own - NAMESPACE_TOMBSTONES))  # noqa: S608  # ours
-    total = change.execute("SELECT coalesce(sum(tombstones), 0) FROM graves").fetchone()[0]
-    if total > MAX_TOMBSTONES:
-        oldest = "SELECT rowid FROM tombstones ORDER BY at LIMIT ?"
-        change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (total - MAX_TOMBSTONES,))  # noqa: S608  # ours
+    limits = (("WHERE namespace = ?", (namespace,), NAMESPACE_TOMBSTONES), ("", (), MAX_TOMBSTONES))
+    for where, names, most in limits:
+        [count] = change.execute(f"SELECT coalesce(sum(tombstones), 0) FROM graves {where}", names).fetchone()  # noqa: S608  # ours
+        if count > most:
+            oldest = f"SELECT rowid FROM tombstones {where} ORDER BY at LIMIT ?"  # noqa: S608  # ours
+            change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (*names, count - most))  # noqa: S608  # ours

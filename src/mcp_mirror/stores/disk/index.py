@@ -159,10 +159,9 @@ class Index:
             connection, self._open = self._open, None
             if connection is None:
                 return
-            with suppress(sqlite3.Error):
+            with suppress(sqlite3.Error), connection:  # commits, or rolls back
                 connection.execute("BEGIN IMMEDIATE")
                 self._write_uses(connection)
-                connection.execute("COMMIT")
             connection.close()
 
     def put(
@@ -291,17 +290,12 @@ class Index:
                 connection = self._connection
                 connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable and self._policy.fsync else 'NORMAL'}")
                 if _begin(connection, until):
-                    try:
+                    with connection:  # commits, or rolls back
                         if writes_uses:
                             self._write_uses(connection)
                         yield connection
-                        connection.execute("COMMIT")
-                        if writes_uses:
-                            self._pending_uses.clear()
-                    finally:
-                        if connection.in_transaction:
-                            with suppress(sqlite3.Error):
-                                connection.execute("ROLLBACK")
+                    if writes_uses:
+                        self._pending_uses.clear()
                     return
             time.sleep(_PAUSE)
 

@@ -282,11 +282,7 @@ class DiskStore:
         return self._blobs.build_path(str(location.digest), location.start)
 
     def _refuse_foreign(self) -> None:
-        """Refuse a store with values of unknown keys, which would look lost.
-
-        Raises:
-            StoreError: Keys are missing.
-        """
+        """Refuse a store with values of unknown keys, which would look lost."""
         if foreign := self._index.count_foreign():
             raise StoreError(
                 f"The store in {self._folder} has {format_count(foreign, 'value')} of keys that are not in "

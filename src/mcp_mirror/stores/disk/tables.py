@@ -90,11 +90,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
             f"The store has format {found} and this mcp-mirror knows format {_FORMAT}. "
             "Use the mcp-mirror that created it, or choose another folder (`store.path`)."
         )
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:  # commits, or rolls back
+        connection.execute("BEGIN IMMEDIATE")
         for statement in _TABLES:
             connection.execute(statement)
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")

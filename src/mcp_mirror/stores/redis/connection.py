@@ -96,12 +96,7 @@ class RedisConnection:
     """A pool of connections. When the server fails, all waiting exchanges fail with the first one."""
 
     def __init__(self, url: str, script: str, beginning: str) -> None:
-        """Create the pool. It connects with the first command.
-
-        Args:
-            url: The address of the server.
-            script: The operations in Lua.
-            beginning: The beginning of all keys, which the script gets.
+        """Create the pool, which connects with the first command; the script gets the beginning of all keys.
 
         Raises:
             StoreError: The address is not valid.

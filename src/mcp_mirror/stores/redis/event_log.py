@@ -42,13 +42,7 @@ class RedisEventLog:
     """An `EventLog` in Redis."""
 
     def __init__(self, redis: RedisConnection, keys: KeyNames, clock: Callable[[], float]) -> None:
-        """Use the connection of a store.
-
-        Args:
-            redis: The connection.
-            keys: The names of the keys.
-            clock: Seconds since the epoch.
-        """
+        """Use the connection of a store; the clock returns seconds since the epoch."""
         self._redis, self._keys, self._clock = redis, keys, clock
         self._callers = 1
         """The number of namespaces, as of the last append."""

@@ -36,15 +36,7 @@ class ObjectRegistry:
     def __init__(
         self, redis: RedisConnection, keys: KeyNames, objects: "S3Blobs", clock: Callable[[], float], expiry: int
     ) -> None:
-        """Use the connection of a store.
-
-        Args:
-            redis: The connection.
-            keys: The names of the keys.
-            objects: The bucket.
-            clock: Seconds since the epoch.
-            expiry: Seconds after which unused keys expire.
-        """
+        """Use the connection of a store; the clock returns seconds, and unused keys expire after `expiry` seconds."""
         self._redis, self._objects, self._clock = redis, objects, clock
         self._key, self._bucket, self._searched = keys.of("objects"), keys.of("bucket"), keys.of("searched")
         self._restart_expiry: Sequence[Command] = [("EXPIRE", key, expiry) for key in (self._key, self._bucket)]

@@ -66,13 +66,7 @@ class ChunkRange(NamedTuple):
 
 
 def find_chunk_ranges(value: StoredValue, span: Span, *, is_sealed: bool) -> list[ChunkRange]:
-    """The ranges of chunks that contain a range of a value.
-
-    Args:
-        value: The value.
-        span: The range, within the value.
-        is_sealed: The value is encrypted; ranges then consist of complete encrypted chunks.
-    """
+    """The ranges of chunks that contain a range of a value, of complete encrypted chunks if it is sealed."""
     if is_sealed:
         first, last = chunks_of(span)
         span = Span(first * SEALED, min(last * SEALED, value.size) - first * SEALED)

@@ -49,15 +49,7 @@ class BodyReader:
     def __init__(
         self, url: str, bypass: PayloadBypass, spool: Spool, output: ServerOutput, *, ends_with_stream: bool
     ) -> None:
-        """Read bodies.
-
-        Args:
-            url: The address of the server.
-            bypass: Takes the messages for the gateway.
-            spool: Stores large messages.
-            output: Gets what the server sends instead of messages.
-            ends_with_stream: The connection ends with its event stream.
-        """
+        """Read bodies for a bypass; `output` gets what the server sends instead of messages."""
         self._url = url
         self._bypass = bypass
         self._spool = spool

@@ -42,12 +42,9 @@ class RequestHeaders:
         """By tool: the headers of its arguments, by their locations."""
 
     def note_tools(self, listed: Iterable[Buffer]) -> None:
-        """Note which arguments of the listed tools go into headers; none of tools whose annotations are not valid.
+        """Note which arguments of the listed tools, JSON text, go into headers.
 
-        Run it in a thread: large schemas take seconds.
-
-        Args:
-            listed: The tools, JSON text.
+        Tools whose annotations are not valid have none. Run it in a thread: large schemas take seconds.
         """
         found: dict[str, Mapping[tuple[str, ...], str]] = {}
         left = _MAX_BYTES

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import IO, Final, Protocol
+from typing import IO, Final
 
 import anyio
 import anyio.to_thread
@@ -97,7 +97,7 @@ class StdioTransport(msgspec.Struct, frozen=True):
                 tasks.cancel_scope.cancel()
                 source.close()
 
-    async def _launch(self) -> "tuple[_Process, int, int]":
+    async def _launch(self) -> "tuple[Process | _EarlyProcess, int, int]":
         """Return the running child, and the gateway's ends of its standard input and output."""
         command = (self.endpoint.command, *self.endpoint.args)
         if self.endpoint.is_wrapped and (early := take_early(command)):
@@ -105,18 +105,10 @@ class StdioTransport(msgspec.Struct, frozen=True):
                 self.child_watchdog.adopt(early.watchdog, early.process.pid)
             return _EarlyProcess(early.process), early.input, early.output
         try:
-            (their_input, our_output), (our_input, their_output) = open_wide_pipes()
+            with open_wide_pipes() as (theirs, ours):
+                return await self._start(*theirs), *ours
         except OSError as error:
             raise self._shortage_error(explain_shortage(error) or str(error.strerror)) from None
-        try:
-            return await self._start(their_input, their_output), our_output, our_input
-        except BaseException:
-            os.close(our_output)
-            os.close(our_input)
-            raise
-        finally:
-            os.close(their_input)
-            os.close(their_output)
 
     async def _start(self, stdin: int, stdout: int) -> Process:
         environment = _build_environment(self.endpoint)
@@ -267,24 +259,8 @@ class _StdioWriter(RequestSink):
         return anyio.BrokenResourceError()
 
 
-class _Process(Protocol):
-    """A child process: the members of anyio's `Process` that the transport uses."""
-
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def stderr(self) -> ByteReceiveStream | None: ...
-
-    async def wait(self) -> int: ...
-
-    def kill(self) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-
 class _EarlyProcess:
-    """A child process that started before the event loop."""
+    """A child process that started before the event loop, with the members of `Process` that the transport uses."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None  # noqa: S101  # opened with a pipe
@@ -330,7 +306,7 @@ class _PipeReader(ByteReceiveStream):
 class _Child:
     """The child process, and the processes that it started in its group."""
 
-    def __init__(self, process: "_Process", child_watchdog: ChildWatchdog) -> None:
+    def __init__(self, process: Process | _EarlyProcess, child_watchdog: ChildWatchdog) -> None:
         self._process = process
         self._child_watchdog = child_watchdog
         self._exited = anyio.Event()
