@@ -221,7 +221,11 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
         return True
     if size > budget * _MAX_TOKEN_BYTES:
         return False
-    return sum(count_tokens(part, estimate) for part in parts) <= budget
+    for part in parts:
+        budget -= count_tokens(part, estimate)
+        if budget < 0:
+            return False
+    return True
 
 
 def _has_object_value(parsed: ParsedResult, reader: _Reader) -> bool:
