@@ -11,7 +11,7 @@ import codecs
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain, pairwise
 from operator import mul
 from typing import Final, NamedTuple
@@ -96,7 +96,7 @@ def estimate_text(text: str | Buffer, provider: TokenProvider) -> int:
     """
     if not len(text):
         return 0
-    return max(_measure(text, _select_tokenizers(provider)).add_margins())
+    return _measure(text, _select_tokenizers(provider)).upper_bound
 
 
 def _expect_text(text: Buffer, provider: TokenProvider) -> int:
@@ -268,22 +268,21 @@ class _Measured:
     @property
     def sampling_errors(self) -> Sequence[float]:
         """The standard error of each tokenizer's tokens; 0 for a text that was examined whole."""
-        if self._sampling_errors is None:
-            self._sampling_errors = self._costs.sampling_errors(self._tokenizers)
-        return self._sampling_errors
+        return self._sampling_errors or self._costs.sampling_errors(self._tokenizers)
 
-    def add_margins(self) -> list[int]:
-        """The expected tokens plus margin, by tokenizer."""
+    @cached_property
+    def upper_bound(self) -> int:
+        """The expected tokens plus margin, of the tokenizer with the largest number."""
         square, variances = self._scale * self._scale, self._costs.variances(self._tokenizers)
         each = zip(self._tokenizers, self.tokens, variances, self.sampling_errors, strict=True)
-        return [
+        return max(
             math.ceil(
                 tokens * (1 + one.margin.share)
                 + one.margin.deviations * math.sqrt(variance * square + tokens * one.margin.noise)
                 + _SAMPLED_DEVIATIONS * sampling
             )
             for one, tokens, variance, sampling in each
-        ]
+        )
 
 
 def _measure_whole(text: str, tokenizers: tuple[int, ...]) -> _Measured:
