@@ -17,7 +17,8 @@ class SharedTimer:
         Args:
             delay: Seconds.
         """
-        self._delay = delay
+        self.delay: float = delay
+        """Seconds."""
         self._waiting: dict[Hashable, tuple[float, Callable[[], object]]] = {}
         """When each function is due, and the function; the earliest first."""
         self._timer: asyncio.TimerHandle | None = None
@@ -26,9 +27,9 @@ class SharedTimer:
         """Call a function after the delay, unless `cancel` is called with this key before."""
         loop = asyncio.get_running_loop()
         self._waiting.pop(key, None)  # a new entry is the last one
-        self._waiting[key] = (loop.time() + self._delay, callback)
+        self._waiting[key] = (loop.time() + self.delay, callback)
         if self._timer is None:
-            self._timer = loop.call_later(self._delay, self._call_due)
+            self._timer = loop.call_later(self.delay, self._call_due)
 
     def cancel(self, key: Hashable) -> None:
         """Do not call the function of this key, if it waits."""
