@@ -135,7 +135,7 @@ class InflightRequest(msgspec.Struct):
     """Requests that the server has made of the client during this one."""
     _queue: NotificationQueue | None = None
     _end: asyncio.Event | None = None
-    """None while nothing waits for the end: for most requests, the server sends nothing but the response."""
+    """None while nothing waits for the end: for most requests, the server sends only the response."""
 
     @property
     def queue(self) -> NotificationQueue:
