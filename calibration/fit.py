@@ -223,7 +223,7 @@ def features_of(ground: Ground, table: CostTable, texts: Sequence[Text]) -> Feat
                     single[row, column[piece]] = times
                 continue
             if piece not in guessed:
-                parts = [[lanes(packed, width) for packed in table.guess(part)] for part in split_rare(piece)]
+                parts = [[lanes(packed, width) for packed in table.guess(part)[:2]] for part in split_rare(piece)]
                 guessed[piece] = tuple(np.sum(parts, axis=0) / UNIT)
             cost, spread = guessed[piece]
             rare[row, named[piece]] += times * cost

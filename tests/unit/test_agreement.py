@@ -14,6 +14,7 @@ from mcp_mirror.core.content_comparison import (
     UNKNOWN,
     compare_value,
     find_member,
+    is_json_text,
 )
 
 
@@ -40,6 +41,22 @@ def literals(*texts: str) -> list[bytes]:
 )
 def test_texts_are_compared_with_a_value(value: Any, texts: list[str], expected: str) -> None:
     assert compare_value(json.dumps(value).encode(), literals(*texts), b"[1]") == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "is_same"),
+    [
+        ('{"a":[1,"b  c"]}', '{"a":[1,"b  c"]}', True),
+        ('{"a":[1,"b  c"]}', '{ "a":\n [1, "b  c"] }', True),
+        ('{"a":[1,"b  c"]}', '{"a":[1,"b c"]}', False),
+        ('{"a":1}', '{"a":1', False),
+        ('{"a":1}', '{"a":' + "[" * 5_000, False),
+        ('"a"', "a", False),
+        (f"[{'1,' * COMPARED_BYTES}1]", f"[{'1,' * COMPARED_BYTES}1 ]", False),
+    ],
+)
+def test_a_text_is_json_of_a_value_with_any_white_space(value: str, text: str, *, is_same: bool) -> None:
+    assert is_json_text(literals(text)[0], value.encode()) is is_same
 
 
 def test_the_blocks_themselves_may_be_the_value() -> None:

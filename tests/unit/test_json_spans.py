@@ -21,6 +21,7 @@ from mcp_mirror.payload.json_spans import (
     kind_at,
     locate,
     members,
+    slice_members,
     strings_at,
     trim,
     value_stop,
@@ -87,6 +88,14 @@ def walk(blob: Any, span: Span, value: Any) -> None:
         for index, below in enumerate(found_items):
             assert item(blob, span, index) == below
             walk(blob, below, value[index])
+
+
+@given(TEXTS, FORMS)
+def test_sliced_members_are_those_at_their_spans(text: bytes, form: Any) -> None:
+    blob, whole = form(text), trim(text)
+    if kind_at(text, whole.start) == "object":
+        sliced = [(key, bytes(value)) for key, value in slice_members(blob).items()]
+        assert sliced == [(key, text[span.start : span.stop]) for key, span in members(blob, whole)]
 
 
 @given(TEXTS, FORMS)

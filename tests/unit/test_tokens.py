@@ -323,6 +323,7 @@ def test_a_json_output_of_the_ai_sdk_is_counted_with_its_keys() -> None:
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_an_estimator_tells_what_the_estimate_of_its_provider_is(provider: TokenProvider) -> None:
     assert upper_estimator(provider)(PROSE.encode()) == estimate_tokens(PROSE, provider)
+    assert expected_estimator(provider)(b"") == upper_estimator(provider)(b"") == 0
 
 
 def random_words(size: int) -> str:

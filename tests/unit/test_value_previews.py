@@ -89,6 +89,13 @@ def test_the_path_of_rows_below_the_path_of_a_file_is_whole() -> None:
     assert rows.startswith(f'fields of "{BASE}/{file.replace("/", "~1")}/ranges", array[99], with first values: line 0')
 
 
+@pytest.mark.parametrize("levels", [50, 5_000])
+def test_a_row_of_any_depth_is_described(levels: int) -> None:
+    deep = b"[" * levels + b"]" * levels
+    shown = preview(b'[{"id": 1, "rows": ' + deep + b'}, {"id": "two", "id": 2, "more": null}]')
+    assert shown.summary.endswith("; fields with first values: id 1, rows array, more null")
+
+
 def test_no_line_is_shown_where_none_fits() -> None:
     shown = preview("\n".join("y" * 1000 for _ in range(50)), lambda text: 10 * len(text))
     assert shown.lines == ("... 50 lines ...",)

@@ -44,6 +44,7 @@ _NO_TEXTS: Final = OtherTexts(())
 
 Decode = Callable[[Buffer], Buffer]
 """Returns the text of a JSON string, UTF-8."""
+_BLOCKS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _MAY_BEGIN_JSON: Final = frozenset({b"{", b"[", b" ", b"\\"})
 """The first bytes of strings that may contain an object or array; a backslash escapes white space."""
 
@@ -120,6 +121,8 @@ def capture(
         decode: Decodes a string that is JSON text itself; decides where the decoded text is kept.
         scans: The scans of texts of this result; None: none yet.
     """
+    if _is_short_text(result, rules):
+        return Captured()
     estimate = _remember(estimate)
     reader = _Reader(estimate, decode, scans or Scans())
     rules = (
@@ -169,6 +172,24 @@ def capture(
         is_error=is_error,
         error=_excerpt_error(value) if is_error and rules.preview else None,
     )
+
+
+def _is_short_text(result: Mapping[str, Buffer], rules: CaptureRules) -> bool:
+    """Whether a result is one short text that is not JSON, as most small results are. Then it passes unchanged.
+
+    All of this follows from the other functions, which take ten times as long.
+    """
+    content, budget = result.get("content", b""), min(rules.inline_budget, PASS_THROUGH_TOKENS - 1)
+    if len(content) > budget or rules.mode not in ("auto", "large") or not rules.preview:
+        return False
+    if "structuredContent" in result or result.get("isError", b"false") != b"false":
+        return False
+    try:
+        (block,) = _BLOCKS.decode(content)
+    except (ValueError, RecursionError, msgspec.MsgspecError):  # another number of blocks, or something else
+        return False
+    text = bytes(block.get("text", b""))
+    return bytes(block.get("type", b"")) == b'"text"' and text[:1] == b'"' and text[1:2] not in _MAY_BEGIN_JSON
 
 
 def _remember(estimate: Estimate) -> Estimate:
@@ -221,7 +242,11 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
         return True
     if size > budget * _MAX_TOKEN_BYTES:
         return False
-    return sum(count_tokens(part, estimate) for part in parts) <= budget
+    for part in parts:
+        budget -= count_tokens(part, estimate)
+        if budget < 0:
+            return False
+    return True
 
 
 def _has_object_value(parsed: ParsedResult, reader: _Reader) -> bool:

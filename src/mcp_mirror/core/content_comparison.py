@@ -7,6 +7,7 @@ object. Numbers are equal only if their decimals are.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from itertools import zip_longest
 from typing import Any, Final
@@ -59,13 +60,27 @@ def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> st
         return UNKNOWN
     size = sum(map(len, texts))
     try:
-        if len(texts) == 1 and (_is_json_text_of(texts[0], value) or _are_equal_strings(texts[0], value)):
+        if len(texts) == 1 and (is_json_text(texts[0], value) or _are_equal_strings(texts[0], value)):
             return SAME
         if len(value) > COMPARED_BYTES or size > 2 * COMPARED_BYTES:
             return _compare_large(value, texts, size)
         return _compare(parse_exact(bytes(value)), [msgspec.json.decode(text, type=str) for text in texts])
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):
         return DIFFERS
+
+
+def is_json_text(literal: Buffer, value: Buffer) -> bool:
+    """Whether a text is the JSON text of a value, and of a small one also with other white space.
+
+    Numbers and strings that are written in another way are not recognized. This takes a fourth of the time of parsing.
+    """
+    if _is_json_text_of(literal, value):
+        return True
+    if max(len(literal), len(value)) > COMPARED_BYTES:
+        return False
+    with suppress(msgspec.DecodeError, RecursionError):
+        return _is_json_text_of_any_spacing(literal, value)
+    return False
 
 
 def find_member(
@@ -172,8 +187,11 @@ def parse_exact(text: str | bytes) -> Any:
         ArithmeticError: An exponent is larger than `Decimal` supports.
         ValueError: The text is not JSON.
     """
-    return json.loads(text, parse_int=_parse_number, parse_float=_parse_number)
+    return _EXACT.decode(text if isinstance(text, str) else str(text, "utf-8"))
 
 
 def _parse_number(digits: str) -> tuple[str, Decimal]:
     return "number", Decimal(digits)
+
+
+_EXACT: Final = json.JSONDecoder(parse_int=_parse_number, parse_float=_parse_number)

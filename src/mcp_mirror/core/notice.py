@@ -147,22 +147,23 @@ def _find_main(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]]:
 
 def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
     """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
-    if stored.preview and stored.error is None and stored.kind != "object" and (shown := _preview(stored)).lines:
+    if not stored.preview or stored.error is not None or stored.kind == "object":
+        return _describe_value(stored), _USE
+    shown = _preview(stored)
+    if shown.lines:
         return (f"{_PREVIEW} {shown.summary}", *(f"{_PREVIEW_MARK}{line}" for line in shown.lines)), _NOT_THE_PREVIEW
-    return _describe_value(stored), _USE
+    return (f"{_SUBJECT} {shown.summary}.",), _USE
 
 
 def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
-    """The lines that describe a value without a preview of several lines, an object, or an error."""
+    """The lines that describe an object, an error, or a value of which the model may see no part."""
     if stored.is_error and not stored.preview:
         return (f"{_SUBJECT} an error ({_outline(stored)}).",)
     if stored.error is not None:
         return (f"{_SUBJECT} an error ({_outline(stored)}) that begins:", *_excerpt_lines(stored.error))
     if stored.kind == "object" and stored.members:
         return _describe_object(stored)
-    if not stored.preview or stored.kind == "object":
-        return (f"This path ({_outline(stored)}) stands for the result.",)
-    return (f"{_SUBJECT} {_preview(stored).summary}.",)
+    return (f"This path ({_outline(stored)}) stands for the result.",)
 
 
 def _describe_object(stored: NoticeInput) -> tuple[str, ...]:

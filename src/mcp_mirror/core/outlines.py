@@ -1,13 +1,16 @@
 """Outlines of values in a few words: a small value as it is, any other as kind, lengths and size."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
+import msgspec
+
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.value_sizes import count_bytes
-from mcp_mirror.payload.json_spans import count_items, items, kind_at
+from mcp_mirror.payload.json_spans import count_items, items, kind_at, skip_space
 from mcp_mirror.security.sanitize import show_characters, strip_invisible
 from mcp_mirror.types import Buffer, Span
 
@@ -26,6 +29,9 @@ _SAMPLED_ITEMS: Final = 20
 """Items of an array of objects that are examined for fields."""
 _MAX_SAMPLE_BYTES: Final = 1 << 18
 """Bytes of items after which no further one is examined."""
+_MAX_PARSED_BYTES: Final = 1 << 16
+"""Bytes of an array that is parsed as a whole for its first items, since that is faster than their spans."""
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
@@ -62,16 +68,21 @@ def describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:
 
 def is_table(blob: Buffer, span: Span) -> bool:
     """Whether an array begins with an object and most of its first items are objects."""
-    kinds = (kind_at(blob, one.start) for one in sample_items(blob, span))
-    if next(kinds, None) != "object":
+    if kind_at(blob, skip_space(blob, span.start + 1)) != "object":
         return False
-    others = list(kinds)
-    return 2 * (1 + others.count("object")) > 1 + len(others)
+    kinds = [kind_at(one, 0) for one in sample_items(blob, span)]
+    return 2 * kinds.count("object") > len(kinds)
 
 
-def sample_items(blob: Buffer, span: Span) -> Iterator[Span]:
-    """The first items of an array, at most 20, and none after 256 KiB."""
+def sample_items(blob: Buffer, span: Span) -> Sequence[Buffer]:
+    """The first items of an array, at most 20, and none after 256 KiB, as JSON text."""
+    if span.length <= _MAX_PARSED_BYTES:
+        with suppress(RecursionError):
+            parsed = _ITEMS.decode(memoryview(blob)[span.start : span.stop])
+            return [memoryview(one) for one in parsed[:_SAMPLED_ITEMS]]
+    found: list[Buffer] = []
     for one in islice(items(blob, span), _SAMPLED_ITEMS):
-        yield one
+        found.append(memoryview(blob)[one.start : one.stop])
         if one.stop - span.start > _MAX_SAMPLE_BYTES:
             break
+    return found

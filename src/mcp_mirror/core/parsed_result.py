@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.content_comparison import BLOCKS, ITEMS, SAME, UNKNOWN, compare_value, find_member
+from mcp_mirror.core.content_comparison import BLOCKS, ITEMS, SAME, UNKNOWN, compare_value, find_member, is_json_text
 from mcp_mirror.core.media import Media, find_media
 from mcp_mirror.payload.json_rpc import object_of, open_object
 from mcp_mirror.payload.scans import Scans
@@ -104,6 +104,8 @@ def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool
         is_repeated = relation in (SAME, ITEMS)
         if is_repeated or (is_wrapped and key == "result" and compare_value(structured, texts, content) != SAME):
             return ParsedResult(blocks, structured, member, key, relation)
+    if len(texts) == 1 and is_json_text(texts[0], structured):  # then it cannot repeat a member
+        return ParsedResult(blocks, structured, structured, None, SAME)
     if bytes(structured[:1]) == b"{" and blocks and (found := find_member(tuple(opened.items()), texts, content)):
         key, relation = found
         return ParsedResult(

@@ -33,7 +33,7 @@ from mcp_mirror.core.outlines import (
 from mcp_mirror.core.text_format import find_format, read_edges
 from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, trim
+from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize_to_lines, show_characters, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Span, TextSize
@@ -57,18 +57,21 @@ class TokenBudget(msgspec.Struct):
 
     estimate: Estimate
     left: int = MAX_PREVIEW_TOKENS
+    _known: dict[str, int] = msgspec.field(default_factory=dict)
+    """The tokens of the texts that were taken."""
 
     def take(self, text: str) -> bool:
         """Take the tokens of a line if it fits, and return whether it does. Its break and its mark are 2 tokens."""
-        cost = self.estimate(text.encode()) + 2
+        tokens = self._known[text] = self.estimate(text.encode())
+        cost = tokens + 2
         if cost > self.left:
             return False
         self.left -= cost
         return True
 
     def exchange(self, old: str, new: str) -> bool:
-        """Take the tokens of a text in place of those of another if it fits, and return whether it does."""
-        cost = self.estimate(new.encode()) - self.estimate(old.encode())
+        """Take the tokens of a text in place of those of one that was taken, if it fits; return whether it does."""
+        cost = self.estimate(new.encode()) - self._known[old]
         if cost > self.left:
             return False
         self.left -= cost
@@ -158,13 +161,18 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
     room.take(summary)
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
         return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
-    first, last = _split_lines(head), _split_lines(end)
+    first = _split_lines(head)
+    last = first if is_whole else _split_lines(end)
     last = last[max(_HEAD_LINES if is_whole else 1, len(last) - _TAIL_LINES) :]
-    return Preview(summary, tuple(_show_edges(first[:_HEAD_LINES], last, count, room)))
+    return Preview(summary, tuple(_show_edges(_cut_lines(first[:_HEAD_LINES]), _cut_lines(last), count, room)))
 
 
 def _split_lines(text: str) -> list[str]:
-    return [cut(line, _MAX_LINE) for line in sanitize_to_lines(text).rstrip("\n").split("\n")]
+    return sanitize_to_lines(text).rstrip("\n").split("\n")
+
+
+def _cut_lines(lines: Sequence[str]) -> list[str]:
+    return [cut(line, _MAX_LINE) for line in lines]
 
 
 def _show_ends(head: str, end: str) -> Iterator[str]:
@@ -237,12 +245,12 @@ def _describe_rows(blob: Buffer, span: Span, room: TokenBudget) -> str:
     Not as JSON: models copied a first object in JSON in place of the path.
     """
     kinds: dict[str, dict[Kind, None]] = {}
-    first: dict[str, Span] = {}
+    first: dict[str, Buffer] = {}
     for one in sample_items(blob, span):
-        known = members(blob, one) if kind_at(blob, one.start) == "object" else ()
-        first = first or dict(known)
-        for key, value in known:
-            kinds.setdefault(key, {})[kind_at(blob, value.start)] = None
+        known = slice_members(one) if kind_at(one, 0) == "object" else {}
+        first = first or known
+        for key, value in known.items():
+            kinds.setdefault(key, {})[kind_at(value, 0)] = None
     shown: dict[str, str] = {}
     for key, types in islice(kinds.items(), _MAX_FIELDS):
         field = f"{strip_invisible(key, MAX_FIELD_NAME)} {' or '.join(types)}"
@@ -250,19 +258,19 @@ def _describe_rows(blob: Buffer, span: Span, room: TokenBudget) -> str:
             break
         shown[key] = field
     for key, field in shown.items():
-        with_value = f"{strip_invisible(key, MAX_FIELD_NAME)} {_format_field(blob, first.get(key), [*kinds[key]])}"
+        with_value = f"{strip_invisible(key, MAX_FIELD_NAME)} {_format_field(first.get(key), [*kinds[key]])}"
         if room.exchange(field, with_value):
             shown[key] = with_value
     more = [f"and {len(kinds) - len(shown):,} more"] if len(shown) < len(kinds) else []
     return ", ".join((*shown.values(), *more))
 
 
-def _format_field(blob: Buffer, first: Span | None, kinds: Sequence[Kind]) -> str:
+def _format_field(first: Buffer | None, kinds: Sequence[Kind]) -> str:
     """The value of a field in the first object, a large one as its type, and the types of values in other objects."""
-    kind = kind_at(blob, first.start) if first else None
-    if first is None or (kind in ("object", "array") and first.length > _MAX_STRING):
+    kind = None if first is None else kind_at(first, 0)
+    if first is None or (kind in ("object", "array") and len(first) > _MAX_STRING):
         return " or ".join(kinds)
-    return " or ".join((_format_cell(blob, first), *(one for one in kinds if one != kind)))
+    return " or ".join((_format_cell(first, trim(first)), *(one for one in kinds if one != kind)))
 
 
 def _format_cell(blob: Buffer, span: Span) -> str:

@@ -58,7 +58,7 @@ def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None
         opened = open_object(structured) or {}
         # `results` wraps values, since structured content must be an object.
         texts = [str(opened["result"] if opened.keys() == {"result"} else structured, "utf-8")]
-    is_error = _parse_member(members.get("isError", b"false"))
+    is_error = "isError" in members and _parse_member(members["isError"])
     text = "\n".join(texts)
     preview = None if path is None else _without_path(text, path)
     meta = (members if path is None else open_object(envelope) or {}).get("_meta")

@@ -231,6 +231,8 @@ def _with_named_tuples(value: Any) -> Any:
 
 def _has_named_tuple(value: object) -> bool:
     """Whether a value contains a named tuple at any depth, checked level by level: most values contain none."""
+    if type(value) is dict and _ATOMS.issuperset(map(type, value.values())):  # as most arguments are
+        return False
     parts, seen = [value], set[int]()
     while not _ATOMS.issuperset(map(type, parts)):
         level = {id(part): part for part in parts if type(part) not in _ATOMS and id(part) not in seen}

@@ -191,7 +191,7 @@ class Dispatcher:
         options = self._results.choose_options(call, entry, visibility, preview=inputs.preview)
         try:
             try:
-                response = await self._request(call, entry, arguments, visibility)
+                response = await self._request(call, entry, arguments, visibility, catalog)
             except RefusedError as error:
                 response = convert_refusal(error, entry, options)
             if isinstance(response, InputRequired):
@@ -276,9 +276,11 @@ class Dispatcher:
 
     async def _fit(self, call: Call, entry: CatalogEntry, inputs: _Inputs) -> Segments:
         """Replace the pointers by their values and validate the arguments."""
-        if not entry.is_twin:
+        workers = self._services.schema_workers
+        is_checked_here = not inputs.found and len(call.arguments) <= _VALIDATED_BYTES
+        if not entry.is_twin or (is_checked_here and workers.are_valid(entry, call.arguments)):
             return (call.arguments,)
-        validate = partial(self._services.schema_workers.validate, principal=call.namespace)
+        validate = partial(workers.validate, principal=call.namespace)
         is_literal = not inputs.values and call.script is None
         may_quote = is_literal or (inputs.preview and self._runtime.state.flows.may_show(inputs.labels))
         try:
@@ -314,7 +316,7 @@ class Dispatcher:
         return _name_path(str(error).removesuffix(_CORRECT).rstrip(), meant) if meant else None
 
     async def _request(
-        self, call: Call, entry: CatalogEntry, arguments: Segments, visibility: Visibility
+        self, call: Call, entry: CatalogEntry, arguments: Segments, visibility: Visibility, catalog: Catalog
     ) -> RawResponse | InputRequired:
         """Send the call to its upstream.
 
@@ -325,7 +327,8 @@ class Dispatcher:
         mirrored = await select_header_arguments(entry, arguments) if entry.headers else {}
         # From here on the upstream counts the call, so that a reload does not stop the upstream before the response.
         await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
-        find_entry(self._runtime.state.catalog_for(call.caller), call)  # raises if that one is quarantined
+        if (current := self._runtime.state.catalog_for(call.caller)) is not catalog:
+            find_entry(current, call)  # raises if that one is quarantined
         request = UpstreamRequest(
             method="tools/call",
             params={"arguments": arguments},

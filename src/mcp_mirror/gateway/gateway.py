@@ -15,7 +15,7 @@ from mcp_mirror.gateway.services import Services, open_memory
 from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, complete_name, unwrap_call
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.observability.audit import Audit
+from mcp_mirror.observability.audit import Audit, CallTrace
 from mcp_mirror.paths import URI_TEMPLATE, parse_uri
 from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.sanitize import sanitize
@@ -39,6 +39,7 @@ class CallOptions(TypedDict, total=False):
     input_round: InputRound | None
     conversation: Conversation | None
     is_limited: bool
+    trace: CallTrace
 
 
 class Gateway(msgspec.Struct, frozen=True):

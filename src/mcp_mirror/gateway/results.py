@@ -135,7 +135,8 @@ class ResultProcessor(msgspec.Struct, frozen=True):
                 raise ToolError(WITHHELD)
             return CallResult(await self._read(entry, response, options.path_only()), labels, is_hidden=True)
         may_store = result.captured.value is None and options.rules.mode != "never"
-        if may_store and not await self._fits(call, result.members):
+        has_budget = call.reservation.tokens is not None
+        if may_store and has_budget and not await self._fits(call, result.members):
             result = await self._read(entry, response, options.path_only())
         return CallResult(result, labels, is_hidden=False)
 
@@ -168,7 +169,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         """Return the notice of a stored result, its path if the notice does not fit, or the unchanged result."""
         result = processed.result
         if result.captured.value is None and not processed.is_hidden:
-            if await self._reserve(call, result.members):
+            if call.reservation.tokens is None or await self._reserve(call, result.members):
                 return result.members
             tokens = await _count_tokens(call, result.members)
             return build_error_reply(

@@ -9,7 +9,7 @@ import os
 from base64 import b64decode
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
@@ -459,7 +459,7 @@ async def _call(
         encoded, known = _encode_arguments(arguments), read_conversation({CONVERSATION: conversation}, None)
         gateway = application.gateway
         channel = NullChannel(Caller(namespace))
-        call = replace(gateway.new_call(channel, name, encoded, conversation=known), trace=trace)
+        call = gateway.new_call(channel, name, encoded, conversation=known, trace=trace)
         return read_reply(await gateway.call_tool(call), call.trace.path, call.trace.envelope)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))

@@ -182,8 +182,11 @@ class LineSource:
     def _take(self, data: bytes | bytearray, size: int) -> None:
         if not size:
             raise anyio.EndOfStream
-        if data.find(b"\n", 0, size) < 0:
+        end = data.find(b"\n", 0, size)
+        if end < 0:
             self._lines.continue_line(memoryview(data)[:size])
+        elif 0 < end == size - 1 <= self._collector.whole_bytes and not self._collector.size:
+            self._ready.append(bytes(memoryview(data)[:end]))  # most messages: one line in one read
         else:
             self._unread = memoryview(bytes(memoryview(data)[:size]))
 

@@ -206,6 +206,9 @@ class SpoolCollector:
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
+        policy = spool.policy
+        self.whole_bytes: Final = min(_SMALL, policy.spool_bytes // 2, policy.max_message_bytes)
+        """Bytes of the largest message that needs no buffer if it arrives in one piece."""
         self._pieces: list[bytes] = []
         """The message in memory; its head if the message is only in the file, or discarded."""
         self._end = b""

@@ -83,7 +83,10 @@ def _escape_hidden(text: str) -> str:
 
 def _find_hidden(text: str, kept: str = "") -> list[str]:
     """The different invisible characters of a text, without those that are kept."""
-    return [one for one in set(text).difference(kept) if _is_hidden(one)]
+    shown = text.translate(dict.fromkeys(map(ord, kept))) if kept else text
+    if shown.isprintable() and (shown.isascii() or not _HIDDEN.search(shown)):  # almost every text
+        return []
+    return [one for one in set(shown) if _is_hidden(one)]
 
 
 def _is_hidden(character: str) -> bool:

@@ -12,8 +12,9 @@ class SharedTimer:
     """Calls functions once after a delay."""
 
     def __init__(self, delay: float) -> None:
-        """Wait for nothing yet; the delay is in seconds."""
-        self._delay = delay
+        """Wait for nothing yet."""
+        self.delay: float = delay
+        """Seconds."""
         self._waiting: dict[Hashable, tuple[float, Callable[[], object]]] = {}
         """When each function is due, and the function; the earliest first."""
         self._timer: asyncio.TimerHandle | None = None
@@ -22,9 +23,9 @@ class SharedTimer:
         """Call a function after the delay, unless `cancel` is called with this key before."""
         loop = asyncio.get_running_loop()
         self._waiting.pop(key, None)  # a new entry is the last one
-        self._waiting[key] = (loop.time() + self._delay, callback)
+        self._waiting[key] = (loop.time() + self.delay, callback)
         if self._timer is None:
-            self._timer = loop.call_later(self._delay, self._call_due)
+            self._timer = loop.call_later(self.delay, self._call_due)
 
     def cancel(self, key: Hashable) -> None:
         """Do not call the function of this key, if it waits."""

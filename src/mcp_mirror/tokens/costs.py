@@ -37,15 +37,15 @@ _SIGNS: Final = "\u2600-\u27bf"
 
 def _compile_pattern(cased: str, scripts: Iterable[str], signs: str = "") -> re.Pattern[str]:
     letters = cased + "".join(scripts)
-    before = rf"[^\r\n0-9{letters}]?"
-    words = rf"{before}[{cased}]+(?:'(?:s|t|re|ve|m|ll|d)\b)?"
-    others = "".join(rf"|{before}[{script}]+" for script in scripts)
+    before = rf"[^\r\n0-9{letters}]?+"
+    words = rf"{before}[{cased}]++(?:'(?:s|t|re|ve|m|ll|d)\b)?+"
+    others = "".join(rf"|{before}[{script}]++" for script in scripts)
     marks = (
-        rf"| ?[{_REGIONAL}]{{2}}| ?[{signs}]\ufe0f?| ?[^\s0-9{letters}{signs}]+[\r\n/]*"
+        rf"| ?[{_REGIONAL}]{{2}}| ?[{signs}]\ufe0f?+| ?[^\s0-9{letters}{signs}]++[\r\n/]*+"
         if signs
-        else rf"| ?[^\s0-9{letters}]+[\r\n/]*"
+        else rf"| ?[^\s0-9{letters}]++[\r\n/]*+"
     )
-    return re.compile(rf"{words}|[0-9]{{1,3}}{marks}|\s*[\r\n]+|\s+(?!\S){others}|\s+")
+    return re.compile(rf"{words}|[0-9]{{1,3}}+{marks}|\s*[\r\n]+|\s+(?!\S){others}|\s++")
 
 
 _ASCII_PIECE: Final = _compile_pattern("A-Za-z", ())
@@ -226,20 +226,21 @@ class CostTable:
     _sums: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
     """Recent results of `_sum_least`."""
 
-    def guess(self, part: "RarePart") -> tuple[int, int]:
-        """Units of a part, and their variance in 1 / `UNIT` square tokens; in lanes.
+    def guess(self, part: "RarePart") -> "Guess":
+        """The cost of a part.
 
         In a run of letters, a part costs the sum of its own parts.
         """
         cost = spread = 0
         packed, count = self.sum_parts(part.text)
-        for at, rule in enumerate(self.rules[classify_piece(part.text)]):
+        size, name = len(part.text), classify_piece(part.text)
+        for at, rule in enumerate(self.rules[name]):
             units = lane(packed, at)
             if not part.is_run:
-                units = rule.cost(units, count, len(part.text))
+                units = rule.cost(units, count, size)
             cost += units << LANE * at
             spread += round(units * rule.spread) << LANE * at
-        return cost, spread
+        return Guess(cost, spread, part.named or name)
 
     def sum_parts(self, piece: str) -> tuple[int, int]:
         """The packed costs of a piece's parts, and their number; capitals separate its words."""
@@ -252,26 +253,32 @@ class CostTable:
 
     def _sum_least(self, piece: str) -> tuple[int, int]:
         """The packed costs and the number of the known parts that make up a piece at the lowest total cost."""
-        if (found := self._sums.get(piece)) is not None:
-            return found
+        if (found := self._sums.get(piece)) is None:
+            if len(self._sums) >= _KEPT:
+                self._sums.clear()
+            found = self._sums[piece] = self._find_least(piece)
+        return found
+
+    def _find_least(self, piece: str) -> tuple[int, int]:
         size, longest = len(piece), _LONGEST if piece[-1].isalnum() else _AT_ONCE
         best, counts = [0, *[_NEVER] * size], [0] * (size + 1)
-        for start in range(size):
+        known, continuations = self.parts.known, self.parts.continuations
+        for start, character in enumerate(piece):
             cost, count = best[start], counts[start] + 1
-            single = cost + (self.parts.known[piece[start]] or self._cost_of_unknown(piece[start]))
+            single = cost + (known[character] or self._cost_of_unknown(character))
             if single <= best[start + 1]:
                 best[start + 1], counts[start + 1] = single, count
-            group = self.parts.continuations(piece[start : start + 2])
-            for end in range(start + 2, min(start + longest, size) + 1):
-                part = group.get(piece[start:end])
+            ends = range(start + 2, min(start + longest, size) + 1)
+            if not ends:  # the last character: all parts that begin with it need not be read
+                continue
+            find = continuations(piece[start : start + 2]).get
+            for end in ends:
+                part = find(piece[start:end])
                 if part is None:
                     break
-                if part and cost + part < best[end]:
-                    best[end], counts[end] = cost + part, count
-        if len(self._sums) >= _KEPT:
-            self._sums.clear()
-        found = self._sums[piece] = best[-1], counts[-1]
-        return found
+                if part and (total := cost + part) < best[end]:
+                    best[end], counts[end] = total, count
+        return best[-1], counts[-1]
 
     def _cost_of_unknown(self, character: str) -> int:
         """The packed cost of an unknown character: that of its class, else one token per byte."""
@@ -377,10 +384,11 @@ def split_rare(piece: str) -> list[RarePart]:
 
 
 class Guess(NamedTuple):
-    """The cost of a part of a piece without a measured cost, in lanes: units and their variance (`CostTable.guess`)."""
+    """The cost of a part of a piece without a measured cost, in lanes."""
 
     units: int
     variance: int
+    """Of the units, in 1 / `UNIT` square tokens."""
     named: str
     """The class of the piece."""
 
@@ -395,4 +403,4 @@ def table() -> CostTable:
 @lru_cache(maxsize=_KEPT)
 def guess(part: RarePart) -> Guess:
     """The estimated cost of a part by the package's table; recent parts are cached, since rare words recur."""
-    return Guess(*table().guess(part), part.named or classify_piece(part.text))
+    return table().guess(part)

@@ -11,12 +11,10 @@ import codecs
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache, partial
-from itertools import chain, compress, pairwise
-from operator import not_
+from functools import cache, cached_property, lru_cache, partial
+from itertools import chain, pairwise
+from operator import mul
 from typing import Final, NamedTuple
-
-import msgspec
 
 from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens.costs import (
@@ -59,17 +57,6 @@ _CONTINUATION: Final = 0x80
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
 
-class Expected(msgspec.Struct, frozen=True):
-    """Expected tokens of a text by one tokenizer, the variance of those of rare pieces, and the sampling error.
-
-    The sampling error is a standard error in tokens, 0 for a text that was examined whole.
-    """
-
-    tokens: float
-    variance: float
-    sampling: float
-
-
 class _Tokenizer(NamedTuple):
     """The constants of one tokenizer."""
 
@@ -78,22 +65,14 @@ class _Tokenizer(NamedTuple):
     shift: int
     """The place of its lane in packed costs, in bits."""
     margin: Margin
-
-
-class _Tokenizers(NamedTuple):
-    """The constants of the tokenizers of an estimate."""
-
-    each: tuple[_Tokenizer, ...]
-    joints: tuple[tuple[float, ...], ...]
-    """For each kind of joint, the tokens of one by each tokenizer."""
+    joints: tuple[float, ...]
+    """The tokens of each kind of joint; empty if all are 0."""
 
 
 @lru_cache
-def _read_tokenizers(indices: tuple[int, ...]) -> _Tokenizers:
+def _read_tokenizers(indices: tuple[int, ...]) -> tuple[_Tokenizer, ...]:
     known = table()
-    each = tuple(_Tokenizer(at, LANE * at, known.margins[at]) for at in indices)
-    number = max(map(len, known.joints))
-    return _Tokenizers(each, tuple(zip(*(known.joints[at] or (0.0,) * number for at in indices), strict=True)))
+    return tuple(_Tokenizer(at, LANE * at, known.margins[at], known.joints[at]) for at in indices)
 
 
 def upper_estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
@@ -115,14 +94,16 @@ def estimate_text(text: str | Buffer, provider: TokenProvider) -> int:
 
     Bytes are UTF-8; invalid bytes cost as much as the replacement character.
     """
-    tokenizers = _select_tokenizers(provider)
-    return max(_add_margins(_measure(text, tokenizers), _read_tokenizers(tokenizers).each))
+    if not len(text):
+        return 0
+    return _measure(text, _select_tokenizers(provider)).upper_bound
 
 
 def _expect_text(text: Buffer, provider: TokenProvider) -> int:
+    if not len(text):
+        return 0
     tokenizers = _select_tokenizers(provider)
-    measured = _measure(text, tokenizers if provider == "default" else tokenizers[:1])
-    each = sorted(expected.tokens for expected in measured)
+    each = sorted(_measure(text, tokenizers if provider == "default" else tokenizers[:1]).tokens)
     return round(each[(len(each) - 1) // 2])
 
 
@@ -134,10 +115,8 @@ def _select_tokenizers(provider: TokenProvider) -> tuple[int, ...]:
     return tuple(map(each.index, named))
 
 
-def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> Sequence[Expected]:
-    """Measure a small text whole, a larger one by windows."""
-    if not len(text):
-        return [Expected(0, 0, 0)] * len(tokenizers)
+def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> "_Measured":
+    """Measure a small text, which is not empty, whole, a larger one by windows."""
     if len(text) <= _MAX_REPEATED:
         return _measure_repeated(_decode(text), tokenizers)
     if len(text) <= _MAX_WHOLE:
@@ -147,10 +126,21 @@ def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> Sequence[Expect
         windows, sizes = zip(
             *(_read_window(text, start) for start in _choose_places(len(text), count, _READ_SIZE)), strict=True
         )
-        each = _expect(windows, sizes, known, len(text) / sum(sizes))
-        if all(one.sampling <= _MAX_ERROR_SHARE * one.tokens for one in each):
+        measured = _measure_windows(windows, sizes, known, len(text) / sum(sizes))
+        if all(
+            error <= _MAX_ERROR_SHARE * tokens
+            for error, tokens in zip(measured.sampling_errors, measured.tokens, strict=True)
+        ):
             break  # few windows are enough, because they vary little
-    return each
+    return measured
+
+
+def _find_zeros(numbers: Sequence[int]) -> Iterator[int]:
+    """The positions of the zeros; faster than a loop over all numbers."""
+    at = -1
+    for _ in range(numbers.count(0)):
+        at = numbers.index(0, at + 1)
+        yield at
 
 
 def _decode(text: str | Buffer) -> str:
@@ -165,11 +155,12 @@ class _Costs:
         """By text: the cost of its pieces with a measured cost, in lanes."""
         rare: list[list[str]] = []
         """By text: its other pieces."""
+        find_cost = table().costs.known.__getitem__
         for text in texts:
             pieces = split(text)
-            costs = list(map(table().costs.known.__getitem__, pieces))
+            costs = list(map(find_cost, pieces))
             self._known.append(sum(costs))
-            rare.append(list(compress(pieces, map(not_, costs))) if 0 in costs else [])
+            rare.append([pieces[at] for at in _find_zeros(costs)])
         self._rare = [0] * len(rare)
         """By text: the cost of its examined parts, in lanes."""
         self._scale = 1.0
@@ -183,8 +174,10 @@ class _Costs:
 
     def _examine(self, rare: Sequence[Sequence[str]]) -> None:
         """Guess the costs of the rare pieces of each text, or of a sample."""
-        for piece, times in Counter(chain.from_iterable(rare)).items():
-            for part in split_rare(piece):
+        counts = Counter(chain.from_iterable(rare))
+        split_pieces = {piece: split_rare(piece) for piece in counts}
+        for piece, times in counts.items():
+            for part in split_pieces[piece]:
                 self._times[part] = self._times.get(part, 0) + times
                 self._squares[part] = self._squares.get(part, 0) + times * times
         parts = list(self._times)
@@ -193,12 +186,12 @@ class _Costs:
             parts = [parts[at] for at in _choose_places(len(parts), len(parts) * _MAX_RARE // characters)]
         self._guesses = {part: guess(part) for part in parts}
         examined = sum(self._times[part] * len(part.text) for part in self._guesses)
-        self._scale = sum(len(piece) for pieces in rare for piece in pieces) / examined
-        self._rare = [self._sum_examined(pieces) for pieces in rare]
-
-    def _sum_examined(self, pieces: Iterable[str]) -> int:
-        parts = (part for piece in pieces for part in split_rare(piece))
-        return sum(self._guesses[part].units for part in parts if part in self._guesses)
+        self._scale = sum(len(piece) * times for piece, times in counts.items()) / examined
+        units = {
+            piece: sum(self._guesses[part].units for part in parts if part in self._guesses)
+            for piece, parts in split_pieces.items()
+        }
+        self._rare = [sum(map(units.__getitem__, pieces)) for pieces in rare]
 
     def totals(self, tokenizers: Sequence[_Tokenizer]) -> list[float]:
         """The cost of all texts, by tokenizer."""
@@ -248,39 +241,84 @@ class _Costs:
         return errors
 
 
-def _measure_whole(text: str, tokenizers: tuple[int, ...]) -> tuple[Expected, ...]:
-    """Expected tokens, by tokenizer, of a text that is examined whole: pieces and joints."""
-    known = _read_tokenizers(tokenizers)
-    costs, each = _Costs((text,)), known.each
-    tokens = _count_tokens(costs.totals(each), count_joints(text), known)
-    return tuple(map(Expected, tokens, costs.variances(each), costs.sampling_errors(each)))
+class _Measured:
+    """The expected tokens of a text by each tokenizer, and what their margins need, which few estimates use."""
+
+    def __init__(
+        self,
+        tokenizers: tuple[_Tokenizer, ...],
+        costs: _Costs,
+        tokens: Sequence[float],
+        scale: float = 1.0,
+        sampling_errors: Sequence[float] | None = None,
+    ) -> None:
+        """Keep the costs.
+
+        Args:
+            tokenizers: The tokenizers.
+            costs: The costs of the text or of its windows.
+            tokens: The expected tokens of the text, by tokenizer.
+            scale: The size of the text as a multiple of its windows' size.
+            sampling_errors: The standard error of the tokens, by tokenizer; None: that of the rare parts.
+        """
+        self._tokenizers, self._costs, self._scale = tokenizers, costs, scale
+        self.tokens: Final = tokens
+        self._sampling_errors = sampling_errors
+
+    @property
+    def sampling_errors(self) -> Sequence[float]:
+        """The standard error of each tokenizer's tokens; 0 for a text that was examined whole."""
+        return self._sampling_errors or self._costs.sampling_errors(self._tokenizers)
+
+    @cached_property
+    def upper_bound(self) -> int:
+        """The expected tokens plus margin, of the tokenizer with the largest number."""
+        square, variances = self._scale * self._scale, self._costs.variances(self._tokenizers)
+        each = zip(self._tokenizers, self.tokens, variances, self.sampling_errors, strict=True)
+        return max(
+            math.ceil(
+                tokens * (1 + one.margin.share)
+                + one.margin.deviations * math.sqrt(variance * square + tokens * one.margin.noise)
+                + _SAMPLED_DEVIATIONS * sampling
+            )
+            for one, tokens, variance, sampling in each
+        )
+
+
+def _measure_whole(text: str, tokenizers: tuple[int, ...]) -> _Measured:
+    """Measure a text that is examined whole: pieces and joints."""
+    known, costs = _read_tokenizers(tokenizers), _Costs((text,))
+    return _Measured(known, costs, _count_tokens(costs.totals(known), text, known))
 
 
 _measure_repeated: Final = lru_cache(_RECENT)(_measure_whole)
 """A call measures a result twice: to decide what is shown, and to count what the model reads."""
 
 
-def _count_tokens(units: Sequence[float], joints: Sequence[int], tokenizers: _Tokenizers) -> list[float]:
+def _count_tokens(units: Sequence[float], text: str, tokenizers: Sequence[_Tokenizer]) -> list[float]:
     """The expected tokens, by tokenizer, of pieces, whose costs are given, and of the joints between them."""
-    totals = [cost / UNIT for cost in units]
-    for count, tokens in zip(joints, tokenizers.joints, strict=False):  # none, if all tokens are 0
-        if count:  # a short text has few kinds of joints
-            totals = [total + count * each for total, each in zip(totals, tokens, strict=True)]
-    return [max(total, 0.0) for total in totals]
+    joints: Sequence[int] = ()
+    tokens: list[float] = []
+    for cost, one in zip(units, tokenizers, strict=True):
+        count = cost / UNIT
+        if one.joints:
+            joints = joints or count_joints(text)
+            count = max(sum(map(mul, joints, one.joints), count), 0.0)
+        tokens.append(count)
+    return tokens
 
 
-def _expect(windows: Sequence[str], sizes: Sequence[int], tokenizers: _Tokenizers, scale: float) -> list[Expected]:
-    """Expected tokens, by tokenizer, of a text `scale` times as long as its windows."""
-    costs, each = _Costs(windows), tokenizers.each
-    whole_tokens = _count_tokens(costs.totals(each), count_joints("".join(windows)), tokenizers)
-    found = []
-    for one, whole, variance, sampled in zip(
-        each, whole_tokens, costs.variances(each), costs.sampling_errors(each), strict=True
-    ):
-        tokens = [cost / UNIT for cost in costs.units(one)]
-        error = math.hypot(_compute_standard_error(tokens, sizes), sampled)
-        found.append(Expected(whole * scale, variance * scale * scale, error * scale))
-    return found
+def _measure_windows(
+    windows: Sequence[str], sizes: Sequence[int], tokenizers: tuple[_Tokenizer, ...], scale: float
+) -> _Measured:
+    """Measure a text `scale` times as long as its windows."""
+    costs = _Costs(windows)
+    whole = _count_tokens(costs.totals(tokenizers), "".join(windows), tokenizers)
+    errors = [
+        math.hypot(_compute_standard_error([cost / UNIT for cost in costs.units(one)], sizes), sampled) * scale
+        for one, sampled in zip(tokenizers, costs.sampling_errors(tokenizers), strict=True)
+    ]
+    return _Measured(tokenizers, costs, [tokens * scale for tokens in whole], scale, errors)
 
 
 def _compute_standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> float:
@@ -293,20 +331,6 @@ def _compute_standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> fl
     beyond = [count - density * size for count, size in zip(tokens, sizes, strict=True)]
     differences = sum((one - other) ** 2 for one, other in pairwise(beyond)) / (2 * (len(tokens) - 1))
     return math.sqrt(len(tokens) * differences)
-
-
-def _add_margins(each: Sequence[Expected], tokenizers: Sequence[_Tokenizer]) -> tuple[int, ...]:
-    """Expected tokens plus margin, by tokenizer."""
-    return tuple(
-        [
-            math.ceil(
-                one.tokens * (1 + margin.share)
-                + margin.deviations * math.sqrt(one.variance + one.tokens * margin.noise)
-                + _SAMPLED_DEVIATIONS * one.sampling
-            )
-            for one, (_, _, margin) in zip(each, tokenizers, strict=True)
-        ]
-    )
 
 
 def _choose_places(size: int, count: int, length: int = 0) -> Iterator[int]:
@@ -325,6 +349,10 @@ def _read_window(text: str | Buffer, start: int) -> tuple[str, int]:
         window = window[_select_words(window)]
         return window, len(window)
     raw = bytes(window)
+    if raw.isascii():  # a third of the time
+        read = raw.decode()
+        read = read[_select_words(read)]
+        return read, len(read)
     raw = raw[_select_words(raw.decode("latin-1"))]
     raw = raw[next((at for at, byte in enumerate(raw[:3]) if byte & 0xC0 != _CONTINUATION), 3) :]
     decoder = _DECODER("replace")

@@ -5,9 +5,9 @@ block, so only the pages that it reads become resident.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from mmap import mmap
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import Final, Protocol
 
 Data = bytes | mmap
@@ -23,6 +23,8 @@ _KEPT_PREFIXES: Final = 1 << 16
 _HEAD: Final = Struct("<4I")
 """Number of names, number of blocks, bytes of names, bytes of the blocks' first names."""
 _ROW: Final = Struct("<H")
+_AFTER_ALL: Final = b"\xff"
+"""A byte that is after all others of UTF-8."""
 _BOUNDARY: Final = Struct("<2I")
 """Offset of a block among the names, and the number of names before it."""
 
@@ -112,18 +114,18 @@ class Lexicon(Mapping[str, int]):
             self._groups[prefix] = group  # complete: other threads read it
         return group
 
-    def _read_group(self, raw: bytes) -> Iterator[tuple[str, int]]:
+    def _read_group(self, raw: bytes) -> Iterable[tuple[str, int]]:
+        """All names that begin with these bytes, and their numbers."""
         first = max(bisect_left(self._firsts, raw) - 1, 0)
-        names, before = self._read_block(first, bisect_right(self._firsts, raw + b"\xff"))
+        names, before = self._read_block(first, bisect_right(self._firsts, raw + _AFTER_ALL))
         at = names.find(b"\0" + raw)
         if at < 0 or b"\0" in raw:
-            return
-        row = before + names.count(b"\0", 0, at)
-        for name in names[at + 1 : -1].split(b"\0"):
-            if not name.startswith(raw):
-                break
-            yield name.decode(), self._read_number(row)
-            row += 1
+            return ()
+        found = names[at + 1 : -1].split(b"\0")
+        found = found[: bisect_left(found, raw + _AFTER_ALL)]
+        start = self._rows + _ROW.size * (before + names.count(b"\0", 0, at))
+        rows = unpack_from(f"<{len(found)}H", self._data, start)
+        return zip(map(bytes.decode, found), map(self._numbers.__getitem__, rows), strict=True)
 
     def _read_block(self, first: int, stop: int) -> tuple[bytes, int]:
         """The names of these blocks, each between NULs, and the number of names before them."""

@@ -13,6 +13,7 @@ from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.listing import ListingCache
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -56,6 +57,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     listing_cache: ListingCache | None = None
     """Keeps listings between runs; None: listings are not kept."""
     counts: ConnectionCounts = msgspec.field(default_factory=ConnectionCounts)
+    timer: SharedTimer | None = None
+    """The timer for requests with the `timeout` of the policy; None: each request has a timer of its own."""
 
     def transport(self, output: ServerOutput, accept_cookies: "AcceptCookies") -> "StdioTransport | HttpTransport":
         """Return a new transport for one session."""

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, Final, Self
 
 import anyio
@@ -115,22 +116,38 @@ class NotificationQueue:
 class InflightRequest(msgspec.Struct):
     """A request of a caller that waits for its response, for the duration of its context."""
 
-    queue: NotificationQueue
+    channel: ClientChannel
+    """The channel of the caller."""
     timeout: PausableTimeout
     resets_timeout: bool
     """Progress starts the timeout again."""
     _token: str
     _tracked: dict[str, "InflightRequest"]
     """The requests of the connection that wait, by token."""
+    _make_queue: Callable[[ClientChannel], NotificationQueue]
     server_requests: int = 0
     """Requests that the server has made of the client during this one."""
-    is_over: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-    """Set when the request has ended, after the gateway sent its cancellation to the server."""
+    _queue: NotificationQueue | None = None
+    _end: asyncio.Event | None = None
+    """None while nothing waits for the end: for most requests, the server sends only the response."""
 
     @property
-    def channel(self) -> ClientChannel:
-        """The channel of the caller."""
-        return self.queue.channel
+    def queue(self) -> NotificationQueue:
+        """The notifications about the request."""
+        if self._queue is None:
+            self._queue = self._make_queue(self.channel)
+        return self._queue
+
+    @property
+    def is_delivering(self) -> bool:
+        """Whether notifications about the request wait for the caller."""
+        return self._queue is not None and self._queue.is_delivering
+
+    async def wait_until_over(self) -> None:
+        """Wait until the request has ended, and the gateway has sent its cancellation to the server."""
+        if self._tracked.get(self._token) is self:
+            self._end = self._end or asyncio.Event()
+            await self._end.wait()
 
     def __enter__(self) -> Self:
         self._tracked[self._token] = self
@@ -138,7 +155,8 @@ class InflightRequest(msgspec.Struct):
 
     def __exit__(self, *_: object) -> None:
         del self._tracked[self._token]
-        self.is_over.set()
+        if self._end is not None:
+            self._end.set()
 
 
 class ConnectionOwner(msgspec.Struct, frozen=True):
@@ -173,6 +191,7 @@ class NotificationDispatcher:
         self._owner = owner
         self._sink = MessageSink()
         self._owner_queue = NotificationQueue(owner.channel, tasks, self._bounds) if owner.channel else None
+        self._make_queue = partial(NotificationQueue, tasks=tasks, bounds=bounds)
         self._inflight: dict[str, InflightRequest] = {}
         self._server_requests: dict[RequestId, anyio.CancelScope] = {}
         self._accepted: deque[tuple[ServerMessage, RequestId, anyio.CancelScope]] = deque()
@@ -188,8 +207,7 @@ class NotificationDispatcher:
         self, token: str, channel: ClientChannel, timeout: PausableTimeout, *, resets_timeout: bool
     ) -> InflightRequest:
         """Route messages about a request to its caller for the duration of the context."""
-        queue = NotificationQueue(channel, self._tasks, self._bounds)
-        return InflightRequest(queue, timeout, resets_timeout, token, self._inflight)
+        return InflightRequest(channel, timeout, resets_timeout, token, self._inflight, self._make_queue)
 
     def dispatch(self, message: ServerMessage) -> None:
         """Handle a notification at once, or answer a request in a task."""
@@ -389,7 +407,7 @@ class NotificationDispatcher:
         limit = self._bounds.max_input_requests_per_call
         if inflight.server_requests > limit:
             inflight.timeout.stop(reason := explain_too_many_requests(limit))
-            await inflight.is_over.wait()
+            await inflight.wait_until_over()
             raise RefusedError(f"The server {reason}", types.INVALID_REQUEST)
 
     HANDLERS: ClassVar[Mapping[str, Callable[["NotificationDispatcher", ServerMessage], None]]] = {

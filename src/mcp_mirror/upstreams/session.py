@@ -242,7 +242,7 @@ class UpstreamSession:
         """
         if channel is not None and not self.policy.preview:
             channel = filter_content(channel)
-        timeout = PausableTimeout(request.timeout or self.policy.timeout)
+        timeout = PausableTimeout(request.timeout or self.policy.timeout, self._settings.timer)
         token = f"{self._token}-{next(self._request_numbers)}"
         shown = {key: to_json(value) for key, value in request.shown.items() if key not in request.params}
         meta = self._build_meta(request, channel, token)
@@ -263,7 +263,7 @@ class UpstreamSession:
                     if inflight is not None:
                         await _drain(inflight)
                     raise failure from None
-                if inflight is not None and inflight.queue.is_delivering:
+                if inflight is not None and inflight.is_delivering:
                     await _drain(inflight)
             response = pending.take()
         finally:
@@ -426,7 +426,7 @@ def build_refusal(
 
 async def _drain(inflight: InflightRequest) -> None:
     """Deliver the notifications of a request before its result."""
-    if inflight.queue.is_delivering:
+    if inflight.is_delivering:
         with anyio.move_on_after(_DRAIN_TIMEOUT):
             await inflight.queue.drain()
     inflight.queue.close()

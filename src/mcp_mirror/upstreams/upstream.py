@@ -19,6 +19,7 @@ from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection, Status
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine, OpenList
 from mcp_mirror.upstreams.content_filter import (
@@ -116,6 +117,7 @@ class ServerUpstream:
             UpstreamLimiter(policy.name, policy.bounds),
             authorizer,
             dependencies.listing_cache,
+            timer=SharedTimer(policy.timeout),
         )
         self._listeners = dependencies.listeners
         self._dedicated_policy = dependencies.dedicated
@@ -205,7 +207,9 @@ class ServerUpstream:
             if answered is not None and "held" in answered.state:
                 self._check_scopes(channel)
                 return await self._suspended.resume(answered, channel)
-            connection = await self.connection_for(channel)
+            self._check_scopes(channel)
+            key = self._connection_key(channel)
+            connection = self._shared if key is None else await self._get_dedicated(key, channel)
             filtered = channel if self.policy.preview else filter_content(channel)
             if answered is not None:
                 answered = restore_keys(answered)
@@ -268,8 +272,14 @@ class ServerUpstream:
         """
         self._check_scopes(channel)
         key = self._connection_key(channel)
-        if key is None:
-            return self._shared
+        return self._shared if key is None else await self._get_dedicated(key, channel)
+
+    async def _get_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> ReconnectingConnection:
+        """Return the dedicated connection of an owner, or the shared one if the server refuses the other handshake.
+
+        Raises:
+            UpstreamError: A limit on connections is reached.
+        """
         dedicated = self._dedicated.get(key) or await self._open_dedicated(key, channel)
         connection = dedicated.connection
         await connection.settled.wait()
@@ -303,9 +313,10 @@ class ServerUpstream:
 
     def _connection_key(self, channel: ClientChannel) -> ConnectionKey | None:
         """Return the owner of the connection for a caller's requests; None for the shared connection."""
-        caller, scope, listing = channel.caller, self.policy.scope, self.listing
+        scope = self.policy.scope
         if self._has_one_client or scope == "shared":
             return None
+        caller, listing = channel.caller, self.listing
         if caller.session is not None and scope in (None, "session"):
             return None if self._refuses_handshakes else caller.session
         if scope is None and (listing is None or listing.is_stateless):
@@ -363,7 +374,8 @@ class ServerUpstream:
 
     def _check_scopes(self, channel: ClientChannel) -> None:
         """Check the scopes that the upstream requires. A caller without them does not see its tools anyway."""
-        if not channel.caller.has_scopes(self.policy.required_scopes):
+        required = self.policy.required_scopes
+        if required and not channel.caller.has_scopes(required):
             raise UpstreamError("The token lacks a scope that this upstream requires. Use a token with that scope.")
 
     def _check_size(self, size: int, limit: int) -> None:

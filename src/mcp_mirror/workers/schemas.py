@@ -77,6 +77,18 @@ class SchemaWorkers:
         self._sizes: dict[bytes, int] = {}
         self._size = 0
 
+    def are_valid(self, entry: CatalogEntry, arguments: Buffer) -> bool:
+        """Whether `validate` finds no error in arguments, as in most; False also if it may need a worker process."""
+        if not entry.is_validated:
+            return True
+        text = bytes(arguments)
+        if entry.check is None or entry.cost is None or entry.cost.work(text) > MAX_WORK:
+            return False
+        try:
+            return entry.check(json.loads(str(text, "utf-8"))) is None
+        except (ValueError, RecursionError):
+            return True
+
     async def validate(self, entry: CatalogEntry, arguments: bytes, principal: str) -> str | None:
         """The error in the arguments of a call; None if they are valid or cannot be validated in time.
 

@@ -68,7 +68,6 @@ _FILES_AT_ONCE: Final = 16
 
 def _begin(connection: sqlite3.Connection, until: float) -> bool:
     """Begin a transaction. Return whether this process has the write lock; raise the error after `until`."""
-    connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT}")
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
@@ -116,6 +115,8 @@ class Index:
         self._open: sqlite3.Connection | None = None
         self._file: tuple[int, int] = (0, 0)
         """Identifies the open file, which may be removed or replaced."""
+        self._synchronous = ""
+        """The last `PRAGMA synchronous` of the open connection."""
         self._checkpointer: sqlite3.Connection | None = None
         """A second connection: others read and write while it copies the log to the index."""
 
@@ -140,10 +141,11 @@ class Index:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
             create_tables(connection)
+            connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT}")
         except BaseException:
             connection.close()
             raise
-        self._open, self._file = connection, identify_file(self._path)
+        self._open, self._file, self._synchronous = connection, identify_file(self._path), "FULL"
 
     @property
     def is_in_place(self) -> bool:
@@ -288,7 +290,7 @@ class Index:
         while True:
             with self._lock:
                 connection = self._connection
-                connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable and self._policy.fsync else 'NORMAL'}")
+                self._synchronize(connection, "FULL" if is_durable and self._policy.fsync else "NORMAL")
                 if _begin(connection, until):
                     with connection:  # commits, or rolls back
                         if writes_uses:
@@ -298,6 +300,12 @@ class Index:
                         self._pending_uses.clear()
                     return
             time.sleep(_PAUSE)
+
+    def _synchronize(self, connection: sqlite3.Connection, level: str) -> None:
+        """Set when changes are on the disk; only if that differs, since SQLite compiles the statement each time."""
+        if self._synchronous != level:
+            connection.execute(f"PRAGMA synchronous = {level}")
+            self._synchronous = level
 
     def _record_use(self, query: str, key: ValueKey, parameters: tuple[int, ...] = ()) -> Any:
         """The row of an entry after its expiry, which is extended; None if the entry does not exist or has expired."""

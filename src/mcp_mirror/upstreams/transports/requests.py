@@ -13,6 +13,7 @@ import msgspec
 
 from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer, Segments
 
 _INFINITE: Final = float("inf")
@@ -47,8 +48,13 @@ class PausableTimeout:
     small request.
     """
 
-    def __init__(self, seconds: float) -> None:
-        """Start the timeout in the running event loop."""
+    def __init__(self, seconds: float, timer: SharedTimer | None = None) -> None:
+        """Start the timeout in the running event loop.
+
+        Args:
+            seconds: The timeout.
+            timer: The timer for timeouts of its delay; others, and rests after a pause, need one of their own.
+        """
         self.seconds = seconds
         self.is_over: bool = False
         """The timeout is over, or the request was stopped."""
@@ -56,16 +62,18 @@ class PausableTimeout:
         """Why the request was stopped early: the part of the error that follows the upstream's name."""
         self._on_end: Callable[[], object] | None = None
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(seconds, self._end)
+        self._shared = timer
+        self._own: asyncio.TimerHandle | None = None
         self._remaining = _INFINITE
         """Seconds that remained at the beginning of the pause."""
         self._pauses = 0
         self._is_running = True
+        self._schedule(seconds)
 
     @property
     def remaining(self) -> float:
         """Seconds until the end; infinite during a pause."""
-        return _INFINITE if self._pauses else self._timer.when() - self._loop.time()
+        return _INFINITE if self._pauses else self._due - self._loop.time()
 
     def stop(self, reason: str) -> None:
         """Stop the request now."""
@@ -75,7 +83,7 @@ class PausableTimeout:
     def close(self) -> None:
         """Release the timer: the request has ended."""
         self._is_running, self._on_end = False, None
-        self._timer.cancel()
+        self._cancel_timer()
 
     def restart(self) -> None:
         """Start the timeout again; it has no effect during a pause."""
@@ -87,7 +95,7 @@ class PausableTimeout:
         """Pause the timeout for the duration of the context; contexts may overlap."""
         if not self._pauses:
             self._remaining = self.remaining
-            self._timer.cancel()
+            self._cancel_timer()
         self._pauses += 1
         try:
             yield
@@ -116,13 +124,26 @@ class PausableTimeout:
             function()
 
     def _start(self, seconds: float) -> None:
-        self._timer.cancel()
+        self._cancel_timer()
         if self._is_running:
-            self._timer = self._loop.call_later(seconds, self._end)
+            self._schedule(seconds)
+
+    def _schedule(self, seconds: float) -> None:
+        self._due = self._loop.time() + seconds
+        if self._shared is not None and self._shared.delay == seconds:
+            self._shared.start(self, self._end)
+        else:
+            self._own = self._loop.call_later(seconds, self._end)
+
+    def _cancel_timer(self) -> None:
+        if self._shared is not None:
+            self._shared.cancel(self)
+        if self._own is not None:
+            self._own.cancel()
 
     def _end(self) -> None:
         self._is_running, self.is_over = False, True
-        self._timer.cancel()
+        self._cancel_timer()
         if self._on_end is not None:
             self._on_end()
 
