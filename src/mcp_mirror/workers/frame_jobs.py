@@ -1,6 +1,5 @@
 """The jobs of the frame scanner. They run in worker processes, so this module imports nothing that jobs do not use."""
 
-import ctypes
 from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,6 +32,7 @@ from mcp_mirror.payload.json_spans import Miss, locate, trim
 from mcp_mirror.payload.json_strings import text_pieces
 from mcp_mirror.query.indexes import find_item, keep_indexes
 from mcp_mirror.system.files import map_file, map_span
+from mcp_mirror.system.pages import find_address
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 
 _LIST_VALUES: Final = 4_000_000
@@ -142,7 +142,7 @@ def open_list(path: str, member: str, most: int) -> OpenedList | RejectedFrame:
     members = read_result_members(frame)
     if isinstance(members, RejectedFrame):
         return members
-    start, size, bounds, cut = _find_address(frame), 0, array("Q"), None
+    start, size, bounds, cut = find_address(frame), 0, array("Q"), None
     for item in open_items(members.get(member, b"[]")):
         size += len(item)
         if size > most:
@@ -151,7 +151,7 @@ def open_list(path: str, member: str, most: int) -> OpenedList | RejectedFrame:
         if len(bounds) == 2 * _LIST_ITEMS:
             cut = f"{_LIST_ITEMS:,} items in a page"
             break
-        at = _find_address(item) - start
+        at = find_address(item) - start
         bounds.extend((at, at + len(item)))
     small = {name: bytes(raw) for name, raw in members.items() if name in _LIST_MEMBERS and len(raw) <= _SMALL}
     return OpenedList(bounds, small, cut)
@@ -203,36 +203,9 @@ class _Files:
     def locate(self, blob: Buffer) -> FileSpan:
         """The file span of a blob: within one of the files, or in a new file if the blob was assembled."""
         for path, whole in self._maps.items():
-            offset = _find_address(blob) - _find_address(whole)
+            offset = find_address(blob) - find_address(whole)
             if 0 <= offset <= len(whole) - len(blob):
                 return FileSpan(path, Span(offset, len(blob)))
         path = f"{self._path}.part{len(blob)}"
         Path(path).write_bytes(blob)
         return FileSpan(path, Span(0, len(blob)))
-
-
-class _PyBuffer(ctypes.Structure):
-    """CPython's `Py_buffer` (https://docs.python.org/3/c-api/buffer.html)."""
-
-    _fields_ = (
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.py_object),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    )
-
-
-def _find_address(buffer: Buffer) -> int:
-    """The memory address of a buffer's bytes. Offsets are computed from it, since the scanner returns only values."""
-    view = _PyBuffer()
-    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(view), 0)
-    address = int(view.buf or 0)
-    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
-    return address
