@@ -7,7 +7,7 @@ from typing import Final
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.value_sizes import count_bytes
-from mcp_mirror.payload.json_spans import count_items, items, kind_at
+from mcp_mirror.payload.json_spans import count_items, items, kind_at, skip_space
 from mcp_mirror.security.sanitize import show_characters, strip_invisible
 from mcp_mirror.types import Buffer, Span
 
@@ -62,11 +62,10 @@ def describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:
 
 def is_table(blob: Buffer, span: Span) -> bool:
     """Whether an array begins with an object and most of its first items are objects."""
-    kinds = (kind_at(blob, one.start) for one in sample_items(blob, span))
-    if next(kinds, None) != "object":
+    if kind_at(blob, skip_space(blob, span.start + 1)) != "object":  # without a scan of the item
         return False
-    others = list(kinds)
-    return 2 * (1 + others.count("object")) > 1 + len(others)
+    kinds = [kind_at(blob, one.start) for one in sample_items(blob, span)]
+    return 2 * kinds.count("object") > len(kinds)
 
 
 def sample_items(blob: Buffer, span: Span) -> Iterator[Span]:

@@ -1,7 +1,7 @@
 """The jobs of the frame scanner. They run in worker processes, so this module imports nothing that jobs do not use."""
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +28,9 @@ from mcp_mirror.payload.json_rpc import (
     open_items,
     open_message,
 )
-from mcp_mirror.payload.json_spans import Miss, locate, trim
-from mcp_mirror.payload.json_strings import text_pieces
+from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.query.indexes import find_item, keep_indexes
-from mcp_mirror.system.files import map_file, map_span
+from mcp_mirror.system.files import map_file, map_span, write_all
 from mcp_mirror.system.pages import find_address
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 
@@ -160,7 +159,7 @@ def open_list(path: str, member: str, most: int) -> OpenedList | RejectedFrame:
 def scan(path: str, options: ProcessingOptions) -> Scanned | RejectedFrame:
     """Process a response in a file."""
     files = _Files(path)
-    result = process_frame(files.frame, options, options.estimate, files.decode)
+    result = process_frame(files.frame, options, options.estimate, files.keep)
     if isinstance(result, RejectedFrame):
         return result
     captured = result.captured
@@ -180,11 +179,16 @@ class _Files:
         self._path = path
         self._maps = {path: self.frame}
 
-    def decode(self, literal: Buffer) -> Buffer:
-        """Decode a JSON string into a new file and return its bytes, memory-mapped."""
+    def keep(self, pieces: Iterable[Buffer]) -> Buffer:
+        """Write a decoded text into a new file and return its bytes, memory-mapped."""
         path = f"{self._path}.text{len(self._maps)}"
-        with Path(path).open("xb") as file:
-            file.writelines(text_pieces(literal, trim(literal)))
+        try:
+            with Path(path).open("xb", buffering=0) as file:
+                for piece in pieces:
+                    write_all(file.fileno(), piece)
+        except BaseException:
+            Path(path).unlink()
+            raise
         self._maps[path] = map_file(path)
         return self._maps[path]
 
