@@ -122,6 +122,15 @@ async def test_messages_after_one_that_was_not_taken_keep_their_order(pipe: Pipe
     pipe.source.close()
 
 
+@pytest.mark.parametrize("size", [32_767, 32_768, 32_769, 60_000])
+async def test_a_long_message_and_others_of_one_read_are_received(pipe: Pipe, size: int) -> None:
+    lines = [b"?" * size, b"?b", b"?" * 100]
+    pipe.write(*lines)
+    with anyio.fail_after(BOUND):
+        assert [await pipe.source.receive() for _ in lines] == lines
+    pipe.source.close()
+
+
 async def test_many_messages_of_one_read_are_not_all_taken_at_once(pipe: Pipe) -> None:
     lines = [b"%d" % number for number in range(100)]
     with anyio.fail_after(BOUND):

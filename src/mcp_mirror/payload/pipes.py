@@ -187,10 +187,14 @@ class LineSource:
     def _take(self, data: bytes | bytearray, size: int) -> None:
         if not size:
             raise anyio.EndOfStream
-        if data.find(b"\n", 0, size) < 0:
-            self._lines.continue_line(memoryview(data)[:size])
-        else:
-            self._unread = memoryview(bytes(memoryview(data)[:size]))
+        view, end = memoryview(data)[:size], data.find(b"\n", 0, size)
+        if end < 0:
+            self._lines.continue_line(view)
+            return
+        if end > _AT_ONCE:  # the rest of a long message, of which no copy is needed
+            self._lines.continue_line(view[:end])
+            view = view[end:]
+        self._unread = memoryview(bytes(view))
 
     def _cut(self) -> None:
         """Split one slice into lines: one read may contain a million of them."""
