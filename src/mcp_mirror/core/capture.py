@@ -17,7 +17,7 @@ from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
 from mcp_mirror.core.value_sizes import Estimate, count_tokens, size_text
 from mcp_mirror.payload.json_rpc import array_of, as_plain_text, decode_as, open_object
 from mcp_mirror.payload.json_spans import kind_at, trim
-from mcp_mirror.payload.json_strings import may_be_json, text_end, text_pieces, text_start
+from mcp_mirror.payload.json_strings import MAY_BEGIN_JSON, may_be_json, text_end, text_pieces, text_start
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.upstreams import CaptureMode
 from mcp_mirror.types import Buffer, Draft, Kind, Segments
@@ -286,6 +286,8 @@ def _read_media_type(blob: Buffer) -> str | None:
 
 def _parse_json_text(text: Buffer, reader: _Reader) -> Buffer | None:
     """The object or array in a JSON string as its exact text; None for any other string."""
+    if bytes(text[:1]) == b'"' and bytes(text[1:2]) not in MAY_BEGIN_JSON:
+        return None
     if not may_be_json(text, trim(text)):
         return None
     decoded = reader.decode(text)

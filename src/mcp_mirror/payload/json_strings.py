@@ -44,7 +44,7 @@ MAX_MEASURED_BYTES: Final = 1 << 25
 """Bytes up to which a text is measured whole, larger ones by a sample."""
 _PEEK_BYTES: Final = 1 << 12
 """Bytes of a text that show whether it may be JSON: white space before a document is short."""
-_MAY_BEGIN_JSON: Final = frozenset({b"{", b"[", b" ", b"\\"})
+MAY_BEGIN_JSON: Final = frozenset({b"{", b"[", b" ", b"\\"})
 """The first bytes of strings that may contain an object or array; a backslash escapes white space."""
 
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)
@@ -202,7 +202,7 @@ def _check_literal(literal: bytes) -> None:
 
 def may_be_json(blob: Buffer, span: Span) -> bool:
     """Whether the string at `span`, which need not be valid JSON, begins as the text of an object or array does."""
-    if bytes(blob[span.start + 1 : span.start + 2]) not in _MAY_BEGIN_JSON:
+    if bytes(blob[span.start + 1 : span.start + 2]) not in MAY_BEGIN_JSON:
         return False
     with suppress(ValueError):
         return text_start(blob, span, _PEEK_BYTES).lstrip(" \t\r\n")[:1] in ("{", "[")
