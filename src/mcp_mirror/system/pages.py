@@ -108,6 +108,6 @@ class Pages(msgspec.Struct, frozen=True):
         while written < len(self.view):
             vector = _Vector(self._address + written, len(self.view) - written)
             count = _VMSPLICE(file, ctypes.byref(vector), 1, 0)
-            written += count if count >= 0 else os.write(file, self.view[written:])
-            if 0 <= count < vector.size:
+            written += count if count > 0 else os.write(file, self.view[written:])
+            if 0 < count < vector.size:
                 time.sleep(_PAUSE)
