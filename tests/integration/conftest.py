@@ -1,6 +1,5 @@
 """Fixtures for memory tools over any store, and the invariants of a disk store's folder."""
 
-import hmac
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, closing
@@ -18,6 +17,7 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
+from mcp_mirror.stores.disk.blobs import compute_fingerprint
 from mcp_mirror.stores.encryption import MAGIC, sealed_size
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.tokens import estimate_tokens
@@ -95,8 +95,7 @@ def _audit(folder: Path) -> set[tuple[str, str]]:
         if is_sealed:
             assert (stored_size, start) == (sealed_size(size), 0)
             continue
-        blob = data[start : start + size]
-        assert bytes.fromhex(digest) == hmac.digest(namespace.encode(), blob, "sha256")
+        assert digest.startswith(compute_fingerprint(namespace, (data[start : start + size],)))
     names = {namespace for namespace, *_ in rows}
     sizes = {name: [size for namespace, _, _, size, *_ in rows if namespace == name] for name in names}
     assert usage == {name: (len(of), sum(of)) for name, of in sizes.items()}

@@ -70,6 +70,39 @@ async def test_equal_large_values_share_one_file_until_the_last_goes(folder: Pat
     assert audit(folder) == set()
 
 
+async def test_values_that_differ_in_one_byte_share_no_file(folder: Path, clock: Clock, audit: Audit) -> None:
+    values = {f"t-{at}": LARGE[:at] + b"X" + LARGE[at + 1 :] for at in (0, 4_095, 9_000, 80_000, len(LARGE) - 1)}
+    values["t-longer"] = LARGE + b"0"
+    async with opened(folder, clock) as store:
+        for suffix in ("", "-again"):
+            for base, blob in values.items():
+                await put(store, clock, f"{base}{suffix}", blob)
+        for suffix in ("", "-again"):
+            for base, blob in values.items():
+                assert await read(store, f"{base}{suffix}") == blob
+        assert len(list((folder / "blobs").iterdir())) == len(values)
+    assert len(audit(folder)) == 2 * len(values)
+
+
+async def test_a_value_in_pieces_shares_the_file_of_the_whole(folder: Path, clock: Clock, audit: Audit) -> None:
+    known = Descriptor("t-2", "text", len(LARGE), 7, (), clock.now, clock.now + TTL, Provenance("up", "g", "0" * 64))
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-1", LARGE)
+        await store.put("me", known, (LARGE[:1], b"", memoryview(LARGE)[1:70_001], LARGE[70_001:]))
+        assert await read(store, "t-2") == LARGE
+        assert len(list((folder / "blobs").iterdir())) == 1
+    assert len(audit(folder)) == 2
+
+
+async def test_an_evicted_value_is_stored_again_with_equal_bytes(folder: Path, clock: Clock, audit: Audit) -> None:
+    async with opened(folder, clock, max_values=1) as store:
+        for base in ("t-1", "t-2", "t-2", "t-3"):
+            await put(store, clock, base, LARGE)
+            assert await read(store, base) == LARGE
+        assert len(list((folder / "blobs").iterdir())) == 1
+    assert audit(folder) == {("me", "t-3")}
+
+
 async def test_equal_values_of_two_owners_share_no_file(folder: Path, clock: Clock, audit: Audit) -> None:
     known = Descriptor("t-1", "text", len(LARGE), 7, (), clock.now, clock.now + TTL, Provenance("up", "g", "0" * 64))
     async with opened(folder, clock) as store:
@@ -159,14 +192,43 @@ async def test_a_value_whose_file_is_not_whole_is_forgotten_at_the_start(
     assert audit(folder) == {("me", BASE), ("me", "t-2")}
 
 
-async def test_a_lost_blob_is_written_again_with_the_next_equal_value(folder: Path, clock: Clock) -> None:
+async def test_a_lost_blob_is_not_shared_with_the_next_equal_value(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         await put(store, clock, "t-1", LARGE)
         (blob,) = (folder / "blobs").iterdir()
         blob.unlink()
         assert await store.read("me", "t-1") is None
         await put(store, clock, "t-2", LARGE)
-        assert (await read(store, "t-1"), await read(store, "t-2")) == (LARGE, LARGE)
+        assert (await read(store, "t-1"), await read(store, "t-2")) == (b"", LARGE)
+
+
+async def test_a_blob_that_goes_while_it_is_to_be_shared_is_written(folder: Path, clock: Clock, audit: Audit) -> None:
+    removed: list[Path] = []
+
+    class RemovingClock(Clock):
+        def __call__(self) -> float:
+            if not removed:  # within the change that adds the second value, before the file is used
+                removed.extend((folder / "blobs").iterdir())
+                removed[0].unlink()
+            return self.now
+
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-1", LARGE)
+    async with opened(folder, RemovingClock(), max_values=1) as store:
+        await put(store, clock, "t-2", LARGE)
+        assert removed
+        assert await read(store, "t-2") == LARGE
+    assert audit(folder) == {("me", "t-2")}
+
+
+async def test_a_changed_file_is_not_shared_with_a_value_of_its_old_bytes(folder: Path, clock: Clock) -> None:
+    changed = LARGE[:9_000] + b"X" + LARGE[9_001:]
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-1", LARGE)
+        (blob,) = (folder / "blobs").iterdir()
+        blob.write_bytes(changed)
+        await put(store, clock, "t-2", LARGE)
+        assert (await read(store, "t-1"), await read(store, "t-2")) == (changed, LARGE)
 
 
 async def test_a_file_that_was_to_be_removed_stays_where_a_new_value_needs_it(

@@ -1,7 +1,10 @@
 """Lines over pipes: messages that are taken on arrival, and messages that a task receives."""
 
+import fcntl
 import os
 import socket
+import stat
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +18,7 @@ import pytest
 from mcp_mirror.payload.pipes import LineSink, LineSource
 from mcp_mirror.payload.spool import Frame, Spool
 from mcp_mirror.settings.policies import WirePolicy
+from mcp_mirror.system.files import map_file
 
 BOUND = 20
 
@@ -118,6 +122,15 @@ async def test_messages_after_one_that_was_not_taken_keep_their_order(pipe: Pipe
     pipe.source.close()
 
 
+@pytest.mark.parametrize("size", [32_767, 32_768, 32_769, 60_000])
+async def test_a_long_message_and_others_of_one_read_are_received(pipe: Pipe, size: int) -> None:
+    lines = [b"?" * size, b"?b", b"?" * 100]
+    pipe.write(*lines)
+    with anyio.fail_after(BOUND):
+        assert [await pipe.source.receive() for _ in lines] == lines
+    pipe.source.close()
+
+
 async def test_many_messages_of_one_read_are_not_all_taken_at_once(pipe: Pipe) -> None:
     lines = [b"%d" % number for number in range(100)]
     with anyio.fail_after(BOUND):
@@ -168,6 +181,14 @@ def ends(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
         return
     reading, writing = socket.socketpair()
     yield reading.detach(), writing.detach()
+
+
+@pytest.fixture
+def wide_ends(ends: tuple[int, int]) -> tuple[int, int]:
+    """A pipe or a socket pair that takes a megabyte."""
+    if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(ends[1]).st_mode):
+        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, 1 << 20)
+    return ends
 
 
 async def test_a_line_that_fits_into_an_empty_pipe_is_written_at_once(ends: tuple[int, int]) -> None:
@@ -231,6 +252,53 @@ async def test_the_end_waits_for_a_line_as_long_as_its_reader_reads(ends: tuple[
     assert received == (line + b"\n" if is_read else b"x")
     sink.close()
     os.close(reading)
+
+
+@pytest.mark.parametrize("breaks", [(), (0,), (70_000, 300_000), (262_144,), (600_000, 2_999_999)])
+async def test_a_mapped_file_arrives_whole_in_one_line(
+    wide_ends: tuple[int, int], tmp_path: Path, breaks: tuple[int, ...]
+) -> None:
+    reading, writing = wide_ends
+    content = bytearray(b"".join(b"%d," % number for number in range(500_000))[:3_000_000])
+    for at in breaks:
+        content[at : at + 1] = b"\n" if at % 2 else b"\r"
+    (tmp_path / "file").write_bytes(content)
+    whole = map_file(tmp_path / "file")
+    (tmp_path / "file").unlink()
+    segments = (b'{"a":', whole[:10], b"\r", whole, b",", whole[100_001:], whole[1_000_000:1_000_010], b"}\n")
+    sink, received = LineSink(writing), b""
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(sink.run)
+            tasks.start_soon(sink.send, segments)
+            while received.count(b"\n") < 1:
+                received += await anyio.to_thread.run_sync(os.read, reading, 1 << 18)
+            tasks.cancel_scope.cancel()
+    assert received == b"".join(segments).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
+    sink.close()
+    os.close(reading)
+
+
+async def test_a_reader_that_closes_within_a_mapped_file_is_an_error(
+    wide_ends: tuple[int, int], tmp_path: Path
+) -> None:
+    reading, writing = wide_ends
+    (tmp_path / "file").write_bytes(bytes(5 << 20))
+    sink = LineSink(writing)
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(sink.run)
+            async with anyio.create_task_group() as sending:
+
+                async def send() -> None:
+                    with pytest.raises(OSError):  # noqa: PT011  # EPIPE, or ECONNRESET of a socket
+                        await sink.send((map_file(tmp_path / "file"),))
+
+                sending.start_soon(send)
+                await anyio.to_thread.run_sync(os.read, reading, 1)  # the thread writes
+                os.close(reading)
+            tasks.cancel_scope.cancel()
+    sink.close()
 
 
 async def test_lines_that_wait_for_a_stopped_sink_fail(ends: tuple[int, int]) -> None:

@@ -78,6 +78,11 @@ RESPONSES = {
     "a small text and an image": response(
         content=[*text("ok"), {"type": "image", "data": "QUJD", "mimeType": "image/png"}]
     ),
+    "a large JSON text": response(
+        content=text(json.dumps([{"id": at, "name": 'a "ü" \\ \n'} for at in range(50_000)]))
+    ),
+    "a large text that begins like JSON": response(content=text("[2026] a line\n" * 100_000)),
+    "a large text": response(content=text("a line of a text \U0001f600\n" * 100_000)),
     "an error that is long": response(content=text("bad " * 300), isError=True),
 }
 
@@ -135,6 +140,15 @@ async def test_a_malformed_response_is_an_error_and_the_next_is_read(
     with pytest.raises(WireError, match=message_pattern):
         await scanner.scan(frame_of(tmp_path, message), order())
     assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), ProcessedResult)
+
+
+async def test_a_text_that_breaks_off_leaves_no_decoded_file(scanner: FrameScanner, tmp_path: Path) -> None:
+    text = '["' + "x" * 3_000_000 + "\\q" + "x" * 100_000 + '"]'
+    literal = json.dumps(text).replace("\\\\q", "\\q").encode()
+    frame = frame_of(tmp_path, b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":%b}]}}' % literal)
+    with pytest.raises(WireError, match="not valid JSON"):
+        await scanner.scan(frame, order())
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["frame"]
 
 
 async def test_a_pointer_is_resolved_inside_a_file(scanner: FrameScanner, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Large JSON texts are scanned once: in pieces, with the same outcome as a parse of the whole text."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,9 +21,10 @@ from mcp_mirror.core.result_processing import (
 from mcp_mirror.errors import WireError
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import count_items, members, trim
+from mcp_mirror.payload.json_strings import measure_text
 from mcp_mirror.payload.scans import ArrayScan, Scans, scan_array, scan_text
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.types import Span
+from mcp_mirror.types import Buffer, Span
 
 MB = 1_000_000
 BASE, BESIDE = "rows-0b8f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11", "rows-1c9f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11"
@@ -177,8 +178,8 @@ def process_plainly(frame: bytes, order: ProcessingOptions = ORDER) -> Processed
 class PlainParses(Scans):
     """Parses every text as a whole."""
 
-    def _scan(self, text: Any) -> None:
-        del text
+    def scan(self, text: Any, has_text: Any = None) -> None:
+        del text, has_text
 
 
 def freeze(result: ProcessedResult) -> ProcessedResult:
@@ -330,6 +331,71 @@ def test_a_scan_of_any_string_agrees_with_its_parse(units: list[bytes], phase: i
         return
     assert scan is not None
     assert text[scan.hidden.start : scan.hidden.stop] == bytes(known) == literal
+
+
+BEGINNINGS = (b"", b"[", b" {", b"\\n\\t{", b"\\u007b", b"\\", b"\\u12", b"{" * 5)
+
+
+@given(
+    st.sampled_from(BEGINNINGS),
+    st.lists(st.sampled_from(UNITS), min_size=1),
+    st.integers(0, 12),
+    st.sampled_from((b"", *BROKEN_UNITS)),
+)
+def test_a_scan_keeps_texts_that_may_be_json_and_measures_others(
+    beginning: bytes, units: list[bytes], phase: int, broken: bytes
+) -> None:
+    unit = b"".join(units)
+    half = unit * (300_000 // len(unit) + 1)
+    literal = b'"%b%b%b%b%b."' % (beginning, b"." * phase, half, broken, half)
+    text = b'{"text":%b}' % literal
+    scan = scan_text(text, lambda skeleton: b"".join if skeleton == b'{"text":""}' else None)
+    try:
+        decoded = msgspec.json.decode(literal, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        assert scan is None
+        return
+    assert scan is not None
+    if decoded.lstrip(" \t\n")[:1] in ("{", "["):
+        assert (scan.decoded, scan.text_size) == (decoded.encode(), None)
+    else:
+        assert (scan.decoded, scan.text_size) == (None, measure_text(text, scan.hidden))
+
+
+def fail(_: object) -> Any:
+    raise AssertionError("no text is to be decoded")
+
+
+def test_a_text_before_the_last_part_of_a_result_is_not_decoded() -> None:
+    text = json.dumps(long_array())
+    assert scan_text(f'{{"a":{text},"b":{long_array()}}}'.encode(), lambda _: fail) is None
+
+
+def test_a_text_of_more_than_32_mb_is_only_checked() -> None:
+    scan = scan_text(b'{"text":"' + b"\\n" * (1 << 24) + b'"}', lambda _: fail)
+    assert scan is not None
+    assert (scan.decoded, scan.text_size) == (None, None)
+
+
+OBJECT = '"structuredContent":{"rows":[]},"content":[{"type":"text","text":@}]'
+EMBEDDED = '"content":[{"type":"resource","resource":{"uri":"a:b","text":@}}]'
+NEVER = msgspec.structs.replace(ORDER, rules=msgspec.structs.replace(RULES, mode="never"))
+
+
+@pytest.mark.parametrize(
+    ("template", "order", "count"),
+    [(ONE_TEXT, ORDER, 1), (ONE_TEXT, NEVER, 0), (OBJECT, ORDER, 0), (EMBEDDED, ORDER, 0)],
+)
+def test_a_text_is_decoded_once_if_its_value_is_used(template: str, order: ProcessingOptions, count: int) -> None:
+    kept: list[bytes] = []
+
+    def keep(pieces: Iterable[Buffer]) -> Buffer:
+        kept.append(b"".join(pieces))
+        return kept[-1]
+
+    frame = f'{{"jsonrpc":"2.0","id":1,"result":{{{template.strip("{}")}}}}}'.replace("@", json.dumps(long_array()))
+    assert isinstance(process_frame(frame.encode(), order, estimate_tokens, keep), ProcessedResult)
+    assert kept == [long_array().encode()] * count
 
 
 def test_a_scan_of_bytes_that_continue_no_character_ends() -> None:

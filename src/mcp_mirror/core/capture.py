@@ -17,7 +17,7 @@ from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
 from mcp_mirror.core.value_sizes import Estimate, count_tokens, size_text
 from mcp_mirror.payload.json_rpc import array_of, as_plain_text, decode_as, open_object
 from mcp_mirror.payload.json_spans import kind_at, trim
-from mcp_mirror.payload.json_strings import text_end, text_pieces, text_start
+from mcp_mirror.payload.json_strings import MAY_BEGIN_JSON, may_be_json, text_end, text_pieces, text_start
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.upstreams import CaptureMode
 from mcp_mirror.types import Buffer, Draft, Kind, Segments
@@ -37,8 +37,6 @@ _MAX_REMEMBERED: Final = 1 << 17
 """Bytes of a text whose tokens are remembered during a capture."""
 _MAX_DECODED_BYTES: Final = 1 << 20
 """Bytes up to which a text is decoded in memory to find JSON in it."""
-_PEEK_BYTES: Final = 1 << 12
-"""Bytes of a text that show whether it may be JSON: white space before a document is short."""
 
 _NO_TEXTS: Final = OtherTexts(())
 
@@ -109,7 +107,6 @@ def capture(
     result: Mapping[str, Buffer],
     rules: CaptureRules,
     estimate: Estimate,
-    decode: Decode = decode_text,
     scans: Scans | None = None,
 ) -> Captured:
     """Decide which parts of a result the model sees and which are stored.
@@ -118,13 +115,12 @@ def capture(
         result: The members of the result, JSON text.
         rules: How results of this tool are captured.
         estimate: Returns the tokens of a text (UTF-8) or of JSON text.
-        decode: Decodes a string that is JSON text itself; decides where the decoded text is kept.
-        scans: The scans of texts of this result; None: none yet.
+        scans: The scans of texts of this result, which decide where decoded texts are kept; None: none yet.
     """
     if _is_short_text(result, rules):
         return Captured()
-    estimate = _remember(estimate)
-    reader = _Reader(estimate, decode, scans or Scans())
+    estimate, scans = _remember(estimate), scans or Scans()
+    reader = _Reader(estimate, scans.decode, scans)
     rules = (
         rules
         if rules.preview
@@ -304,7 +300,7 @@ def _build_draft(blob: Buffer, kind: Kind | None, reader: _Reader) -> Draft:
         reader.scans.members(blob, whole) if kind in ("object", "binary") else (),
         _read_media_type(blob) if kind == "binary" else None,
         array=reader.scans.index_array(blob),
-        text=size_text(blob, whole) if kind == "text" else None,
+        text=(reader.scans.text_size(blob) or size_text(blob, whole)) if kind == "text" else None,
     )
 
 
@@ -317,9 +313,9 @@ def _read_media_type(blob: Buffer) -> str | None:
 
 def _parse_json_text(text: Buffer, reader: _Reader) -> Buffer | None:
     """The object or array in a JSON string as its exact text; None for any other string."""
-    if bytes(text[:1]) == b'"' and bytes(text[1:2]) not in _MAY_BEGIN_JSON:
+    if bytes(text[:1]) == b'"' and bytes(text[1:2]) not in MAY_BEGIN_JSON:
         return None
-    if text_start(text, trim(text), _PEEK_BYTES).lstrip(" \t\r\n")[:1] not in ("{", "["):
+    if not may_be_json(text, trim(text)):
         return None
     decoded = reader.decode(text)
     return decoded if reader.scans.is_container(decoded) else None

@@ -68,7 +68,7 @@ def describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:
 
 def is_table(blob: Buffer, span: Span) -> bool:
     """Whether an array begins with an object and most of its first items are objects."""
-    if kind_at(blob, skip_space(blob, span.start + 1)) != "object":
+    if kind_at(blob, skip_space(blob, span.start + 1)) != "object":  # without a scan of the item
         return False
     kinds = [kind_at(one, 0) for one in sample_items(blob, span)]
     return 2 * kinds.count("object") > len(kinds)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.capture import Captured, CaptureRules, Decode, capture, decode_text
+from mcp_mirror.core.capture import Captured, CaptureRules, capture
 from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.core.parsed_result import PARTS
 from mcp_mirror.core.value_sizes import Estimate
@@ -24,7 +24,7 @@ from mcp_mirror.payload.json_rpc import (
     read_error,
 )
 from mcp_mirror.payload.json_spans import trim
-from mcp_mirror.payload.scans import Scans
+from mcp_mirror.payload.scans import Keep, Scans
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.settings.policies import NoticeStyle, TokenProvider
 from mcp_mirror.tokens import expected_estimator, upper_estimator
@@ -152,7 +152,6 @@ def process_result(
     members: Mapping[str, Buffer],
     options: ProcessingOptions,
     estimate: Estimate,
-    decode: Decode = decode_text,
     scans: Scans | None = None,
 ) -> ProcessedResult:
     """Process a result.
@@ -161,8 +160,7 @@ def process_result(
         members: The members of the result.
         options: How to process it.
         estimate: Returns the tokens of a text (UTF-8) or of JSON text.
-        decode: Decodes a string that is JSON text itself.
-        scans: The scans of texts of this result; None: none yet.
+        scans: The scans of texts of this result, which decide where decoded texts are kept; None: none yet.
 
     Raises:
         WireError: The members are not a valid result, or a key of the value is longer than the limit.
@@ -172,7 +170,7 @@ def process_result(
         if not _is_result(members) or members.keys().isdisjoint(("content", "structuredContent")):
             raise WireError("The message is not a tool result: `content` must be an array and `isError` true or false.")
     scans = scans or Scans()
-    captured = capture(members, options.rules, estimate, decode, scans)
+    captured = capture(members, options.rules, estimate, scans)
     if not options.rules.preview:
         members = _replace_members(captured)
     if (value := captured.value) is None:
@@ -186,32 +184,43 @@ def process_result(
 
 
 def process_frame(
-    frame: Buffer, options: ProcessingOptions, estimate: Estimate, decode: Decode = decode_text
+    frame: Buffer, options: ProcessingOptions, estimate: Estimate, keep: Keep = b"".join
 ) -> ProcessedResult | RejectedFrame:
     """Parse a whole response frame and process its result.
+
+    Args:
+        frame: One message.
+        options: How to process its result.
+        estimate: Returns the tokens of a text (UTF-8) or of JSON text.
+        keep: Keeps a text that is decoded, because it may contain JSON.
 
     Raises:
         WireError: The frame is not a JSON-RPC response or exceeds a limit.
     """
-    scans = Scans()
-    members = read_result_members(frame, options.max_depth, scans)
-    return members if isinstance(members, RejectedFrame) else process_result(members, options, estimate, decode, scans)
+    scans = Scans(keep)
+    members = read_result_members(frame, options.max_depth, scans, decodes=options.rules.mode != "never")
+    return members if isinstance(members, RejectedFrame) else process_result(members, options, estimate, scans)
 
 
 def read_result_members(
-    frame: Buffer, max_depth: int = MAX_DEPTH, scans: Scans | None = None
+    frame: Buffer, max_depth: int = MAX_DEPTH, scans: Scans | None = None, *, decodes: bool = False
 ) -> Mapping[str, Buffer] | RejectedFrame:
     """Parse a whole response frame and return the members of its result.
 
     Args:
         frame: One message.
         max_depth: Levels of nesting that it may have.
-        scans: Receives the scan of the frame's large array; None: the frame is parsed as a whole.
+        scans: Receives the scan of the frame's large array or string; None: the frame is parsed as a whole.
+        decodes: `capture` will decode or measure texts, so the scan of a large text does so.
 
     Raises:
         WireError: The frame is not a JSON-RPC response.
     """
-    if scans and max_depth == MAX_DEPTH and (members := _read_scanned_members(frame, scans)) is not None:
+    if (
+        scans
+        and max_depth == MAX_DEPTH
+        and (members := _read_scanned_members(frame, scans, decodes=decodes)) is not None
+    ):
         return members
     message, _ = open_server_message(frame, max_depth, is_on_loop=False)
     if not isinstance(message.result, dict):
@@ -224,9 +233,9 @@ def read_result_members(
     return members
 
 
-def _read_scanned_members(frame: Buffer, scans: Scans) -> Mapping[str, Buffer] | None:
-    """The members of a valid result with one large array, scanned once; None for any other frame."""
-    scanned = scans.scan(frame)
+def _read_scanned_members(frame: Buffer, scans: Scans, *, decodes: bool) -> Mapping[str, Buffer] | None:
+    """The members of a valid result with one large array or string, scanned once; None for any other frame."""
+    scanned = scans.scan(frame, _has_only_texts if decodes else lambda _: False)
     if scanned is None:
         return None
     try:
@@ -239,6 +248,31 @@ def _read_scanned_members(frame: Buffer, scans: Scans) -> Mapping[str, Buffer] |
         return None
     members = scans.slice_members(scanned, scanned.members(whole))
     return None if is_input_required(members) else members
+
+
+class _Content(msgspec.Struct):
+    type: str
+
+
+class _Result(msgspec.Struct):
+    content: list[_Content]
+    structured: None = msgspec.field(default=None, name="structuredContent")
+
+
+class _Frame(msgspec.Struct):
+    result: _Result
+
+
+_FRAME: Final = msgspec.json.Decoder(_Frame)
+
+
+def _has_only_texts(frame: bytes) -> bool:
+    """Whether a result consists of text blocks, so that `capture` decodes or measures the large one."""
+    try:
+        blocks = _FRAME.decode(frame).result.content
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return all(block.type == "text" for block in blocks)
 
 
 def _replace_members(captured: Captured) -> Mapping[str, Buffer]:

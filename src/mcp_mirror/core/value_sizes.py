@@ -9,14 +9,12 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.payload.json_spans import kind_at, trim
-from mcp_mirror.payload.json_strings import measure_text, text_sample
+from mcp_mirror.payload.json_strings import MAX_MEASURED_BYTES, measure_text, text_sample
 from mcp_mirror.types import Buffer, Span, TextSize
 
 Estimate = Callable[[Buffer], int]
 """Returns the tokens of a text (UTF-8) or of JSON text."""
 
-_MAX_MEASURED_BYTES: Final = 1 << 25
-"""Bytes up to which a text is measured whole, larger ones by a sample."""
 _MAX_DECODED_BYTES: Final = 1 << 18
 """Bytes up to which a text is decoded for the estimate of its tokens; of a larger one, a sample of this size is."""
 
@@ -29,7 +27,7 @@ def size_text(blob: Buffer, span: Span) -> TextSize:
         except (msgspec.DecodeError, UnicodeError):  # half of a surrogate pair
             return measure_text(blob, span)
         return TextSize(len(text) if text.isascii() else len(text.encode()), text.count("\n"))
-    if span.length <= _MAX_MEASURED_BYTES:
+    if span.length <= MAX_MEASURED_BYTES:
         return measure_text(blob, span)
     sample, share = text_sample(blob, span, _MAX_DECODED_BYTES)
     return TextSize(round(len(sample) / share), 0)

@@ -459,14 +459,19 @@ def chunks_of(segments: Iterable[Buffer], size: int = 1 << 18) -> Iterator[bytes
 
 
 def line_of(segments: Segments, size: int = 1 << 18) -> Iterator[bytes]:
-    """A message as one line with its newline, in chunks of about `size` bytes.
-
-    Line breaks between the tokens of a payload become spaces, also carriage returns: servers that read lines as Python
-    does, such as those of the Python SDK, end a line at each of them.
-    """
+    """A message as one line with its newline, in chunks of about `size` bytes, without the line breaks in it."""
     last = b""
     for chunk in chunks_of(segments, size):
         if last:
             yield last
-        last = chunk.replace(b"\n", b" ").replace(b"\r", b" ")
+        last = replace_line_breaks(chunk)
     yield last + b"\n"
+
+
+def replace_line_breaks(chunk: bytes) -> bytes:
+    """JSON text with spaces in place of the line breaks between its tokens.
+
+    Also in place of carriage returns: servers that read lines as Python does, such as those of the Python SDK, end a
+    line at each of them.
+    """
+    return chunk.replace(b"\n", b" ").replace(b"\r", b" ")

@@ -244,10 +244,10 @@ def count_items(blob: Buffer, span: Span) -> int:
 
     In very large arrays, containers are counted at 0.1 GB/s, without a list of all items in memory.
     """
-    first = next(items(blob, span), None)
-    if first is None:
+    first = blob[skip_space(blob, span.start + 1)]
+    if first == ord("]"):
         return 0
-    if span.length <= _LISTED and blob[first.start] in b"[{":
+    if span.length <= _LISTED and first in b"[{":
         with suppress(RecursionError):
             return len(msgspec.json.decode(memoryview(blob)[span.start : span.stop], type=list[msgspec.Raw]))
     counted = item(blob, span, _ALL)

@@ -1,11 +1,12 @@
 """Parts of a JSON string, decoded without decoding the whole string: its ends, samples, and pieces of bounded size.
 
-Every function but `text_parts` takes text that is valid JSON, and the span of a string in it.
+Most functions take text that is valid JSON, and the span of a string in it.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -38,6 +39,15 @@ _ENCODED: Final = re.compile(rb"\\u[0-9A-Fa-f]{4}(?:\\u[0-9A-Fa-f]{4})*+")
 """Consecutive escapes of characters, unless the first backslash is itself escaped."""
 _NEEDED: Final = re.compile('["\\\\\x00-\x1f\ud800-\udfff]')
 """Characters that JSON contains only as escapes."""
+
+MAX_MEASURED_BYTES: Final = 1 << 25
+"""Bytes up to which a text is measured whole, larger ones by a sample."""
+_PEEK_BYTES: Final = 1 << 12
+"""Bytes of a text that show whether it may be JSON: white space before a document is short."""
+MAY_BEGIN_JSON: Final = frozenset({b"{", b"[", b" ", b"\\"})
+"""The first bytes of strings that may contain an object or array; a backslash escapes white space."""
+
+_RAW: Final = msgspec.json.Decoder(msgspec.Raw)
 
 _SAFE_CUT: Final = re.compile(rb"[^\\]{6}[\x80-\xbf]*|[^\\](?=\\)")
 """Bytes after which a string can be cut: six without a backslash, then the rest of a character, since no escape extends
@@ -130,6 +140,73 @@ def text_pieces(blob: Buffer, span: Span, size: int = _PIECE) -> Iterator[bytes]
     for start, stop in text_parts(blob, span, size):
         piece = bytes(blob[start:stop])
         yield piece if b"\\" not in piece else _decode_string(piece)
+
+
+def decode_unchecked(blob: Buffer, span: Span) -> Iterator[Buffer]:
+    """As `text_pieces`, for a string at `span` that need not be valid.
+
+    Raises:
+        msgspec.DecodeError: The string is not valid JSON.
+        UnicodeError: It is not UTF-8.
+    """
+    for literal in _copy_parts(blob, span):
+        if b"\\" in literal:
+            text: str = msgspec.json.decode(literal, type=str)
+            yield text.encode()
+        else:
+            _check_literal(literal)
+            yield memoryview(literal)[1:-1]
+
+
+def measure_unchecked(blob: Buffer, span: Span) -> TextSize:
+    """As `measure_text`, for a string at `span` that need not be valid.
+
+    Raises:
+        msgspec.DecodeError: The string is not valid JSON.
+        UnicodeError: It is not UTF-8.
+    """
+    size = breaks = 0
+    for literal in _copy_parts(blob, span):
+        if b"\\" in literal:
+            text: str = msgspec.json.decode(literal, type=str)
+            size += len(text) if text.isascii() else len(text.encode())
+            breaks += text.count("\n")
+        else:
+            _check_literal(literal)
+            size += len(literal) - 2
+    return TextSize(size, breaks)
+
+
+def check_string(blob: Buffer, span: Span) -> None:
+    """Check the string at `span`, which takes half of the time of decoding it.
+
+    Raises:
+        msgspec.DecodeError: The string is not valid JSON.
+        UnicodeError: It is not UTF-8.
+    """
+    for literal in _copy_parts(blob, span):
+        _check_literal(literal)
+
+
+def _copy_parts(blob: Buffer, span: Span) -> Iterator[bytes]:
+    """The parts of a string, each as a string. Only the copy waits for memory, and not what is done with it."""
+    for start, stop in text_parts(blob, span):
+        yield b"".join((b'"', blob[start:stop], b'"'))
+
+
+def _check_literal(literal: bytes) -> None:
+    _RAW.decode(literal)
+    if not literal.isascii():
+        str(literal, "utf-8")
+
+
+def may_be_json(blob: Buffer, span: Span) -> bool:
+    """Whether the string at `span`, which need not be valid JSON, begins as the text of an object or array does."""
+    if bytes(blob[span.start + 1 : span.start + 2]) not in MAY_BEGIN_JSON:
+        return False
+    with suppress(ValueError):
+        return text_start(blob, span, _PEEK_BYTES).lstrip(" \t\r\n")[:1] in ("{", "[")
+    return False
 
 
 def text_parts(blob: Buffer, span: Span, size: int = _PIECE) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ import sys
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
@@ -31,10 +31,11 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.payload.floods import REST, Pacer
 from mcp_mirror.payload.framing import LineReader
-from mcp_mirror.payload.json_rpc import line_of
+from mcp_mirror.payload.json_rpc import chunks_of, line_of, replace_line_breaks
 from mcp_mirror.payload.spool import Frame, SpoolCollector
+from mcp_mirror.system.pages import Pages
 from mcp_mirror.system.resources import PIPE_BYTES
-from mcp_mirror.types import Segments
+from mcp_mirror.types import Buffer, Segments
 
 _AT_ONCE: Final = 1 << 15
 """Bytes that are split into lines at once."""
@@ -44,6 +45,10 @@ _SHORT: Final = 4096
 """PIPE_BUF of Linux: a write up to this size does not block once the pipe is writable."""
 _WRITTEN_AT_ONCE: Final = 1 << 17
 """Bytes that the event loop writes at once."""
+_WIDE: Final = 1 << 19
+"""Capacity from which the pages of mapped files are written to a pipe, and not copies."""
+_PAGES_BYTES: Final = 1 << 18
+"""Bytes of a mapped file that are written at once."""
 _SOCKET_OVERHEAD: Final = 4
 """Bytes of a socket's buffer that a byte may take, with the system's own data about packets."""
 
@@ -182,13 +187,17 @@ class LineSource:
     def _take(self, data: bytes | bytearray, size: int) -> None:
         if not size:
             raise anyio.EndOfStream
-        end = data.find(b"\n", 0, size)
+        view, end = memoryview(data)[:size], data.find(b"\n", 0, size)
         if end < 0:
-            self._lines.continue_line(memoryview(data)[:size])
-        elif 0 < end == size - 1 <= self._collector.whole_bytes and not self._collector.size:
-            self._ready.append(bytes(memoryview(data)[:end]))  # most messages: one line in one read
-        else:
-            self._unread = memoryview(bytes(memoryview(data)[:size]))
+            self._lines.continue_line(view)
+            return
+        if 0 < end == size - 1 <= self._collector.whole_bytes and not self._collector.size:
+            self._ready.append(bytes(view[:end]))  # most messages: one line in one read
+            return
+        if end > _AT_ONCE:  # the rest of a long message, of which no copy is needed
+            self._lines.continue_line(view[:end])
+            view = view[end:]
+        self._unread = memoryview(bytes(view))
 
     def _cut(self) -> None:
         """Split one slice into lines: one read may contain a million of them."""
@@ -347,10 +356,14 @@ class LineSink:
                 return
             self._is_in_use = True
         try:
-            for piece in line_of(segments):
+            is_wide = (self._capacity or 0) >= _WIDE
+            for piece in _cut_line(segments) if is_wide else line_of(segments):
                 if self._closed.is_set():
                     break
-                self._write_all(piece)
+                if isinstance(piece, Pages):
+                    piece.write(self._descriptor)
+                else:
+                    self._write_all(piece)
                 self._pieces += 1
         finally:
             with self._closing:
@@ -362,6 +375,23 @@ class LineSink:
         view = memoryview(data)
         while view:
             view = view[os.write(self._descriptor, view) :]
+
+
+def _cut_line(segments: Segments) -> Iterator[bytes | Pages]:
+    """As `line_of`, with the parts of mapped files that have no line break as their pages."""
+    copied: list[Buffer] = []
+    for segment in segments:
+        if (pages := Pages.of(segment)) is None:
+            copied.append(segment)
+            continue
+        for part in pages.cut(_PAGES_BYTES):
+            if part.has_line_break():
+                copied.append(part.view)
+                continue
+            yield from map(replace_line_breaks, chunks_of(copied))
+            copied.clear()
+            yield part
+    yield from line_of(tuple(copied))
 
 
 class _DaemonThread:

@@ -15,11 +15,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_rpc import RESERVE, check_encoding, is_json, open_array, open_object, run_deep
+from mcp_mirror.payload.json_rpc import RESERVE, is_json, open_array, open_object, run_deep
 from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, skip_space, trim, value_stop
-from mcp_mirror.payload.json_strings import text_parts
-from mcp_mirror.types import ArrayIndex, Buffer, Member, Span
+from mcp_mirror.payload.json_strings import (
+    MAX_MEASURED_BYTES,
+    check_string,
+    decode_unchecked,
+    may_be_json,
+    measure_unchecked,
+    text_pieces,
+)
+from mcp_mirror.types import ArrayIndex, Buffer, Member, Span, TextSize
 
 _PIECES: Final = (1 << 17, 1 << 19, 1 << 22)
 """Bytes of an array that are scanned at once: more for larger items."""
@@ -36,6 +42,8 @@ _MAX_FIRST_ITEM: Final = 1 << 22
 """Bytes of the largest first item."""
 _HEAD: Final = 1 << 14
 """Bytes at the beginning of a text that show where its large array is."""
+_ENDING: Final = 1 << 16
+"""Bytes at the end of a large string in which a quote shows that the string has ended before."""
 _SMALL_STRING: Final = 1 << 17
 """Bytes of a string that is not the large part of a text, but may be in a large array."""
 _MAX_SEPARATOR: Final = 64
@@ -53,6 +61,9 @@ _KEY_START: Final = re.compile(rb'[\[{ \t\r\n]*+(?:"[^"\\]{0,40}+")?')
 
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)
+
+Keep = Callable[[Iterable[Buffer]], Buffer]
+"""Keeps a text that arrives in pieces, and returns it; raises the exceptions of the pieces."""
 
 
 class ArrayScan(msgspec.Struct, frozen=True):
@@ -231,25 +242,31 @@ def _count_items(text: bytearray, stop: int) -> int:
     return text.count(b",", 1, stop) + 1
 
 
-def _scan_string(blob: Buffer, start: int) -> Span | None:
-    """The string that begins at `start`, if a quote near the end of the text ends it.
-
-    Each part is copied first, so that only the copy waits for memory, and not the two checks.
-    """
+def _find_string(blob: Buffer, start: int) -> Span | None:
+    """The string that begins at `start`, if a quote near the end of the text seems to end it."""
     tail_start = max(len(blob) - _TAIL, start + 1)
     quote = _STRING_END.search(bytes(blob[tail_start:]))
     if quote is None:
         return None
-    literal = memoryview(blob)[start : tail_start + quote.end()]
-    whole = Span(0, len(literal))
-    try:
-        for first, last in text_parts(literal, whole):
-            piece = b"".join((b'"', literal[first:last], b'"'))
-            _RAW.decode(piece)
-            check_encoding(piece)
-    except (msgspec.DecodeError, WireError):
-        return None
-    return Span(start, len(literal))
+    stop = tail_start + quote.end()
+    ending = bytes(blob[max(start + 1, stop - _ENDING) : stop - 1]).lstrip(b"\\")[1:]  # begins within no escape
+    has_quote = b'"' in ending.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return None if has_quote else Span(start, stop - start)
+
+
+def _read_string(blob: Buffer, span: Span, keep: Keep | None) -> tuple[Buffer | None, TextSize | None]:
+    """Check the string at `span`; with `keep`, decode it if it may contain JSON, and measure it otherwise.
+
+    Raises:
+        msgspec.DecodeError: The string is not valid JSON.
+        UnicodeError: It is not UTF-8.
+    """
+    if keep is not None and may_be_json(blob, span):
+        return keep(decode_unchecked(blob, span)), None
+    if keep is not None and span.length <= MAX_MEASURED_BYTES:
+        return None, measure_unchecked(blob, span)
+    check_string(blob, span)
+    return None, None
 
 
 class ScannedText(msgspec.Struct, frozen=True):
@@ -262,6 +279,10 @@ class ScannedText(msgspec.Struct, frozen=True):
     """The text with an empty array or string in its place."""
     array: ArrayScan | None
     """The array; None for a string."""
+    decoded: Buffer | None = None
+    """The decoded text of a string that was kept."""
+    text_size: TextSize | None = None
+    """The size of a string that was measured."""
 
     def members(self, span: Span) -> tuple[Member, ...]:
         """The members of the object at `span`, which contains the large part; see `json_spans.members`."""
@@ -279,6 +300,8 @@ class ScannedText(msgspec.Struct, frozen=True):
             Span(self.hidden.start - span.start, self.hidden.length),
             self.skeleton[kept.start : kept.stop],
             self.array and self.array.shift(-span.start),
+            self.decoded,
+            self.text_size,
         )
 
     def contains_hidden(self, span: Span) -> bool:
@@ -296,20 +319,38 @@ class ScannedText(msgspec.Struct, frozen=True):
         return Span(span.start, span.length + more) if span.stop > at else span
 
 
-def scan_text(blob: Buffer) -> ScannedText | None:
-    """Scan the large array or string of a text; None if it has none of at least half of its size."""
+def scan_text(blob: Buffer, find_keep: Callable[[bytes], Keep | None] = lambda _: None) -> ScannedText | None:
+    """Scan the large array or string of a text; None if it has none of at least half of its size.
+
+    Args:
+        blob: The text.
+        find_keep: Returns what keeps the string if it may contain JSON, by the text with an empty string in its place.
+            Any other string is measured. None: the string is only checked.
+    """
     if (found := _find_large_part(blob)) is None:
         return None
-    array_scan: ArrayScan | None = None
-    hidden: Span | None = None
-    if blob[found.start] == ord('"'):
-        hidden, empty = _scan_string(blob, found.start), b'""'
-    elif array_scan := scan_array(blob, *found):
-        hidden, empty = array_scan.span, b"[]"
-    if hidden is None or 2 * hidden.length < len(blob):
+    if blob[found.start] != ord('"'):
+        array_scan = scan_array(blob, *found)
+        if array_scan is None or not _is_most(array_scan.span, blob):
+            return None
+        return ScannedText(blob, array_scan.span, _replace(blob, array_scan.span, b"[]"), array_scan)
+    hidden = _find_string(blob, found.start)
+    if hidden is None or not _is_most(hidden, blob):
         return None
-    skeleton = b"".join((blob[: hidden.start], empty, blob[hidden.stop :]))
-    return ScannedText(blob, hidden, skeleton, array_scan)
+    skeleton = _replace(blob, hidden, b'""')
+    try:
+        decoded, text_size = _read_string(blob, hidden, find_keep(skeleton))
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+    return ScannedText(blob, hidden, skeleton, None, decoded, text_size)
+
+
+def _is_most(span: Span, blob: Buffer) -> bool:
+    return 2 * span.length >= len(blob)
+
+
+def _replace(blob: Buffer, span: Span, by: bytes) -> bytes:
+    return b"".join((blob[: span.start], by, blob[span.stop :]))
 
 
 class Scans:
@@ -318,16 +359,42 @@ class Scans:
     A text is known by its buffer object.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Keep = b"".join) -> None:
+        """Start without scans.
+
+        Args:
+            keep: Keeps texts that are decoded, because they may contain JSON.
+        """
+        self._keep = keep
         self._known: dict[int, ScannedText] = {}
 
-    def scan(self, text: Buffer) -> ScannedText | None:
-        """The scan of a text; None if it has no large array or string."""
+    def scan(self, text: Buffer, has_text: Callable[[bytes], bool] = lambda _: False) -> ScannedText | None:
+        """The scan of a text; None if it has no large array or string.
+
+        Args:
+            text: JSON text.
+            has_text: Whether a large string will be decoded or measured, by the text with an empty string in its
+                place. Then the scan does so.
+        """
         if len(text) < _LARGE:
             return None
-        if (known := self._known.get(id(text))) is None and (known := scan_text(text)) is not None:
-            self._known[id(text)] = known
+        if (known := self._known.get(id(text))) is None:
+            known = scan_text(text, lambda skeleton: self._keep if has_text(skeleton) else None)
+            if known is not None:
+                self._known[id(text)] = known
         return known
+
+    def decode(self, literal: Buffer) -> Buffer:
+        """The text of a JSON string. The text of a scanned string may be decoded already."""
+        scanned = self._known.get(id(literal))
+        if scanned is not None and scanned.decoded is not None:
+            return scanned.decoded
+        return self._keep(text_pieces(literal, trim(literal)))
+
+    def text_size(self, literal: Buffer) -> TextSize | None:
+        """The size of a scanned string; None if it was not measured."""
+        scanned = self._known.get(id(literal))
+        return scanned.text_size if scanned else None
 
     def open_object(self, text: Buffer) -> dict[str, Buffer] | None:
         """The members of a JSON object as received bytes; see `json_rpc.open_object`."""

@@ -365,10 +365,14 @@ def unlink_large(path: Path) -> None:
         os.close(descriptor)
 
 
+class FileMap(mmap.mmap):
+    """The map of a file that nothing changes any more."""
+
+
 def map_file(path: Path | str) -> memoryview:
-    """Memory-map a file for reading. The map stays readable after the file is removed."""
+    """Memory-map a complete file for reading. The map stays readable after the file is removed."""
     with Path(path).open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return memoryview(FileMap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 class FileRemoved:

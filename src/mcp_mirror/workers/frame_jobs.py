@@ -1,8 +1,7 @@
 """The jobs of the frame scanner. They run in worker processes, so this module imports nothing that jobs do not use."""
 
-import ctypes
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -29,10 +28,10 @@ from mcp_mirror.payload.json_rpc import (
     open_items,
     open_message,
 )
-from mcp_mirror.payload.json_spans import Miss, locate, trim
-from mcp_mirror.payload.json_strings import text_pieces
+from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.query.indexes import find_item, keep_indexes
-from mcp_mirror.system.files import map_file, map_span
+from mcp_mirror.system.files import map_file, map_span, write_all
+from mcp_mirror.system.pages import find_address
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 
 _LIST_VALUES: Final = 4_000_000
@@ -142,7 +141,7 @@ def open_list(path: str, member: str, most: int) -> OpenedList | RejectedFrame:
     members = read_result_members(frame)
     if isinstance(members, RejectedFrame):
         return members
-    start, size, bounds, cut = _find_address(frame), 0, array("Q"), None
+    start, size, bounds, cut = find_address(frame), 0, array("Q"), None
     for item in open_items(members.get(member, b"[]")):
         size += len(item)
         if size > most:
@@ -151,7 +150,7 @@ def open_list(path: str, member: str, most: int) -> OpenedList | RejectedFrame:
         if len(bounds) == 2 * _LIST_ITEMS:
             cut = f"{_LIST_ITEMS:,} items in a page"
             break
-        at = _find_address(item) - start
+        at = find_address(item) - start
         bounds.extend((at, at + len(item)))
     small = {name: bytes(raw) for name, raw in members.items() if name in _LIST_MEMBERS and len(raw) <= _SMALL}
     return OpenedList(bounds, small, cut)
@@ -160,7 +159,7 @@ def open_list(path: str, member: str, most: int) -> OpenedList | RejectedFrame:
 def scan(path: str, options: ProcessingOptions) -> Scanned | RejectedFrame:
     """Process a response in a file."""
     files = _Files(path)
-    result = process_frame(files.frame, options, options.estimate, files.decode)
+    result = process_frame(files.frame, options, options.estimate, files.keep)
     if isinstance(result, RejectedFrame):
         return result
     captured = result.captured
@@ -180,11 +179,16 @@ class _Files:
         self._path = path
         self._maps = {path: self.frame}
 
-    def decode(self, literal: Buffer) -> Buffer:
-        """Decode a JSON string into a new file and return its bytes, memory-mapped."""
+    def keep(self, pieces: Iterable[Buffer]) -> Buffer:
+        """Write a decoded text into a new file and return its bytes, memory-mapped."""
         path = f"{self._path}.text{len(self._maps)}"
-        with Path(path).open("xb") as file:
-            file.writelines(text_pieces(literal, trim(literal)))
+        try:
+            with Path(path).open("xb", buffering=0) as file:
+                for piece in pieces:
+                    write_all(file.fileno(), piece)
+        except BaseException:
+            Path(path).unlink()
+            raise
         self._maps[path] = map_file(path)
         return self._maps[path]
 
@@ -203,36 +207,9 @@ class _Files:
     def locate(self, blob: Buffer) -> FileSpan:
         """The file span of a blob: within one of the files, or in a new file if the blob was assembled."""
         for path, whole in self._maps.items():
-            offset = _find_address(blob) - _find_address(whole)
+            offset = find_address(blob) - find_address(whole)
             if 0 <= offset <= len(whole) - len(blob):
                 return FileSpan(path, Span(offset, len(blob)))
         path = f"{self._path}.part{len(blob)}"
         Path(path).write_bytes(blob)
         return FileSpan(path, Span(0, len(blob)))
-
-
-class _PyBuffer(ctypes.Structure):
-    """CPython's `Py_buffer` (https://docs.python.org/3/c-api/buffer.html)."""
-
-    _fields_ = (
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.py_object),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    )
-
-
-def _find_address(buffer: Buffer) -> int:
-    """The memory address of a buffer's bytes. Offsets are computed from it, since the scanner returns only values."""
-    view = _PyBuffer()
-    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(view), 0)
-    address = int(view.buf or 0)
-    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
-    return address

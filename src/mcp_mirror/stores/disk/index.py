@@ -57,6 +57,9 @@ _EXPIRED_ROW: Final = """SELECT rowid, namespace, base, descriptor, size FROM en
     WHERE namespace = ? AND base = ? AND expires <= ?"""
 _SEALED_WITH: Final = "FROM entries WHERE substr(descriptor, 1, 1) = ? AND substr(descriptor, 2, ?) = ?"
 _BLOBS: Final = "SELECT digest, start, held FROM blobs"
+_SAME_FINGERPRINT: Final = "SELECT digest, start FROM blobs WHERE digest >= ? AND digest < ? LIMIT ?"
+_MAX_COMPARED: Final = 4
+"""Blobs with the same fingerprint that are compared with a new one."""
 _COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
     ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
 
@@ -177,6 +180,9 @@ class Index:
             record: The encoded descriptor, possibly encrypted.
             content: The bytes of a small value, possibly encrypted.
             draft: The blob of a large value.
+
+        Raises:
+            BlobRemovedError: The blob was already stored when it was compared, but no longer is.
         """
         try:
             with self._change() as change:
@@ -192,10 +198,14 @@ class Index:
                 change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
                 self._evicted += evicted
         except BaseException:
-            if draft:
+            if draft and draft.path:
                 self._discard_draft(draft)
             raise
         self._remove_doomed_files()
+
+    def find_blobs(self, fingerprint: str) -> list[tuple[str, int]]:
+        """The digests and offsets of blobs with this fingerprint, at most four."""
+        return self._read_rows(_SAME_FINGERPRINT, (fingerprint, f"{fingerprint}g", _MAX_COMPARED))
 
     def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value, which counts as used."""
@@ -376,9 +386,6 @@ class Index:
         checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _adopt_draft(self, change: sqlite3.Connection, draft: BlobDraft) -> None:
-        known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()
-        if known and self._blobs.build_path(draft.digest, *known).exists():
-            return
         self._blobs.adopt(draft)
         place = (draft.digest, draft.start, draft.file_size)
         change.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", place)

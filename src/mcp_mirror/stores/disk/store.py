@@ -24,7 +24,7 @@ from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
+from mcp_mirror.stores.disk.blobs import SYSTEM, BlobRemovedError, Blobs, SystemCalls, compute_fingerprint
 from mcp_mirror.stores.disk.event_log import DiskEventLog
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.disk.index import Index, ValueLocation
@@ -234,13 +234,18 @@ class DiskStore:
             content = b"".join(envelope.seal(blob, size) if envelope else blob)
             self._index.put(namespace, descriptor, record, content, None)
             return
-        drafted = (
-            self._blobs.sealed_draft(envelope.seal(blob, size))
-            if envelope
-            else self._blobs.draft(namespace, blob, file)
-        )
-        with drafted as draft:
-            self._index.put(namespace, descriptor, record, None, draft)
+        put = partial(self._index.put, namespace, descriptor, record, None)
+        if envelope:
+            with self._blobs.sealed_draft(envelope.seal(blob, size)) as draft:
+                put(draft)
+            return
+        fingerprint = compute_fingerprint(namespace, blob)
+        if known := self._blobs.find_equal(blob, self._index.find_blobs(fingerprint)):
+            with suppress(BlobRemovedError):
+                put(known)
+                return
+        with self._blobs.draft(fingerprint, blob, file) as draft:
+            put(draft)
 
     def _read(self, namespace: str, base: str, span: Span | None) -> Buffer | None:
         cut = None if self._encryptor.key_ids else span  # encrypted values are decrypted by complete chunks
