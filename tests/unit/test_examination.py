@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from tests.hostile.schemas import page
 
 from mcp_mirror.core.tool_inspection import (
@@ -40,16 +39,6 @@ def test_a_tool_over_a_bound_is_not_looked_through() -> None:
     assert found.rejection is not None
     assert "max_tool_bytes" in found.rejection
     assert found == compile_schema(found)
-
-
-@pytest.mark.parametrize(
-    ("execution", "is_served"),
-    [({"taskSupport": "required"}, False), ({"taskSupport": "optional"}, True), ({}, True), ("required", True)],
-)
-def test_a_tool_that_runs_only_as_a_task_is_not_served(execution: Any, *, is_served: bool) -> None:
-    found = inspect_tool(tool(execution=execution), BOUNDS)
-    assert (found.rejection is None) is is_served
-    assert is_served or "as a task" in str(found.rejection)
 
 
 def test_a_schema_that_is_not_valid_gives_way_to_any_object() -> None:

@@ -54,14 +54,6 @@ def find_excess(tool: Mapping[str, Any], bounds: UpstreamBounds) -> str | None:
     return _describe_nesting_excess(bounds) if is_deeper(text, bounds.max_schema_depth) else None
 
 
-def _find_unrelayed(tool: Mapping[str, Any]) -> str | None:
-    """Why no call of a tool could succeed, as a clause; None if calls may succeed."""
-    match tool.get("execution"):
-        case {"taskSupport": "required"}:
-            return "it runs only as a task, and the gateway does not relay tasks"
-    return None
-
-
 def _describe_nesting_excess(bounds: UpstreamBounds) -> str:
     return f"its definition is nested deeper than `limits.max_schema_depth` ({bounds.max_schema_depth})"
 
@@ -145,8 +137,8 @@ def inspect_tool(raw: Mapping[str, Any], bounds: UpstreamBounds) -> InspectedToo
 
 def inspect_definition(raw: Mapping[str, Any], bounds: UpstreamBounds) -> InspectedTool:
     """Inspect a tool without compiling its schema. The work is linear in the size of the definition."""
-    if rejection := find_excess(raw, bounds) or _find_unrelayed(raw):
-        return InspectedTool(raw, rejection)
+    if excess := find_excess(raw, bounds):
+        return InspectedTool(raw, excess)
     found = InspectedTool(raw, invalid_members=_find_invalid_members(raw))
     schema = raw.get("inputSchema")
     if not isinstance(schema, dict):
