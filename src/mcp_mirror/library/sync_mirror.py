@@ -12,6 +12,7 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from functools import partial
 from threading import Thread, get_ident
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, Unpack, overload
 
@@ -218,26 +219,26 @@ class _LoopThread:
         self._thread = Thread(target=self._run, args=(started,), name="mcp-mirror-portal", daemon=True)
         self._thread.start()
         self._portal, self.loop = started.result()
-        self._is_blocked = False
+        self._deadline: float | None = None
         return self._portal
 
     def run_last(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run work before the end, but wait no longer than some seconds."""
+        self._deadline = monotonic() + _CLOSE_TIMEOUT
         ending = asyncio.run_coroutine_threadsafe(work(), self.loop)
         ended, _ = wait([ending], _CLOSE_TIMEOUT)
         if ended:
             ending.result()
-            return
-        self._is_blocked = True
-        _logger.warning(
-            "The event loop of a SyncMirror did not end within %g s. An `async` tool blocks it: make the tool a plain "
-            "function, which runs in a thread.",
-            _CLOSE_TIMEOUT,
-        )
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         asyncio.run_coroutine_threadsafe(self._portal.stop(kind is not None), self.loop)
-        self._thread.join(0 if self._is_blocked else _CLOSE_TIMEOUT)
+        self._thread.join(_CLOSE_TIMEOUT if self._deadline is None else max(0.0, self._deadline - monotonic()))
+        if self._thread.is_alive():
+            _logger.warning(
+                "The event loop of a SyncMirror did not end within %g s. An `async` tool blocks it, or ignores its "
+                "cancellation: make a tool that blocks a plain function, which runs in a thread.",
+                _CLOSE_TIMEOUT,
+            )
 
     @staticmethod
     def _run(started: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) -> None:
