@@ -244,6 +244,26 @@ async def test_responses_after_other_text_in_the_same_line_are_taken(
     assert b"upstream raw wrote other text before a message, in the same line" in b"".join(client.stderr)
 
 
+@pytest.mark.parametrize("before", ["Starting...", 'Loaded {"a":1} in 3 ms. '])
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, '\\"' * 100),
+        ({"spool_bytes": 1024}, '\\"' * 100),
+        ({"max_message_bytes": 1 << 20}, "`limits.max_message_by"),
+    ],
+)
+async def test_a_large_response_after_other_text_does_not_wait_for_the_timeout(
+    before: str, limits: dict[str, int], expected: str, configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    upstream = raw("ok", "--before", before, overrides={"hear": {"timeout": 5, "capture": "never"}})
+    async with open_lines(configured({"raw": upstream}, limits=limits)) as client:
+        await client.greet()
+        for _ in range(2):
+            assert expected in await client.text("hear_mirrored", {"text": '"' * 400_000})  # twice as long in JSON
+    assert b"upstream raw wrote other text before a message, in the same line" in b"".join(client.stderr)
+
+
 async def test_a_call_times_out_and_its_late_answer_is_ignored(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:

@@ -153,6 +153,34 @@ async def test_calls_in_a_session_that_the_server_ended_use_a_new_one(
     assert b"is down" not in b"".join(client.stderr)
 
 
+@pytest.mark.parametrize("style", ["json", "lf"])
+async def test_a_call_that_runs_in_an_ended_session_ends_beside_the_new_one(
+    style: str, configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
+) -> None:
+    log, gates = tmp_path / "log", [(tmp_path / f"started-{n}", tmp_path / f"until-{n}") for n in range(2)]
+    async with (
+        listening("raw_http.py", "--style", style, "--log", str(log)) as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet()
+        for number, (started, until_exists) in enumerate(gates):
+            arguments = {"started": str(started), "until": str(until_exists)}
+            call = {"name": "hang_mirrored", "arguments": arguments}
+            message = {"jsonrpc": "2.0", "id": f"hang {number}", "method": "tools/call", "params": call}
+            await client.send(json.dumps(message))
+            await until(started.exists)
+            await client.text("forget_mirrored")
+            assert "hear" in await client.text("hear_mirrored")  # in a new session
+        assert log.read_text().count("initialize\n") == 1 + len(gates)
+        for number, (_, until_exists) in enumerate(gates):
+            until_exists.touch()
+            async with asyncio.timeout(BOUND):
+                while (answer := json.loads(await client.receive())).get("id") != f"hang {number}":
+                    pass
+            assert "hang" in answer["result"]["content"][0]["text"], answer
+    assert b"is down" not in b"".join(client.stderr)
+
+
 async def test_a_new_session_is_opened_when_the_event_stream_is_lost(
     configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
 ) -> None:

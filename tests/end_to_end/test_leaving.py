@@ -235,7 +235,9 @@ async def test_the_log_reports_a_shutdown_and_the_requests_that_it_cancels(
             assert "late" in (await call).text
         await asyncio.wait_for(served.process.wait(), BOUND)
         if not ends:
-            assert (await call).json()["error"]["message"] == CANCELLED
+            response = await call
+            # Clients with the SDK's version 1 end at another status, and their users do not see the error.
+            assert (response.status_code, response.json()["error"]["message"]) == (200, CANCELLED)
     log = b"".join(served.stderr).decode()
     assert re.search(
         r" info mcp_mirror\.\S+: Shutting down within [0-9.]+ s \(`server\.drain`\), with 1 open request\.\n", log

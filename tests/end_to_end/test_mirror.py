@@ -240,6 +240,9 @@ async def test_a_call_without_arguments(arguments: Any) -> None:
             {},
             "The arguments do not fit tool 'average_mirrored': \"values\" is a required property.",
         ),
+        ("average_mirrored", {"values": None}, "tool 'average_mirrored': values: null is not of type \"array\"."),
+        ("average_mirrored", {"values": float("nan")}, "'average_mirrored': values: null is not of type \"array\"."),
+        ("within_mirrored", {"values": [1], "bounds": {"least": None}}, 'bounds.least: null is not of type "number".'),
         ("average_mirrored", '{"values": ', "The arguments are not a JSON object: "),
         ("average_mirrored", "[1]", "The arguments are not a JSON object: "),
         ("average_mirrored", [1], "The arguments are not a JSON object: Expected `object`, got `array`"),
@@ -512,6 +515,13 @@ async def test_a_path_that_is_not_a_text_is_an_error() -> None:
                 await mirror.read(mistake)  # type: ignore[arg-type]  # the mistake
 
 
+async def test_an_empty_namespace_is_an_error() -> None:
+    async with with_functions() as mirror:
+        for use in (mirror.call("average_mirrored", {"values": [1]}, namespace=""), mirror.put(1, namespace="")):
+            with pytest.raises(MirrorError, match=r"^The namespace is empty\. Pass a text, such as"):
+                await use
+
+
 async def test_a_namespace_that_is_not_a_text_is_an_error() -> None:
     no_user: Any = None
     async with with_functions() as mirror:
@@ -693,8 +703,15 @@ async def test_use_outside_the_context_names_the_next_step() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"store": "dsk"}, r"Mirror\(store\):1: store.kind: expected one of memory, disk, redis"),
-        ({"upstreams": {"one": {"comand": "x"}}}, r"Mirror\(upstreams\):1: upstreams.one.*did you mean 'command'"),
+        ({"store": "dsk"}, r"^Mirror\(store='dsk'\): expected memory, disk or redis, or a mapping such as {'kind': "),
+        ({"store": "redis://:word@example.com"}, r"^Mirror\(store\): expected memory, disk or redis, or a mapping"),
+        ({"store": 5}, r"^Mirror\(store\): expected memory, disk or redis, .*, got int$"),
+        ({"store": {"kind": "dsk"}}, r"^Mirror\(store\): store.kind: expected one of memory, disk, redis, got "),
+        ({"store": {"kynd": "disk"}}, r"^Mirror\(store\): store.kynd: unknown key; did you mean 'kind'\?$"),
+        (
+            {"upstreams": {"one": {"comand": "x"}}},
+            r"\nMirror\(upstreams\): upstreams.one.comand: .* did you mean 'command'",
+        ),
         ({"upstreams": {"mirror": {"sufix": ""}}}, r"mirror.sufix: unknown key; did you mean 'suffix'"),
         ({"upstreams": {"one": object()}}, r"Mirror\(upstreams\): expected only texts, numbers, booleans, lists"),
         ({"upstreams": "nowhere.yaml"}, "nowhere.yaml: the configuration cannot be read"),

@@ -23,7 +23,7 @@ from tests.load import measure_pause, slowness
 from mcp_mirror import Mirror, SyncMirror
 from mcp_mirror.app import open_application
 from mcp_mirror.config import load_config
-from mcp_mirror.errors import MirrorError
+from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.types import Provenance
 
 if TYPE_CHECKING:
@@ -856,8 +856,47 @@ async def test_the_configuration_decides_which_tools_scripts_call(
 ) -> None:
     async with connect(asking(tmp_path, configured, **code)) as client:
         result = await client.call_tool("memory_run", {"code": f"{WRITE}\n'sent'"})
-    assert expected in result.content[0].text  # type: ignore[union-attr]
+    text = result.content[0].text  # type: ignore[union-attr]
+    assert expected in text
+    assert "corrected script" not in text  # the next script would be refused too
     assert ((tmp_path / "mail.log").read_text().count(" tools/call\n") == 1) is is_called
+
+
+SAY = f"x = await tools.crm_say_mirrored(result={json.dumps({'content': [], 'structuredContent': {'a': 'text'}})!r})\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "limits", "expected"),
+    [
+        (f"{SAY}await tools.mail_hear_mirrored(x=x['a'])", {}, "may not go to upstream 'mail'"),
+        (f"{SAY}await tools.mail_hear_mirrored(x=1)", {"calls_per_day": 1}, "This client has made the 1 calls"),
+    ],
+)
+async def test_a_script_that_the_gateway_refuses_is_not_to_be_corrected(
+    configured: Configured, connect: Connect, tmp_path: Path, code: str, limits: dict[str, int], expected: str
+) -> None:
+    upstreams = {
+        "crm": upstream("crm", tmp_path, labels={"confidentiality": "private"}),
+        "mail": upstream("mail", tmp_path, accepts={"confidentiality": "internal"}),
+    }
+    config = configured(upstreams, flows={}, code={"tools": "all"}, limits=limits)
+    async with connect(config) as client:
+        result = await client.call_tool("memory_run", {"code": code})
+    text = result.content[0].text  # type: ignore[union-attr]
+    assert expected in text
+    assert "corrected script" not in text
+
+
+async def test_a_script_with_a_failed_call_is_to_be_corrected() -> None:
+    async with Mirror() as mirror:
+
+        @mirror.tool
+        def find(number: int) -> int:
+            raise ToolError(f"No order {number}.")
+
+        reply = await mirror.run("await tools.find(number=5)")
+        assert "No order 5." in reply.text
+        assert reply.text.endswith("Call memory_run again with a corrected script.")
 
 
 async def test_a_script_is_recorded_without_its_values(configured: Configured, tmp_path: Path) -> None:

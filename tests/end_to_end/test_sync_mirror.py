@@ -18,6 +18,7 @@ from tests.end_to_end.conftest import BOUND
 
 from mcp_mirror import Mirror, SyncMirror
 from mcp_mirror.errors import MirrorError, StoreError
+from mcp_mirror.library import sync_mirror
 
 
 def with_functions(**options: Any) -> SyncMirror:
@@ -125,6 +126,36 @@ def test_a_call_of_another_thread_ends_when_the_mirror_closes() -> None:
             assert started.wait(BOUND)
         with pytest.raises(MirrorError, match="This Mirror was closed before the call ended"):
             call.result(BOUND)
+
+
+def test_a_mirror_closes_while_an_async_tool_blocks_its_event_loop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sync_mirror, "_CLOSE_TIMEOUT", 0.2)
+    others = portals()
+    mirror, started, may_end, closed = SyncMirror(), *(threading.Event() for _ in range(3))
+
+    @mirror.tool
+    async def block() -> None:
+        started.set()
+        assert may_end.wait(BOUND)  # the mistake: it does not await
+
+    def use() -> None:
+        with mirror:
+            threads.submit(mirror.call, "block_mirrored")
+            assert started.wait(BOUND)
+        closed.set()
+
+    with ThreadPoolExecutor() as threads:
+        used = threads.submit(use)
+        is_closed = closed.wait(BOUND / 2)
+        may_end.set()
+        used.result(BOUND)
+    assert is_closed
+    assert "The event loop of a SyncMirror did not end within 0.2 s" in caplog.text
+    for thread in portals() - others:
+        thread.join(BOUND)
+        assert not thread.is_alive()
 
 
 def test_a_closed_mirror_can_be_opened_again_and_is_unusable_until_then(tmp_path: Any) -> None:

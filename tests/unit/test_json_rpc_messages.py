@@ -13,6 +13,7 @@ from tests.load import slowness
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import (
     Message,
+    find_begun_response,
     find_response,
     open_array,
     open_message,
@@ -328,3 +329,32 @@ def test_a_response_is_found_after_other_text_in_its_line(before: bytes, respons
 )
 def test_lines_that_only_quote_messages_are_not_responses(line: bytes) -> None:
     assert find_response(line) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "begun"),
+    [
+        (b"Starting...", b'{"jsonrpc":"2.0","id":7,"result":{"content"'),
+        (b"Loaded {config} {} ", b'{ "id": "a-1", "jsonrpc": "2.0", "result": {"a"'),
+        (b"\xef\xbb\xbf", b'{"jsonrpc":"2.0","result":{"a":1'),
+        (b"\xff", b'{"result":{"a":{"jsonrpc":"2.0","id":7,"result":{"b":1'),
+        (b"x", b'{"jsonrpc":"2.0","id":7,"error":{"code":1,"data":'),
+    ],
+)
+def test_the_beginning_of_a_response_is_found_after_other_text(before: bytes, begun: bytes) -> None:
+    assert find_begun_response(before + begun) == len(before)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'  {"jsonrpc":"2.0","id":7,"result":{"a":1',  # nothing before it
+        b'{"method":"a","params":{"a":{"jsonrpc":"2.0","id":7,"result":{',
+        b'got {"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"a":',
+        b'got {"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"a":{"result":{"b":1',
+        b'the field {"result":{"a":1',
+        b"Starting...",
+    ],
+)
+def test_the_beginning_of_another_message_is_not_that_of_a_response(head: bytes) -> None:
+    assert find_begun_response(head) is None

@@ -59,6 +59,11 @@ class Sheet:
     _note: int
 
 
+@dataclasses.dataclass
+class Shelf:
+    labels: set[str]
+
+
 class Name(str):
     __slots__ = ()
 
@@ -116,6 +121,12 @@ def members(value: object) -> dict[str, Any]:
         (Path("/a"), "/a"),
         (deque([1]), [1]),
         ((), []),
+        ({"b", "a", "c"}, ["a", "b", "c"]),
+        ({"sets": [frozenset({3, 20, 1, 100}), set()]}, {"sets": [[1, 3, 20, 100], []]}),
+        ({Size(2, 1), Size(1, 2)}, [{"wide": 1, "high": 2}, {"wide": 2, "high": 1}]),
+        (Shelf(labels={"z", "y", "x"}), {"labels": ["x", "y", "z"]}),
+        ({Unit.CELSIUS}, ["C"]),
+        ({"b": 1, "a": 2}.keys(), ["b", "a"]),
     ],
 )
 def test_a_value_is_its_json(value: object, expected: Any) -> None:
@@ -141,6 +152,11 @@ def test_the_stored_value_equals_the_returned_value(value: Any) -> None:
     assert json.loads(bytes(captured.value.blob)) == value
     assert captured.companion is None
     assert not captured.passed
+
+
+def test_the_items_of_a_set_without_an_order_are_all_written() -> None:
+    found = members({1, "b", None, (2, 3)})["structuredContent"]["result"]
+    assert sorted(map(str, found)) == ["1", "None", "[2, 3]", "b"]
 
 
 def test_a_large_value_is_written_once() -> None:

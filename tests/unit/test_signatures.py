@@ -267,8 +267,62 @@ def test_generator_functions_are_tools() -> None:
     assert read(one_by_one).schema == schema(["count"], count=WHOLE)
 
 
-bound_plain = functools.partial(plain, days=2)
-bound_plain.__name__ = "bound_plain"  # type: ignore[attr-defined]
+class Weather:
+    """The weather of a station."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+
+    def __call__(self, city: str, days: int = 7) -> str:
+        return f"{city} {days} {self.unit}"
+
+
+class Forecast:
+    def __call__(self, city: str, secret: str) -> str:
+        """The forecast."""
+        return f"{city} {secret}"
+
+
+async def fetch(url: str, key: "Nowhere", limit: int = 3) -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
+    """A page."""
+    return url, key, limit
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "described", "expected"),
+    [
+        (functools.partial(plain, "Bonn"), None, "The weather.", schema([], days={**WHOLE, "default": 7})),
+        (functools.partial(plain, days=2), None, "The weather.", schema(["city"], city=TEXT)),
+        (functools.partial(fetch, key="k"), None, "A page.", schema(["url"], url=TEXT, limit={**WHOLE, "default": 3})),
+        (Weather("C"), "weather", "The weather of", schema(["city"], city=TEXT, days={**WHOLE, "default": 7})),
+        (functools.partial(Forecast(), secret="k"), "forecast", "The forecast.", schema(["city"], city=TEXT)),
+        (functools.cache(plain), None, "The weather.", schema(["city"], city=TEXT, days={**WHOLE, "default": 7})),
+    ],
+)
+def test_partial_functions_and_callable_objects_are_tools(
+    function: Callable[..., Any], name: str | None, described: str, expected: dict[str, Any]
+) -> None:
+    found = read(function, name)
+    assert found.schema == expected
+    assert found.name in (name, "plain", "fetch")
+    assert found.description.startswith(described)
+
+
+def test_a_partial_function_gets_the_given_and_the_bound_arguments() -> None:
+    for tool, given in (
+        (read(functools.partial(Weather("C"), days=2), "weather"), {"city": "Bonn"}),
+        (read(Weather("C"), "weather"), {"city": "Bonn", "days": 2}),
+    ):
+        assert tool.call(**tool.read_arguments(json.dumps(given).encode())) == "Bonn 2 C"
+    with pytest.raises(ToolError, match="days: Unexpected keyword argument"):
+        read(functools.partial(plain, days=2)).read_arguments(b'{"city": "Bonn", "days": 3}')
+
+
+def test_a_return_annotation_that_cannot_be_evaluated_is_accepted() -> None:
+    def find(number: int) -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
+        return number
+
+    assert read(find).schema == schema(["number"], number=WHOLE)
 
 
 class Station:
@@ -308,19 +362,37 @@ def unknown(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F8
     del value
 
 
+def unknown_member(value: "json.Nowhere") -> None:  # type: ignore[name-defined]
+    del value
+
+
+def no_expression(value: "list[") -> None:  # type: ignore[valid-type]  # noqa: F722
+    del value
+
+
+def second_is_strange(first: int, second: list[Strange], third: int) -> None:
+    del first, second, third
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
         (by_position, "it takes value, which is positional-only. Give its parameters names."),
         (rest, "it takes *values. Give its parameters names."),
         (keywords, "it takes **values. Give its parameters names."),
-        (strange, "an annotation cannot be read from JSON: Unable to generate"),
-        (callback, "an annotation cannot be read from JSON: Cannot generate"),
+        (strange, "the annotation of 'value' cannot be read from JSON: Unable to generate"),
+        (callback, "the annotation of 'value' cannot be read from JSON: Cannot generate"),
         (open_letter, "of a pydantic model is base64 only with `ConfigDict(val_json_bytes='base64')`."),
-        (unknown, "an annotation cannot be read from JSON: name 'Nowhere' is not defined."),
+        (
+            unknown,
+            "the annotation of 'value' cannot be evaluated: name 'Nowhere' is not defined. Define or import it at ",
+        ),
+        (unknown_member, "the annotation of 'value' cannot be evaluated: module 'json' has no attribute 'Nowhere'. "),
+        (no_expression, "the annotation of 'value' cannot be evaluated: Forward reference must be an expression"),
+        (second_is_strange, "the annotation of 'second' cannot be read from JSON: Unable to generate"),
         (lambda value: value, "'<lambda>' is not a valid tool name"),
-        (functools.partial(plain, "Bonn"), "'' is not a valid tool name"),
-        (bound_plain, "it is not a function or method. Wrap it in a function."),
+        (Weather("C"), "An object of class Weather has no name. Give one: @mirror.tool(name=...)."),
+        (functools.partial(rest, 1), "it takes *values. Give its parameters names."),
         (
             opaque,
             f"it returns {__name__}.Strange, which cannot be encoded as JSON. Return JSON's own types, ",

@@ -11,8 +11,9 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,7 +30,7 @@ from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.redaction import SECRET_NAMES
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import Config
-from mcp_mirror.settings.store import StorePolicy
+from mcp_mirror.settings.store import StoreKind, StorePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy, is_sse_address
 
 CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
@@ -149,9 +150,9 @@ def read_config(
 
     Args:
         content: Texts, numbers, booleans, paths, lists and mappings.
-        called: The name in messages, instead of a file's.
+        called: The name in messages, instead of a file's and the line.
         environ: As for `load_config`.
-        name_origin: Returns what messages name instead of `called`, the line and these keys.
+        name_origin: Returns what messages name instead of `called` and these keys.
 
     Raises:
         ConfigError: As for `load_config`.
@@ -160,8 +161,12 @@ def read_config(
         text = json.dumps(content, default=os.fspath)
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(f"{called}: expected only texts, numbers, booleans, lists and mappings") from None
-    findings = Findings(called, name_origin)
+    findings = Findings(called, name_origin or partial(_name_keys, called))
     return _read_config(read_yaml(text, findings), findings, _find_current_folder(), environ)
+
+
+def _name_keys(called: str, keys: Sequence[str]) -> str:
+    return f"{called}: {'.'.join(keys)}" if keys else called
 
 
 def _find_current_folder() -> Path:
@@ -369,7 +374,7 @@ def _read_upstreams(given: object, environ: Mapping[str, str]) -> Config:
     )
 
 
-def _read_store(given: GivenStore, configured: StorePolicy, environ: Mapping[str, str]) -> StorePolicy:
+def _read_store(given: object, configured: StorePolicy, environ: Mapping[str, str]) -> StorePolicy:
     match given:
         case None:
             return configured
@@ -377,5 +382,11 @@ def _read_store(given: GivenStore, configured: StorePolicy, environ: Mapping[str
             return given
         case Mapping():
             return read_config({"store": given}, "Mirror(store)", environ).store
-    kind = read_config({"store": {"kind": given}}, "Mirror(store)", environ).store.kind
-    return replace(configured, kind=kind)
+    if given not in get_args(StoreKind):
+        # Texts that are not names are not shown: an address may contain a password.
+        shown = f"Mirror(store={given!r})" if isinstance(given, str) and given.isidentifier() else "Mirror(store)"
+        got = "" if isinstance(given, str) else f", got {type(given).__name__}"
+        raise ConfigError(
+            f"{shown}: expected memory, disk or redis, or a mapping such as {{'kind': 'disk', 'path': './store'}}{got}"
+        )
+    return replace(configured, kind=cast("StoreKind", given))

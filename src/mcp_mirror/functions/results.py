@@ -40,6 +40,7 @@ _MAX_SMALL_ITEMS: Final = 64
 """Maximum items of a small list of scalars."""
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 _ENCODED_VALUES: Final = frozenset({dict, list, tuple, set, frozenset})
+_SETS: Final = (set, frozenset)
 
 Result = Mapping[str, Buffer]
 """The members of a tool's result, JSON text."""
@@ -216,7 +217,7 @@ def _encode_png(picture: Any) -> bytes:
 
 def _encode(value: object) -> bytes:
     try:
-        return _ENCODER.encode(_with_named_tuples(value))
+        return _ENCODER.encode(_convert_parts(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise MirrorError(
             f"A value of type {type(value).__name__} cannot be encoded as JSON: {error}. Convert it to dicts, lists, "
@@ -224,24 +225,31 @@ def _encode(value: object) -> bytes:
         ) from None
 
 
-def _with_named_tuples(value: Any) -> Any:
-    """The value with its named tuples as objects; the encoder would encode them as arrays."""
-    return _convert_named_tuples(value) if _has_named_tuple(value) else value
+def _convert_parts(value: Any) -> Any:
+    """The value with its named tuples as objects and its sets as sorted lists.
+
+    The encoder would encode named tuples as arrays, and sets in the order of their hashes, which differs in each run.
+    """
+    return _convert_part(value) if _has_convertible(value) else value
 
 
-def _has_named_tuple(value: object) -> bool:
-    """Whether a value contains a named tuple at any depth, checked level by level: most values contain none."""
+def _has_convertible(value: object) -> bool:
+    """Whether a value contains a named tuple or a set at any depth, checked level by level: most contain none."""
     if type(value) is dict and _ATOMS.issuperset(map(type, value.values())):  # as most arguments are
         return False
     parts, seen = [value], set[int]()
     while not _ATOMS.issuperset(map(type, parts)):
         level = {id(part): part for part in parts if type(part) not in _ATOMS and id(part) not in seen}
         kinds = set(map(type, level.values()))
-        if any(issubclass(kind, tuple) and hasattr(kind, "_fields") for kind in kinds):
+        if any(issubclass(kind, _SETS) or _is_named_tuple(kind) for kind in kinds):
             return True
         seen |= level.keys()
         parts = [part for kind in kinds for part in _list_direct_parts(kind, level.values())]
     return False
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def _list_direct_parts(kind: type, values: Iterable[Any]) -> Iterable[Any]:
@@ -257,17 +265,28 @@ def _list_direct_parts(kind: type, values: Iterable[Any]) -> Iterable[Any]:
     return ()
 
 
-def _convert_named_tuples(value: Any) -> Any:
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: _convert_named_tuples(part) for name, part in zip(value._fields, value, strict=True)}
+def _convert_part(value: Any) -> Any:
+    if _is_named_tuple(type(value)):
+        return {name: _convert_part(part) for name, part in zip(value._fields, value, strict=True)}
+    if isinstance(value, _SETS):
+        return [_convert_part(part) for part in _sort(value)]
     if isinstance(value, list | tuple):
-        return [_convert_named_tuples(part) for part in value]
+        return [_convert_part(part) for part in value]
     if isinstance(value, dict):
-        return {key: _convert_named_tuples(part) for key, part in value.items()}
+        return {key: _convert_part(part) for key, part in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
-        return {name: _convert_named_tuples(getattr(value, name)) for name in names if hasattr(value, name)}
+        return {name: _convert_part(getattr(value, name)) for name in names if hasattr(value, name)}
     return value
+
+
+def _sort(items: Iterable[Any]) -> list[Any]:
+    """The items of a set, sorted if their types have an order."""
+    listed = list(items)
+    try:
+        return sorted(listed)
+    except TypeError:
+        return listed
 
 
 _KEYS: Final[Mapping[object, str]] = {None: "null", True: "true", False: "false"}
@@ -281,7 +300,7 @@ def _convert_unknown(value: object) -> object:
     if type(value) in _ENCODED_VALUES:  # the encoder asks for these only as keys
         raise TypeError(f"a key is a {type(value).__name__}, and JSON's keys are texts")
     if isinstance(value, BaseModel):
-        return _with_named_tuples(value.model_dump(by_alias=True))
+        return _convert_parts(value.model_dump(by_alias=True))
     if is_scalar(type(value)):
         return convert_scalar(value)
     if (written := _encode_data(value)) is not None:
@@ -289,7 +308,7 @@ def _convert_unknown(value: object) -> object:
     if _is_buffer(value):
         return memoryview(value).tobytes()  # type: ignore[arg-type]  # it supports the buffer protocol
     turn = next((turn for kinds, turn in _CONTAINERS if isinstance(value, kinds)), _convert_by_pydantic)
-    return _with_named_tuples(turn(value))
+    return _convert_parts(turn(value))
 
 
 _CONTAINERS: Final[tuple[tuple[Any, Callable[[Any], object]], ...]] = (

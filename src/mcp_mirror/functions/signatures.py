@@ -98,24 +98,60 @@ def read_function(
     """
     if not callable(function):
         raise MirrorError("Only a function can be a tool: write @mirror.tool, or @mirror.tool(name=...) with options.")
-    named = str(name if name is not None else getattr(function, "__name__", ""))
+    source = _find_source(function)
+    named = str(_find_name(function) if name is None else name)
     if not _NAME.fullmatch(named):
         raise MirrorError(
             f"{named!r} is not a valid tool name: a name has 1 to 128 of A-Z, a-z, 0-9, _, - and dots. "
             "Give one: @mirror.tool(name=...)."
         )
-    _check_parameters(function, named)
-    adapter = _build_adapter(function, named)
-    _check_result_type(function, named)
-    reason = description if description is not None else inspect.getdoc(function) or ""
-    return Function(named, reason, adapter.json_schema(schema_generator=_Schema), function, adapter, policy)
+    signature = _read_signature(function, named)
+    adapter = _build_adapter(source, signature, named)
+    _check_result_type(source, named)
+    text = _read_docstring(function, source) if description is None else description
+    return Function(named, text, adapter.json_schema(schema_generator=_Schema), function, adapter, policy)
 
 
-def _check_parameters(function: Callable[..., Any], name: str) -> None:
+def _unbind(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a partial function; any other function unchanged."""
+    return function.func if isinstance(function, functools.partial) else function
+
+
+def _find_source(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function or method with the type hints: of a partial function, or of an object with `__call__`."""
+    function = _unbind(function)
+    call: Any = getattr(function, "__call__", None)  # noqa: B004  # the method itself is needed
+    return call if inspect.ismethod(call) else function
+
+
+def _find_name(function: Callable[..., Any]) -> str:
+    """The name of a function.
+
+    Raises:
+        MirrorError: It has none.
+    """
+    name = getattr(function, "__name__", None) or getattr(_unbind(function), "__name__", None)
+    if name is None:
+        kind = type(_unbind(function)).__name__
+        raise MirrorError(f"An object of class {kind} has no name. Give one: @mirror.tool(name=...).")
+    return str(name)
+
+
+def _read_docstring(function: Callable[..., Any], source: Callable[..., Any]) -> str:
+    """The docstring of a function; of an object with `__call__`, that of the method, else that of the class."""
+    function = _unbind(function)
+    described = function if not source.__doc__ else source
+    return inspect.getdoc(described) or ""
+
+
+def _read_signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    """The parameters that a model fills: without those that a partial function binds."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         raise MirrorError(f"{name!r} cannot be a tool: it has no signature. Wrap it in a function.") from None
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    parameters = [one for key, one in signature.parameters.items() if key not in bound]
     if inspect.isfunction(function) and next((one.name for one in parameters), "") == "self":
         raise MirrorError(
             f"Function {name!r} cannot be a tool: it is an unbound method. Bind it: mirror.tool(it.{name})."
@@ -126,28 +162,61 @@ def _check_parameters(function: Callable[..., Any], name: str) -> None:
                 f"Function {name!r} cannot be a tool: models pass arguments by name, but it takes "
                 f"{unnamed.format(parameter.name)}. Give its parameters names."
             )
+    return signature.replace(parameters=parameters)
 
 
-def _build_adapter(function: Callable[..., Any], name: str) -> TypeAdapter[Mapping[str, Any]]:
-    """A type adapter that validates the function's arguments and returns their schema."""
+def _build_adapter(
+    source: Callable[..., Any], signature: inspect.Signature, name: str
+) -> TypeAdapter[Mapping[str, Any]]:
+    """A type adapter that validates the arguments of a function and returns their schema.
 
-    @functools.wraps(function)  # pydantic reads the signature of the wrapped function
+    Raises:
+        MirrorError: pydantic cannot read an annotation; the message names the parameter.
+    """
+    annotations = getattr(source, "__annotations__", {})
+    hints = {one: annotations[one] for one in signature.parameters if one in annotations}
+    try:
+        return _adapt(source, signature, hints)
+    except _UNREADABLE as error:
+        whole = error
+    failures = dict[str, Exception]()
+    for parameter, hint in hints.items():
+        try:
+            _adapt(source, signature, {parameter: hint})
+        except _UNREADABLE as error:
+            failures[f"the annotation of {parameter!r}"] = error
+    where, failed = next(iter(failures.items()), ("an annotation", whole))
+    reason = str(failed).partition("\n")[0].partition(". ")[0].rstrip(".")
+    if isinstance(failed, _UNEVALUATED):
+        raise MirrorError(
+            f"Function {name!r} cannot be a tool, because {where} cannot be evaluated: {reason}. Define or import "
+            "it at the top level of its module, and not only under `if TYPE_CHECKING`."
+        ) from None
+    raise MirrorError(
+        f"Function {name!r} cannot be a tool, because {where} cannot be read from JSON: {reason}. "
+        "Use JSON's own types, dataclasses, TypedDicts or pydantic models."
+    ) from None
+
+
+_UNEVALUATED: Final = (NameError, AttributeError, SyntaxError)
+_UNREADABLE: Final = (*_UNEVALUATED, PydanticUserError, TypeError)
+"""What pydantic raises for annotations that it cannot evaluate, or that have no JSON form."""
+
+
+def _adapt(
+    source: Callable[..., Any], signature: inspect.Signature, hints: Mapping[str, Any]
+) -> TypeAdapter[Mapping[str, Any]]:
+    """Return a type adapter for a signature in which only some parameters have type hints; the schema is tried."""
+
+    @functools.wraps(source)  # the module, in which pydantic evaluates annotations
     def bind(**arguments: Any) -> Mapping[str, Any]:
         return arguments
 
-    try:
-        adapter = TypeAdapter[Mapping[str, Any]](bind, config=_CONFIG)  # type: ignore[arg-type]  # TypeAdapter accepts functions
-        adapter.json_schema(schema_generator=_Schema)
-    except KeyError:
-        raise MirrorError(
-            f"{name!r} cannot be a tool: it is not a function or method. Wrap it in a function."
-        ) from None
-    except (PydanticUserError, NameError, TypeError) as error:
-        reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
-        raise MirrorError(
-            f"Function {name!r} cannot be a tool, because an annotation cannot be read from JSON: {reason}. "
-            "Use JSON's own types, dataclasses, TypedDicts or pydantic models."
-        ) from None
+    parameters = [one.replace(annotation=hints.get(key, one.empty)) for key, one in signature.parameters.items()]
+    bind.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # `inspect` reads it
+    bind.__annotations__ = dict(hints)
+    adapter = TypeAdapter[Mapping[str, Any]](bind, config=_CONFIG)  # type: ignore[arg-type]  # TypeAdapter accepts functions
+    adapter.json_schema(schema_generator=_Schema)
     return adapter
 
 

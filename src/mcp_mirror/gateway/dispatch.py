@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -77,6 +78,7 @@ _NO_VALUES: Final[Values] = {}
 _VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
 
+_MISSING: Final = re.compile(r'(?:(?P<at>\S+): )?"(?P<name>[^"]+)" is a required property')
 _CORRECT: Final = "Correct them and call again."
 
 Found = Pointer | EscapedPath | Correction
@@ -424,8 +426,9 @@ async def fit_arguments(
     if corrections:
         replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
         changed = await _substitute(entry, arguments, replaced, values)
-        if (fault := await _find_fault(entry, changed, validate)) is None:
+        if (left := await _find_fault(entry, changed, validate)) is None:
             return changed
+        fault = fault if _is_null(left, fault) else left
     if not may_quote:
         fault = "the value of a memory path does not match the tool's schema"
     raise ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. {_CORRECT}")
@@ -444,6 +447,14 @@ async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Valida
     if sum(map(len, arguments)) > _VALIDATED_BYTES:
         return None
     return await validate(entry, b"".join(arguments))
+
+
+def _is_null(missing: str, fault: str) -> bool:
+    """Whether the member that is missing after the corrections was null, and a fault reports that."""
+    if (found := _MISSING.match(missing)) is None:
+        return False
+    location = f"{found['at']}.{found['name']}" if found["at"] else found["name"]
+    return fault.startswith(f"{location}: null is not ")
 
 
 def _name_path(cause: str, path: MemoryPath) -> ToolError:

@@ -10,7 +10,7 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.catalog import CatalogEntry, is_read_only
 from mcp_mirror.core.replies import ToolResult, build_error_reply, read_texts
-from mcp_mirror.errors import DENIED_BY_USER, MirrorError, RefusedError, ToolError
+from mcp_mirror.errors import DENIED_BY_USER, MirrorError, RefusalReason, RefusedError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
 from mcp_mirror.gateway.input_required import read_round
 from mcp_mirror.gateway.services import Services
@@ -41,6 +41,8 @@ _REMEDY: Final = (
     "Call the tool outside of a script, or permit it in the configuration: `code.tools: listed`, with its own name in "
     "`code.allow`."
 )
+_MISTAKES: Final = frozenset({None, RefusalReason.UNKNOWN_TOOL, RefusalReason.UNKNOWN_PATH})
+"""Reasons of failed calls that a corrected script can make; None: the tool failed."""
 _NO_MESSAGE: Final = "The tool failed without a message."
 
 
@@ -76,13 +78,15 @@ class ScriptCalls(msgspec.Struct, frozen=True):
             script=ScriptOrigin(call.labels, call.preview, self.call.trace.span),
             trace=CallTrace(detail={"script_call": self.call.id}),
         )
+        is_allowed = call.is_admitted
         try:
-            if not call.is_admitted:
+            if not is_allowed:
                 await self._ask(call)
+                is_allowed = True
             reply = await self._answer(nested)
             return await self._read(nested, reply)
         except MirrorError as error:
-            return ScriptToolResult(labels=self._labels_of(nested), error=str(error))
+            return ScriptToolResult(labels=self._labels_of(nested), error=str(error), is_refused=not is_allowed)
 
     async def _ask(self, call: ScriptCall) -> None:
         """Ask the user to allow a call.
@@ -128,7 +132,8 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         """Return the value of a result: the stored one, or the one that the reply contains."""
         trace, labels = call.trace, self._labels_of(call)
         if contiguous(reply.get("isError", b"false")) == b"true":
-            return ScriptToolResult(labels=labels, path=trace.path, error=read_texts(reply) or _NO_MESSAGE)
+            error, is_refused = read_texts(reply) or _NO_MESSAGE, trace.reason not in _MISTAKES
+            return ScriptToolResult(labels=labels, path=trace.path, error=error, is_refused=is_refused)
         if trace.path is None:
             return ScriptToolResult(await _read_value(call, reply), labels)
         found = await look_up(self.services.writer.store, self.services.scanner, call.namespace, MemoryPath(trace.path))

@@ -425,12 +425,14 @@ class Mirror:
         """Run work for a namespace in the event loop of the application; the caller may run in another loop.
 
         Raises:
-            MirrorError: The mirror is not open, its event loop has stopped, or a store cannot write the namespace.
+            MirrorError: The mirror is not open, its event loop has stopped, or the namespace is empty or not valid.
             TypeError: The namespace is not a text.
         """
         running = self._running
         if not isinstance(namespace, str):
             raise TypeError(f"The namespace is a {type(namespace).__name__}. Pass a text, such as the name of a user.")
+        if not namespace:
+            raise MirrorError("The namespace is empty. Pass a text, such as the name of a user.")
         try:
             namespace.encode()
         except UnicodeEncodeError:

@@ -5,14 +5,16 @@ One event loop runs in a thread of its own, so that it works where another loop 
 
 import asyncio
 import atexit
+import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from functools import partial
 from threading import Thread, get_ident
+from time import monotonic
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Generic, Self, TypeVar, Unpack, overload
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -30,6 +32,11 @@ from mcp_mirror.settings.policies import TokenProvider
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 T = TypeVar("T")
+
+_CLOSE_TIMEOUT: Final = 20.0
+"""Seconds that the end of a mirror may take: more than its calls and its upstreams get to end."""
+
+_logger = logging.getLogger(__name__)
 
 
 class SyncMirror:
@@ -73,9 +80,12 @@ class SyncMirror:
             MirrorError: The mirror is open already, or cannot be opened.
         """
         with ExitStack() as opening:
-            portal = opening.enter_context(_LoopThread())
-            opening.enter_context(portal.wrap_async_context_manager(self._mirror))
+            thread = _LoopThread()
+            portal = opening.enter_context(thread)
+            portal.call(self._mirror.__aenter__)
+            opening.callback(thread.run_last, lambda: self._mirror.__aexit__(None, None, None))
             self._loop_thread, self._process = portal.call(get_ident), os.getpid()
+            self._loop = thread.loop
             self._portal, self._closing = portal, opening.pop_all()
         atexit.register(self._close)
         return self
@@ -193,7 +203,7 @@ class SyncMirror:
             return self._portal.start_task_soon(task.run).result()
         except BaseException:
             if not task.has_ended:
-                self._portal.start_task_soon(task.cancel)
+                self._loop.call_soon_threadsafe(task.cancel)  # does not wait for a loop that a tool blocks
             raise
 
 
@@ -201,24 +211,40 @@ class _LoopThread:
     """An event loop in a thread, for a `with` statement.
 
     That of AnyIO is a generator, whose end waits for the thread: forever in a forked process, which has no such thread.
+    The end waits some seconds: an `async` tool may block the loop. The thread then ends with the process.
     """
 
     def __enter__(self) -> BlockingPortal:
-        started: Future[BlockingPortal] = Future()
+        started: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]] = Future()
         self._thread = Thread(target=self._run, args=(started,), name="mcp-mirror-portal", daemon=True)
         self._thread.start()
-        self._portal = started.result()
+        self._portal, self.loop = started.result()
+        self._deadline: float | None = None
         return self._portal
 
+    def run_last(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run work before the end, but wait no longer than some seconds."""
+        self._deadline = monotonic() + _CLOSE_TIMEOUT
+        ending = asyncio.run_coroutine_threadsafe(work(), self.loop)
+        ended, _ = wait([ending], _CLOSE_TIMEOUT)
+        if ended:
+            ending.result()
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._portal.call(self._portal.stop, kind is not None)
-        self._thread.join()
+        asyncio.run_coroutine_threadsafe(self._portal.stop(kind is not None), self.loop)
+        self._thread.join(_CLOSE_TIMEOUT if self._deadline is None else max(0.0, self._deadline - monotonic()))
+        if self._thread.is_alive():
+            _logger.warning(
+                "The event loop of a SyncMirror did not end within %g s. An `async` tool blocks it, or ignores its "
+                "cancellation: make a tool that blocks a plain function, which runs in a thread.",
+                _CLOSE_TIMEOUT,
+            )
 
     @staticmethod
-    def _run(started: Future[BlockingPortal]) -> None:
+    def _run(started: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) -> None:
         async def serve() -> None:
             async with BlockingPortal() as portal:
-                started.set_result(portal)
+                started.set_result((portal, asyncio.get_running_loop()))
                 await portal.sleep_until_stopped()
 
         try:

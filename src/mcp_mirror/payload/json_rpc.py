@@ -40,6 +40,14 @@ _METHOD_FIRST: Final = re.compile(
 _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*\}\s*\Z')
 
 
+_OBJECT_START: Final = re.compile(rb'\s*\{\s*"')
+_MESSAGE_START: Final = re.compile(rb'\{\s*"(?:jsonrpc|id|method|result|error)"\s*:')
+"""The beginning of a message, by its first member."""
+_RESPONSE_START: Final = re.compile(
+    rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*|"id"\s*:\s*(?:-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*,\s*)*'
+    rb'"(?:result|error)"\s*:\s*\{'
+)
+"""The beginning of a response."""
 _MAX_STARTS: Final = 16
 """Braces at which a response may begin in a line with other text before it."""
 
@@ -260,6 +268,17 @@ def find_response(line: bytes) -> int | None:
         if is_response and isinstance(message.id, int | str) and not isinstance(message.method, str):
             return at
     return None
+
+
+def find_begun_response(head: bytes) -> int | None:
+    """Where a response begins in a line that begins with other text, by the first bytes of a long line.
+
+    Only responses with `jsonrpc` in these bytes are found. Whether the rest of the line is one is not examined.
+    """
+    if _OBJECT_START.match(head) or b'"jsonrpc"' not in head:
+        return None
+    begun = _MESSAGE_START.search(head)
+    return begun.start() if begun and _RESPONSE_START.match(head, begun.start()) else None
 
 
 def recover_id(frame: Buffer) -> RequestId | None:

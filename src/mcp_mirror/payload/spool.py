@@ -91,6 +91,20 @@ def is_json_rpc(frame: Frame) -> bool:
     return head.lstrip()[:1] == b"{" and b'"jsonrpc"' in head
 
 
+def skip_text(frame: SpooledFrame | DiscardedFrame, size: int) -> SpooledFrame | DiscardedFrame:
+    """The message without the text at its beginning; in a file, spaces replace the text.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if isinstance(frame, DiscardedFrame):
+        return frame._replace(head=frame.head[size:])
+    spaces = b" " * size
+    with frame.path.open("r+b") as file:
+        file.write(spaces)
+    return SpooledFrame(frame.path, frame.size, spaces + frame.head[size:])
+
+
 def discard_after(frame: object) -> AbstractContextManager[object]:
     """Remove the file of a spooled message when the context ends; do nothing for another message."""
     return frame if isinstance(frame, SpooledFrame) else nullcontext()

@@ -90,12 +90,17 @@ class OpenResponse:
         await self._send(message)
 
     async def send_error(self, error: types.ErrorData) -> None:
-        """End the response with an error, unless it is complete or has begun with a part of another body."""
+        """End the response with an error, unless it is complete or has begun with a part of another body.
+
+        The error of a known request has status 200, as the request's own errors have: clients with version 1 of the
+        Python SDK end with an exception at status 503, and a proxy may send the request again.
+        """
         message = types.JSONRPCError(jsonrpc="2.0", id=self.request_id, error=error)
         body = message.model_dump_json(exclude_unset=True).encode()
         if not self._has_begun:
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), _CLOSE]
-            await self.send({"type": "http.response.start", "status": 503, "headers": headers})
+            status = 503 if self.request_id is None else 200
+            await self.send({"type": "http.response.start", "status": status, "headers": headers})
             await self.send({"type": "http.response.body", "body": body})
         elif self._is_event_stream and not self._is_complete:
             # The empty line ends an event whose last part is missing.

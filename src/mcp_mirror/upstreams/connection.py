@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
 import anyio.lowlevel
 import mcp_types as types
 import msgspec
+from anyio.abc import TaskStatus
 from mcp import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -59,8 +60,6 @@ _FALLBACK_WAIT: Final = 3.0
 """Seconds that an upstream has to list its tools before a listing for clients without capabilities is used."""
 _REQUEST_WAIT: Final = 5.0
 """Seconds that a request waits while the connection reconnects."""
-_DRAIN_TIMEOUT: Final = 2.0
-"""Seconds that the other requests in a session that has expired may take: each response names what happened to it."""
 _LONGEST_SUBSCRIPTION_DELAY: Final = 4.0
 """Seconds between two attempts to subscribe to list changes, at most."""
 NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
@@ -131,6 +130,8 @@ class ReconnectingConnection:
         self._may_be_refused = may_be_refused
         self._announce = owner.on_change
         self._session: UpstreamSession | None = None
+        self._expired = set[UpstreamSession]()
+        """Sessions that the server does not know any more, in which requests still run."""
         self._state_changed = anyio.Event()
         self._changed_lists: set[str] = set()
         self._lists_changed = anyio.Event()
@@ -148,7 +149,8 @@ class ReconnectingConnection:
     @property
     def inflight_count(self) -> int:
         """The number of requests that wait for their responses."""
-        return self._session.inflight_count if self._session else 0
+        sessions = (*self._expired, self._session) if self._session else self._expired
+        return sum(session.inflight_count for session in sessions)
 
     @property
     def is_circuit_open(self) -> bool:
@@ -229,23 +231,24 @@ class ReconnectingConnection:
             raise UpstreamError(f"Upstream {name!r} is {status.state}{reason}. Try again in a moment.")
         return self._session
 
-    async def run(self) -> NoReturn:
+    async def run(self) -> None:
         """Connect, and reconnect with backoff and jitter whenever the connection ends; until cancelled."""
         backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         try:
-            while True:
-                self._reconnect_requested = anyio.Event()
-                error = await self._serve()
-                self.failure = error
-                if self._switch_mode(error):
-                    continue
-                if self.listing and self.listing.is_stale:
-                    self.listing = None
-                    await self._announce_change("tools")
-                delay = add_jitter(backoff.next_delay(self._set_down(error)))
-                await anyio.sleep(_FIRST_DELAY)
-                with anyio.move_on_after(delay):
-                    await self._reconnect_requested.wait()
+            async with anyio.create_task_group() as sessions:
+                while True:
+                    self._reconnect_requested = anyio.Event()
+                    error: UpstreamError = await sessions.start(self._serve)
+                    self.failure = error
+                    if self._switch_mode(error):
+                        continue
+                    if self.listing and self.listing.is_stale:
+                        self.listing = None
+                        await self._announce_change("tools")
+                    delay = add_jitter(backoff.next_delay(self._set_down(error)))
+                    await anyio.sleep(_FIRST_DELAY)
+                    with anyio.move_on_after(delay):
+                        await self._reconnect_requested.wait()
         finally:
             self._settle(_STOPPED)  # calls that wait for the connection would wait forever
 
@@ -317,15 +320,47 @@ class ReconnectingConnection:
         self._has_switched_at_once = (exited_at_first or refused_legacy) and not self._has_switched_at_once
         return self._has_switched_at_once
 
-    async def _serve(self) -> UpstreamError:
-        """Connect, follow list changes until the connection ends, and return why it failed or ended."""
-        settings = self.settings
+    async def _serve(self, *, task_status: TaskStatus[UpstreamError]) -> None:
+        """Connect, follow list changes until the connection ends, and report why it failed or ended.
+
+        Requests that run in a session that the server does not know any more may take their time after the report.
+        """
+        settings, is_reported = self.settings, False
         output = ServerOutput(settings.redactor)
         try:
-            async with (
-                self._open_session(settings.transport(output, self._accepts_cookies)) as session,
-                anyio.create_task_group() as tasks,
-            ):
+            async with self._open_session(settings.transport(output, self._accepts_cookies)) as session:
+                await self._follow(session)
+                if session.is_unknown:
+                    is_reported = True
+                    task_status.started(ExpiredSessionError("It ended the session."))
+                    self._expired.add(session)
+                    try:
+                        await session.drain()
+                    finally:
+                        self._expired.remove(session)
+                    return
+                raise UpstreamError("It ended the connection.")  # noqa: TRY301  # one exit for every end
+        except anyio.get_cancelled_exc_class():
+            await anyio.lowlevel.checkpoint_if_cancelled()  # raises if the gateway cancelled this connection
+            if not is_reported:
+                # The SDK's #3560 cancels without a request.
+                task_status.started(UpstreamError("It aborted the connection."))
+        except Exception as error:  # noqa: BLE001  # a server's failure must not affect other upstreams
+            if is_reported:
+                return
+            is_starting = self.status.state != "ready"
+            self._output = output.lines if is_starting else ()
+            cause = unwrap_error_group(error)
+            task_status.started(explain_end(cause, output, settings.policy, settings.redactor, is_starting=is_starting))
+
+    async def _follow(self, session: UpstreamSession) -> None:
+        """Serve requests in a session, and follow list changes, until it ends.
+
+        Raises:
+            FloodError: The server sent too many messages that were not requested.
+        """
+        try:
+            async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._save_listing)
                 await self._announce_change("tools")
                 self._set_session(session)
@@ -333,23 +368,11 @@ class ReconnectingConnection:
                 tasks.start_soon(self._subscribe_to_changes, session)
                 tasks.start_soon(self._relist, session)
                 await session.ended.wait()
-                self._set_session(None)
-                if reason := session.flood_reason:
-                    raise FloodError(reason)  # noqa: TRY301  # one exit for every end
-                if session.is_unknown:
-                    await session.drain(_DRAIN_TIMEOUT)
-                    raise ExpiredSessionError("It ended the session.")  # noqa: TRY301
-                raise UpstreamError("It ended the connection.")  # noqa: TRY301
-        except anyio.get_cancelled_exc_class():
-            await anyio.lowlevel.checkpoint_if_cancelled()  # raises if the gateway cancelled this connection
-            return UpstreamError("It aborted the connection.")  # the SDK's #3560 cancels without a request
-        except Exception as error:  # noqa: BLE001  # a server's failure must not affect other upstreams
-            cause = unwrap_error_group(error)
+                tasks.cancel_scope.cancel()
         finally:
             self._set_session(None)
-        is_starting = self.status.state != "ready"
-        self._output = output.lines if is_starting else ()
-        return explain_end(cause, output, settings.policy, settings.redactor, is_starting=is_starting)
+        if reason := session.flood_reason:
+            raise FloodError(reason)
 
     @asynccontextmanager
     async def _open_session(self, transport: "StdioTransport | HttpTransport") -> AsyncIterator[UpstreamSession]:

@@ -275,10 +275,9 @@ class UpstreamSession:
             )
         return response
 
-    async def drain(self, seconds: float) -> None:
-        """Wait until all requests in flight have ended, but no longer than some seconds."""
-        with anyio.move_on_after(seconds):
-            await self._bypass.drain()
+    async def drain(self) -> None:
+        """Wait until all requests in flight have ended, at the latest with their timeouts."""
+        await self._bypass.drain()
 
     async def listen(self, **wanted: Any) -> None:
         """Subscribe to changes on a 2026-07-28 server, until the server ends the subscription.

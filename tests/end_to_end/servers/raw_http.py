@@ -33,7 +33,7 @@ results: dict[str, str] = {}
 """By the id of the event that the client saw last: what it resumes with."""
 
 BREAK = {"lf": "\n", "crlf": "\r\n", "cr": "\r", "json": "\n"}[options.style]
-TOOLS = ["say", "hear", "cut", "resume", "rot", "nothing", "forget", "deny"]
+TOOLS = ["say", "hear", "cut", "resume", "rot", "nothing", "forget", "deny", "hang"]
 INITIALIZED = {
     "protocolVersion": "2025-11-25",
     "capabilities": {"tools": {"listChanged": True}},
@@ -62,6 +62,14 @@ def event(text: str, identity: str = "") -> bytes:
     cut = text.find(",") + 1
     lines += [f"data: {text[:cut]}", f"data:{text[cut:]}"] if cut else [f"data: {text}"]
     return BREAK.join((*lines, "", "")).encode()
+
+
+def wait(arguments: dict[str, Any]) -> None:
+    """Note the start of a call, and wait for a file, if the arguments name these files."""
+    if "until" in arguments:
+        Path(arguments["started"]).touch()
+        while not Path(arguments["until"]).exists():
+            time.sleep(0.01)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -119,6 +127,7 @@ class Handler(BaseHTTPRequestHandler):
             self.call(identity, params["name"], params.get("arguments") or {}, body.decode())
 
     def call(self, identity: Any, tool: str, arguments: dict[str, Any], body: str) -> None:
+        wait(arguments)
         received = json.dumps({"content": [{"type": "text", "text": body}]})
         message = f'{{"jsonrpc":"2.0","id":{identity},"result":{received}}}'
         match tool:

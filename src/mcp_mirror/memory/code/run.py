@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.errors import DENIED_BY_USER, ToolError
+from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import (
     Inputs,
     ValueBudget,
@@ -123,6 +123,8 @@ class _Progress(msgspec.Struct):
     calls: int = 0
     changes: int = 0
     """Successful calls of tools that are not read-only."""
+    refusals: set[str] = msgspec.field(default_factory=set)
+    """The messages of calls that were refused; see `ScriptToolResult.is_refused`."""
     stored: list[tuple[str, str]] = msgspec.field(default_factory=list)
     """The tool and the memory path of each stored result."""
     parsed: dict[str, Buffer] = msgspec.field(default_factory=dict)
@@ -245,7 +247,7 @@ async def _call_tool(
     if (tool := tools.get(name)) is None:
         return ScriptToolResult(error=f"Unknown tool {name!r}.")
     if policy.tools == "none":
-        return ScriptToolResult(error="Scripts may not call tools here (`code.tools: none`).")
+        return ScriptToolResult(error="Scripts may not call tools here (`code.tools: none`).", is_refused=True)
     is_admitted = policy.admits(tool.tool, is_read_only=tool.is_read_only)
     encoded = arguments.encode("utf-8", "replace")
     result = await scripts.tools.call_tool(ScriptCall(tool, encoded, progress.labels, progress.preview, is_admitted))
@@ -262,6 +264,8 @@ async def _call_tool(
 async def _settle(name: str, result: ScriptToolResult, progress: _Progress) -> Settled:
     """Return the result in the form of the sandbox: JSON text, or an exception."""
     value, error = result.value, result.error
+    if error and result.is_refused:
+        progress.refusals.add(error)
     if error is None:
         try:
             progress.budget.take(len(value))
@@ -373,7 +377,7 @@ def _advise(failure: Failure, progress: _Progress) -> Iterator[str]:
     elif _mentions(failure, _WRONG_SHAPE):
         yield from _describe_texts(progress)
         yield from _describe_keys(progress)
-    if DENIED_BY_USER not in failure.message:
+    if not any(refusal in failure.message for refusal in progress.refusals):
         yield _AGAIN
 
 

@@ -50,6 +50,8 @@ class ScriptToolResult(msgspec.Struct, frozen=True):
     """The memory path of the stored result."""
     error: str | None = None
     """The message of a failed call."""
+    is_refused: bool = False
+    """A rule, a limit or the user refused the call, and would refuse it in another script too."""
 
 
 class ScriptTools(Protocol):

@@ -23,9 +23,9 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.floods import RepeatedLog
-from mcp_mirror.payload.json_rpc import find_response
+from mcp_mirror.payload.json_rpc import find_begun_response, find_response
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageStream
-from mcp_mirror.payload.spool import Frame, Spool, frame_id, is_json_rpc
+from mcp_mirror.payload.spool import Frame, Spool, frame_id, is_json_rpc, skip_text
 from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.early_program import take_early
@@ -193,6 +193,7 @@ class _StdioReader(MessageStream):
 
         MCP forbids other output, but programs write texts without a newline, and the next response is in the same line.
         """
+        frame = self._skip_text(frame)
         try:
             if (message := self._bypass.inbound(frame)) is None:
                 return None
@@ -200,10 +201,23 @@ class _StdioReader(MessageStream):
             return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(message), by_name=False))
         except (WireError, ValueError) as error:
             if isinstance(frame, bytes) and (start := find_response(frame)) is not None:
-                self._log.warning("upstream %s wrote other text before a message, in the same line", self._name)
-                self._output.add_stray(frame[:start])
+                self._note_text(frame[:start])
                 return self._open(frame[start:])
             return self._fail(frame, str(error) if isinstance(error, WireError) else NOT_JSON_RPC)
+
+    def _skip_text(self, frame: Frame) -> Frame:
+        """Return a large response without the other text before it; any other frame unchanged."""
+        if isinstance(frame, bytes) or (start := find_begun_response(frame.head)) is None:
+            return frame
+        self._note_text(frame.head[:start])
+        try:
+            return skip_text(frame, start)
+        except OSError:
+            return frame
+
+    def _note_text(self, text: bytes) -> None:
+        self._log.warning("upstream %s wrote other text before a message, in the same line", self._name)
+        self._output.add_stray(text)
 
     def _fail(self, frame: Frame, reason: str) -> SessionMessage | None:
         """Fail the request that a broken line answers; return the error if it may be a request of the SDK."""
