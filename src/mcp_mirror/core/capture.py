@@ -33,6 +33,8 @@ _MAX_OTHER_BYTES: Final = 1 << 13
 """Bytes of other blocks, which models read as text, beside a notice."""
 _MAX_TOKEN_BYTES: Final = 64
 """Bytes per token above which a text is over a budget, whatever the estimate."""
+_MAX_SHORT_BYTES: Final = 5
+"""Bytes for each token of its budget up to which a result may be a short text."""
 _MAX_REMEMBERED: Final = 1 << 17
 """Bytes of a text whose tokens are remembered during a capture."""
 _MAX_DECODED_BYTES: Final = 1 << 20
@@ -117,7 +119,7 @@ def capture(
         estimate: Returns the tokens of a text (UTF-8) or of JSON text.
         scans: The scans of texts of this result, which decide where decoded texts are kept; None: none yet.
     """
-    if _is_short_text(result, rules):
+    if _is_short_text(result, rules, estimate):
         return Captured()
     estimate, scans = _remember(estimate), scans or Scans()
     reader = _Reader(estimate, scans.decode, scans)
@@ -170,13 +172,13 @@ def capture(
     )
 
 
-def _is_short_text(result: Mapping[str, Buffer], rules: CaptureRules) -> bool:
+def _is_short_text(result: Mapping[str, Buffer], rules: CaptureRules, estimate: Estimate) -> bool:
     """Whether a result is one short text that is not JSON, as most small results are. Then it passes unchanged.
 
     All of this follows from the other functions, which take ten times as long.
     """
     content, budget = result.get("content", b""), min(rules.inline_budget, PASS_THROUGH_TOKENS - 1)
-    if len(content) > budget or rules.mode not in ("auto", "large") or not rules.preview:
+    if len(content) > budget * _MAX_SHORT_BYTES or rules.mode not in ("auto", "large") or not rules.preview:
         return False
     if "structuredContent" in result or result.get("isError", b"false") != b"false":
         return False
@@ -185,7 +187,8 @@ def _is_short_text(result: Mapping[str, Buffer], rules: CaptureRules) -> bool:
     except (ValueError, RecursionError, msgspec.MsgspecError):  # another number of blocks, or something else
         return False
     text = bytes(block.get("text", b""))
-    return bytes(block.get("type", b"")) == b'"text"' and text[:1] == b'"' and text[1:2] not in _MAY_BEGIN_JSON
+    is_text = bytes(block.get("type", b"")) == b'"text"' and text[:1] == b'"' and text[1:2] not in _MAY_BEGIN_JSON
+    return is_text and _are_within_budget((text,), budget, estimate)
 
 
 def _remember(estimate: Estimate) -> Estimate:

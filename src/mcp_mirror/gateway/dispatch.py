@@ -242,7 +242,7 @@ class Dispatcher:
         self, call: Call, entry: CatalogEntry, catalog: Catalog
     ) -> tuple[Pointer | EscapedPath, ...]:
         """Find the pointers in the arguments, also those to values that other processes with the same store made."""
-        foreign = self._foreign_labels.get(call.namespace)
+        foreign = self._foreign_labels.get(call.namespace) if self._foreign_labels else None
         call.trace.path_labels = known = catalog.labels | foreign if foreign else catalog.labels
         found: tuple[Pointer | EscapedPath, ...] = ()
         if len(call.arguments) > _MAX_SEARCHED or has_candidates(call.arguments):

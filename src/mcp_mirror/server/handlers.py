@@ -200,7 +200,7 @@ class Handlers(msgspec.Struct):
             if isinstance(rejection, InboundLadderRejection):
                 raise MCPError(rejection.code, rejection.message, rejection.data)
         reply = await self.gateway.call_tool(call)
-        if caller.shows_views and call.name == TOOL and TOOL in call.own_tools:
+        if call.name == TOOL and caller.shows_views and TOOL in call.own_tools:
             return await add_overview(self.gateway, caller.namespace, reply)
         return reply
 
