@@ -27,7 +27,7 @@ CALLS: dict[str, dict[str, Any]] = {
 def get_weather(city: str) -> str:
     """Get the weather of a city."""
     if city == "Atlantis":
-        raise ValueError("There is no such city.")
+        raise ValueError("Unknown city.")
     return f"{city}: light rain"
 
 

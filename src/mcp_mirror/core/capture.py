@@ -45,8 +45,6 @@ _NO_TEXTS: Final = OtherTexts(())
 Decode = Callable[[Buffer], Buffer]
 """Returns the text of a JSON string, UTF-8."""
 _BLOCKS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_MAY_BEGIN_JSON: Final = frozenset({b"{", b"[", b" ", b"\\"})
-"""The first bytes of strings that may contain an object or array; a backslash escapes white space."""
 
 
 def decode_text(literal: Buffer) -> Buffer:
@@ -187,7 +185,7 @@ def _is_short_text(result: Mapping[str, Buffer], rules: CaptureRules, estimate: 
     except (ValueError, RecursionError, msgspec.MsgspecError):  # another number of blocks, or something else
         return False
     text = bytes(block.get("text", b""))
-    is_text = bytes(block.get("type", b"")) == b'"text"' and text[:1] == b'"' and text[1:2] not in _MAY_BEGIN_JSON
+    is_text = bytes(block.get("type", b"")) == b'"text"' and text[:1] == b'"' and text[1:2] not in MAY_BEGIN_JSON
     return is_text and _are_within_budget((text,), budget, estimate)
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.lowlevel
@@ -25,12 +25,15 @@ from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.listing import Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import (
+    JUST_ENDED,
     STABLE_AFTER,
+    STOPPED,
     Backoff,
     CircuitBreaker,
     EndedEarlyError,
     ExpiredSessionError,
     FloodError,
+    Status,
     add_jitter,
     check_protocol,
     explain_end,
@@ -66,26 +69,10 @@ NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.I
 _RELIST_INTERVAL: Final = 1.0
 """Seconds between two listings of an upstream that keeps announcing changes."""
 
-State = Literal["starting", "ready", "down"]
-
 Modes = tuple[Mode, ...]
 """The ways to connect, in the order of the attempts."""
 
 _logger = logging.getLogger(__name__)
-
-
-class Status(msgspec.Struct, frozen=True):
-    """The state of an upstream."""
-
-    state: State
-    detail: str = ""
-    """Why it is down, a sentence for an operator."""
-    output: tuple[str, ...] = ()
-    """The last lines of standard error if the server failed at its start; for operators only."""
-
-
-_JUST_ENDED: Final = Status("down", "It ended the connection.")
-_STOPPED: Final = Status("down", "The gateway has closed the connection.")
 
 
 class ReconnectingConnection:
@@ -219,13 +206,13 @@ class ReconnectingConnection:
         if self._session is not None and not self._is_down():
             return self._session
         failed_before = self._failed_attempts
-        if self.status is not _STOPPED and self._circuit_breaker.allow_attempt(anyio.current_time()):
+        if self.status is not STOPPED and self._circuit_breaker.allow_attempt(anyio.current_time()):
             self._reconnect_requested.set()
             with anyio.move_on_after(_REQUEST_WAIT):
-                while self._is_down() and self._failed_attempts == failed_before and self.status is not _STOPPED:
+                while self._is_down() and self._failed_attempts == failed_before and self.status is not STOPPED:
                     await self._state_changed.wait()
         if self._session is None or self._is_down():
-            status = _JUST_ENDED if self.status.state == "ready" else self.status
+            status = JUST_ENDED if self.status.state == "ready" else self.status
             reason = f": {status.detail.rstrip('.')}" if status.detail else ""
             name = self.settings.policy.name
             raise UpstreamError(f"Upstream {name!r} is {status.state}{reason}. Try again in a moment.")
@@ -250,7 +237,7 @@ class ReconnectingConnection:
                     with anyio.move_on_after(delay):
                         await self._reconnect_requested.wait()
         finally:
-            self._settle(_STOPPED)  # calls that wait for the connection would wait forever
+            self._settle(STOPPED)  # calls that wait for the connection would wait forever
 
     async def restore_listing(self) -> None:
         """Use the cached listing of an earlier run until the first attempt to connect has ended.

@@ -26,9 +26,10 @@ from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, convert_failure,
 from mcp_mirror.functions.signatures import Function
 from mcp_mirror.settings.labels import FUNCTIONS
 from mcp_mirror.settings.upstreams import LocalEndpoint, ToolPolicy, UpstreamPolicy
-from mcp_mirror.upstreams.connection import ReconnectingConnection, Status
+from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.listing import Listing
+from mcp_mirror.upstreams.reconnect import Status
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.upstream import ChangeListeners
 

@@ -1,12 +1,13 @@
-"""When to reconnect (exponential backoff with jitter, a circuit breaker for requests), and why a connection ended.
+"""The state of a connection, when to reconnect (backoff with jitter, a circuit breaker for requests), and why it ended.
 
 Each error has one sentence for the model and one for the log.
 """
 
 import random
-from typing import Final
+from typing import Final, Literal
 
 import httpx2
+import msgspec
 from mcp import MCPError
 from mcp_types.version import is_version_at_least
 from pydantic import ValidationError
@@ -48,6 +49,22 @@ _QUOTED_VERSION: Final = 40
 """Characters of a server's protocol version that are quoted."""
 _QUOTED: Final = 2_000
 """Characters of a server's error that are quoted."""
+
+State = Literal["starting", "ready", "down"]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The state of an upstream."""
+
+    state: State
+    detail: str = ""
+    """Why it is down, a sentence for an operator."""
+    output: tuple[str, ...] = ()
+    """The last lines of standard error if the server failed at its start; for operators only."""
+
+
+JUST_ENDED: Final = Status("down", "It ended the connection.")
+STOPPED: Final = Status("down", "The gateway has closed the connection.")
 
 
 def add_jitter(seconds: float) -> float:

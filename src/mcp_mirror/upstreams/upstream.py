@@ -20,7 +20,7 @@ from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.shared_timer import SharedTimer
-from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection, Status
+from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine, OpenList
 from mcp_mirror.upstreams.content_filter import (
     ContentFilteredChannel,
@@ -44,6 +44,7 @@ from mcp_mirror.upstreams.elicitation import (
 )
 from mcp_mirror.upstreams.listing import Listing, ListingCache
 from mcp_mirror.upstreams.notifications import ConnectionOwner
+from mcp_mirror.upstreams.reconnect import Status
 from mcp_mirror.upstreams.session import UpstreamRequest, build_refusal
 from mcp_mirror.upstreams.transports.requests import RawResponse
 
