@@ -6,10 +6,10 @@ from tests.hostile.schemas import page
 
 from mcp_mirror.core.tool_inspection import (
     InspectedTool,
-    compile_if_cheap,
-    compile_schema,
     inspect_definition,
     inspect_tool,
+    verify_if_cheap,
+    verify_tool,
 )
 from mcp_mirror.settings.limits import UpstreamBounds
 
@@ -38,7 +38,7 @@ def test_a_tool_over_a_bound_is_not_looked_through() -> None:
     found = inspect_tool(tool(description="x" * 20_000), BOUNDS)
     assert found.rejection is not None
     assert "max_tool_bytes" in found.rejection
-    assert found == compile_schema(found)
+    assert found == verify_tool(found)
 
 
 def test_a_schema_that_is_not_valid_gives_way_to_any_object() -> None:
@@ -62,15 +62,15 @@ def test_a_tool_may_be_served_with_its_schema_but_unchecked() -> None:
 
 
 def test_the_event_loop_compiles_only_small_schemas() -> None:
-    small = compile_if_cheap(inspect_definition(tool(), BOUNDS))
+    small = verify_if_cheap(inspect_definition(tool(), BOUNDS))
     assert small is not None
     assert small.check is not None
-    recursive = compile_if_cheap(inspect_definition(tool(inputSchema={"type": "object"} | page()), BOUNDS))
+    recursive = verify_if_cheap(inspect_definition(tool(inputSchema={"type": "object"} | page()), BOUNDS))
     assert recursive is not None
     assert (recursive.check, recursive.schema_error) == (None, None)
     slow = inspect_definition(tool(inputSchema={"type": "object", "unevaluatedProperties": False}), BOUNDS)
     large = inspect_definition(tool(inputSchema={"type": "object", "pattern": "(a{1,200}){1,200}"}), BOUNDS)
     invalid = inspect_definition(tool(inputSchema={"properties": []}), BOUNDS)
-    assert [compile_if_cheap(one) for one in (slow, large, invalid)] == [None] * 3
+    assert [verify_if_cheap(one) for one in (slow, large, invalid)] == [None] * 3
     without = inspect_definition({"name": "a"}, BOUNDS)
-    assert compile_if_cheap(without) == without
+    assert verify_if_cheap(without) == without

@@ -39,7 +39,7 @@ _OLD_APP_KEY: Final = "ui/resourceUri"
 """Members of a tool's `_meta` that name the view of an MCP App for its results."""
 
 
-class CatalogEntry(msgspec.Struct, frozen=True):
+class CatalogEntry(msgspec.Struct, frozen=True, gc=False):
     """An advertised tool and the upstream tool behind it."""
 
     name: str

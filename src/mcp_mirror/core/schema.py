@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
+from operator import is_
 from typing import Any, Final
 
 import msgspec
@@ -112,7 +113,8 @@ def _end_sentence(sentence: str) -> str:
 def admit_paths(schema: Schema) -> Schema:
     """The input schema in which each argument, also a nested one, may be a memory path; without unused definitions."""
     widened: Schema = _widen_below(_flatten_root(settle(drop_unused_definitions(schema))), 0)
-    return {"type": "object"} | widened | {"type": "object"}
+    is_object = next(iter(widened), None) == "type" and widened["type"] == "object"
+    return widened if is_object else {"type": "object"} | widened | {"type": "object"}
 
 
 def types_at(schema: Schema) -> Callable[[Location], frozenset[str]]:
@@ -254,12 +256,18 @@ def _widen_below(schema: Any, depth: int) -> Any:
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
     inside = {key: _BELOW.get(key, _keep_value)(value, depth + 1) for key, value in schema.items() if key != HEADER}
-    if "oneOf" not in inside:  # a path would match several of them
-        return inside
-    one_of = inside.pop("oneOf")
+    if "oneOf" not in inside:
+        return _share(inside, schema)
+    one_of = inside.pop("oneOf")  # a path would match several of them
     if "anyOf" not in inside:
         return inside | {"anyOf": one_of}
     return inside | {"allOf": [*as_sequence(inside.get("allOf")), {"anyOf": one_of}]}
+
+
+def _share(changed: Any, original: Any) -> Any:
+    """The original if all members are the same objects: a twin shares most of the memory of its tool's schema."""
+    before, after = (one.values() if isinstance(one, dict) else one for one in (original, changed))
+    return original if len(before) == len(after) and all(map(is_, before, after)) else changed
 
 
 def _keep_value(value: Any, _depth: int) -> Any:
@@ -276,8 +284,10 @@ def _apply_to_each(step: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]
 
     def each(value: Any, depth: int) -> Any:
         if isinstance(value, list):
-            return [step(part, depth) for part in value]
-        return {name: step(part, depth) for name, part in value.items()} if isinstance(value, dict) else value
+            return _share([step(part, depth) for part in value], value)
+        if isinstance(value, dict):
+            return _share({name: step(part, depth) for name, part in value.items()}, value)
+        return value
 
     return each
 
@@ -298,8 +308,9 @@ def _widen(schema: Any, depth: int) -> Any:
     kinds = read_types(inner.get("type"))
     if (kinds and "string" not in kinds) or not _RESTRICTIONS.isdisjoint(inner):
         is_reference = not inner.keys().isdisjoint(REFERENCES)
-        annotations = {key: inner.pop(key) for key in _ANNOTATIONS if key in inner} if is_reference else {}
-        return annotations | {"anyOf": [inner, _PATH]}
+        annotations = {key: inner[key] for key in _ANNOTATIONS if key in inner} if is_reference else {}
+        alternative = {key: value for key, value in inner.items() if key not in annotations} if annotations else inner
+        return annotations | {"anyOf": [alternative, _PATH]}
     alternatives = as_sequence(inner.get("anyOf"))
     if not alternatives or any(_accepts_any_text(part) for part in alternatives):
         return inner

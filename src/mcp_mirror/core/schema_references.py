@@ -153,6 +153,20 @@ def drop_unused_definitions(schema: Schema) -> Schema:
     Some servers repeat all their definitions in each tool. All definitions stay in a schema with dynamic references, or
     with an `$id` below the root, where references have another base.
     """
+    if _DEFINITIONS.isdisjoint(schema) or (reached := _find_definitions_in_use(schema)) is None:
+        return schema
+    kept: Schema = {}
+    for key, value in schema.items():
+        if key in _DEFINITIONS and isinstance(value, dict) and (key,) not in reached:
+            used = {name: one for name, one in value.items() if (key, name) in reached}
+            kept |= {key: used} if used else {}
+        else:
+            kept[key] = value
+    return kept
+
+
+def _find_definitions_in_use(schema: Schema) -> set[Pointer] | None:
+    """The paths of the definitions that references reach; None if that is not known."""
     references = References(schema)
     reached: set[Pointer] = set()
     pending: list[Any] = [{key: value for key, value in schema.items() if key not in (*_DEFINITIONS, "$id")}]
@@ -162,20 +176,13 @@ def drop_unused_definitions(schema: Schema) -> Schema:
             pending += part
         elif isinstance(part, dict):
             if not _OTHER_SCOPES.isdisjoint(part):
-                return schema
+                return None
             pending += part.values()
             target = (references.pointer(part.get("$ref")) or ())[:2]
             if target[:1] in _DEFINITION_MAPS and target not in reached:
                 reached.add(target)
                 pending.append(references.at(target))
-    kept: Schema = {}
-    for key, value in schema.items():
-        if key in _DEFINITIONS and isinstance(value, dict) and (key,) not in reached:
-            used = {name: one for name, one in value.items() if (key, name) in reached}
-            kept |= {key: used} if used else {}
-        else:
-            kept[key] = value
-    return kept
+    return reached
 
 
 def settle(schema: Schema) -> Schema:

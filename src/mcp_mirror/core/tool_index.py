@@ -6,8 +6,10 @@ Words are split at case changes and punctuation, and stemmed. A word of the sear
 
 import math
 import re
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, Final, Protocol
 
@@ -69,8 +71,10 @@ _EVERY_TYPE: Final = 5
 """The number of JSON types other than null, counting `integer` as a number."""
 
 
-_Spelling = tuple[str, frozenset[str]]
-"""`stems` or `words`, and those of a name, in any order."""
+_Postings = tuple[bytes, bytes]
+"""The tools that contain a stem, unsigned integers, and its weighted frequency in each, doubles. As `bytes`, since a
+collection of garbage visits each array, list and tuple of a large index."""
+_NO_POSTINGS: Final[_Postings] = b"", b""
 
 
 class IndexedTool(Protocol):
@@ -103,15 +107,15 @@ class ToolIndex:
     def __init__(
         self,
         names: Sequence[str],
-        postings: Mapping[str, Sequence[tuple[int, float]]],
-        named: Mapping[_Spelling, Sequence[int]],
+        postings: Mapping[str, _Postings],
+        named: Mapping[str, bytes],
     ) -> None:
         """Keep an index.
 
         Args:
             names: The names of the tools.
-            postings: By stem, the tools that contain it and its weighted frequency in each.
-            named: By the spellings of a name, the tools with this name.
+            postings: The postings by stem.
+            named: By the spellings of a name, the tools with this name: unsigned integers.
         """
         self._names = names
         self._postings = postings
@@ -139,7 +143,8 @@ class ToolIndex:
             frequencies: dict[int, float] = defaultdict(float)
             strengths: dict[int, float] = defaultdict(float)
             for stem, weight in variants.items():
-                for tool, frequency in self._postings.get(stem, ()):
+                tools, weights = self._postings.get(stem, _NO_POSTINGS)
+                for tool, frequency in zip(memoryview(tools).cast("I"), memoryview(weights).cast("d"), strict=True):
                     frequencies[tool] += weight * frequency
                     strengths[tool] = max(strengths[tool], weight)
             containing = sum(strengths.values())
@@ -152,7 +157,7 @@ class ToolIndex:
         best = max(scores.values(), default=1.0)
         for spelling in _spell_name(wording):  # a tool with this very name comes first of all
             best *= _NAMED_WEIGHT
-            scores.update(dict.fromkeys(self._named.get(spelling, ()), best))
+            scores.update(dict.fromkeys(memoryview(self._named.get(spelling, b"")).cast("I"), best))
         return scores
 
     def _expand(self, wording: str) -> Iterable[Mapping[str, float]]:
@@ -174,30 +179,39 @@ class ToolIndex:
 
 
 def build_index(tools: Iterable[IndexedTool]) -> Steps[ToolIndex]:
-    """Build the index in steps of one tool."""
+    """Build the index in steps of one tool or stem."""
     names: list[str] = []
-    counts: list[Mapping[str, Counter[str]]] = []
-    named: dict[_Spelling, list[int]] = defaultdict(list)
-    for tool in tools:
+    named: dict[str, array[int]] = defaultdict(partial(array, "I"))
+    totals: dict[str, array[int]] = {part: array("I") for part in _PARTS}
+    counts: dict[str, array[int]] = defaultdict(partial(array, "I"))
+    for number, tool in enumerate(tools):
         yield
         for spelling in _spell_name(tool.tool):
-            named[spelling].append(len(names))
+            named[spelling].append(number)
         names.append(tool.name)
-        counts.append(_count_stems(tool))
-    lengths = {part: sum(each[part].total() for each in counts) / max(len(counts), 1) for part in _PARTS}
-    postings: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for number, each in enumerate(counts):
+        for at, (part, stems) in enumerate(_count_stems(tool).items()):
+            totals[part].append(stems.total())
+            for stem, count in stems.items():
+                counts[stem].extend((number, at, count))
+    postings: dict[str, _Postings] = {}
+    weigh = _weigher(totals)
+    for stem in tuple(counts):
         yield
-        for stem, frequency in _weigh_stems(each, lengths).items():
-            postings[stem].append((number, frequency))
-    return ToolIndex(names, postings, named)
+        weights: dict[int, float] = defaultdict(float)
+        found = iter(counts.pop(stem))
+        for number, at, count in zip(found, found, found, strict=True):
+            weights[number] += weigh(number, at, count)
+        postings[stem] = array("I", weights).tobytes(), array("d", weights.values()).tobytes()
+    return ToolIndex(names, postings, {spelling: found.tobytes() for spelling, found in named.items()})
 
 
-def _spell_name(name: str) -> tuple[_Spelling, ...]:
-    """The spellings of a name in the order of their precision: its stems, and its words."""
+def _spell_name(name: str) -> Iterator[str]:
+    """The spellings of a name in the order of their precision: its stems, and its words, both in alphabetical order."""
     words = split_words(name)
-    stems = frozenset(stem_word(word) for word in words if word not in STOP_WORDS)
-    return tuple((kind, one) for kind, one in (("stems", stems), ("words", frozenset(words))) if one)
+    stems = (stem_word(word) for word in words if word not in STOP_WORDS)
+    for kind, spelled in (("stems", stems), ("words", words)):
+        if text := " ".join(sorted(set(spelled))):
+            yield f"{kind}: {text}"
 
 
 def _count_stems(tool: IndexedTool) -> Mapping[str, Counter[str]]:
@@ -208,15 +222,19 @@ def _count_stems(tool: IndexedTool) -> Mapping[str, Counter[str]]:
     return counts
 
 
-def _weigh_stems(counts: Mapping[str, Counter[str]], lengths: Mapping[str, float]) -> Mapping[str, float]:
-    """Return how much each stem counts in a definition, by the weights and the average lengths of the parts."""
-    weights: dict[str, float] = defaultdict(float)
-    for part, stems in counts.items():
-        weight, discount = _PARTS[part]
-        scale = weight / (1 - discount + discount * stems.total() / lengths[part]) if stems else 0.0
-        for stem, count in stems.items():
-            weights[stem] += scale * count
-    return weights
+def _weigher(totals: Mapping[str, Sequence[int]]) -> Callable[[int, int, int], float]:
+    """A function that returns how much the occurrences of a stem in one part of a tool's definition count.
+
+    Args:
+        totals: By part, the number of stems in this part of each tool.
+    """
+    parts = [(*_PARTS[part], each, sum(each) / max(len(each), 1)) for part, each in totals.items()]
+
+    def weigh(number: int, part: int, count: int) -> float:
+        weight, discount, of_tools, average = parts[part]
+        return weight / (1 - discount + discount * of_tools[number] / average) * count
+
+    return weigh
 
 
 def _list_texts(tool: IndexedTool) -> Iterable[tuple[str, str]]:

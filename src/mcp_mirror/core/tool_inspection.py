@@ -5,15 +5,15 @@ The result does not depend on names, pins or other configuration of the catalog.
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import mcp_types as types
 import msgspec
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from mcp_mirror.core.schema import Schema, admit_paths, find_header_locations
-from mcp_mirror.core.validation import Check, Cost, compile_check, estimate_cost
+from mcp_mirror.core.validation import Check, Cost, LazyCheck, estimate_cost, verify_schema
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_bounds import is_deeper
 from mcp_mirror.settings.limits import UpstreamBounds
@@ -86,8 +86,7 @@ _MAX_PATTERNS: Final = 20
 """Patterns that the event loop may compile: each takes 0.3 ms at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class InspectedTool:
+class InspectedTool(msgspec.Struct, frozen=True, gc=False):
     """A tool as its upstream lists it, and the results of its inspection."""
 
     raw: Mapping[str, Any]
@@ -96,9 +95,9 @@ class InspectedTool:
     """Why the gateway does not serve the tool."""
     invalid_members: tuple[str, ...] = ()
     """Members of the definition that clients could not read."""
-    schema: Schema = field(default_factory=lambda: dict(_ANY))
+    schema: Schema = msgspec.field(default_factory=lambda: dict(_ANY))
     """The input schema; any object if the upstream's schema cannot be used."""
-    twin_schema: Schema = field(default_factory=lambda: dict(_ANY))
+    twin_schema: Schema = msgspec.field(default_factory=lambda: dict(_ANY))
     """The input schema of the twin."""
     headers: tuple[tuple[str, ...], ...] = ()
     """Locations of the arguments that clients mirror into HTTP headers."""
@@ -106,7 +105,7 @@ class InspectedTool:
     """An upper bound on the work of validation; None if validation may take exponential time."""
     schema_error: str | None = None
     """Why the gateway does not validate the arguments."""
-    check: Check | None = field(default=None, compare=False, repr=False)
+    check: Check | None = None
     """Validates arguments; None if that is too much work for the event loop."""
 
     @property
@@ -131,12 +130,12 @@ class InspectedTool:
 
 
 def inspect_tool(raw: Mapping[str, Any], bounds: UpstreamBounds) -> InspectedTool:
-    """Inspect a tool and compile its schema."""
-    return compile_schema(inspect_definition(raw, bounds))
+    """Inspect a tool and verify its schema."""
+    return verify_tool(inspect_definition(raw, bounds))
 
 
 def inspect_definition(raw: Mapping[str, Any], bounds: UpstreamBounds) -> InspectedTool:
-    """Inspect a tool without compiling its schema. The work is linear in the size of the definition."""
+    """Inspect a tool without verifying its schema. The work is linear in the size of the definition."""
     if excess := find_excess(raw, bounds):
         return InspectedTool(raw, excess)
     found = InspectedTool(raw, invalid_members=_find_invalid_members(raw))
@@ -152,15 +151,15 @@ def inspect_definition(raw: Mapping[str, Any], bounds: UpstreamBounds) -> Inspec
     )
 
 
-def compile_schema(found: InspectedTool) -> InspectedTool:
-    """The same tool with a compiled schema, or with a schema for any object if its own schema is not valid."""
+def verify_tool(found: InspectedTool) -> InspectedTool:
+    """The same tool with a check of its arguments, or with a schema for any object if its own schema is not valid."""
     if found.rejection or found.schema_error:
         return found
     try:
-        check = compile_check(found.schema)
+        verify_schema(found.schema)
     except ValueError as error:
         return reject_schema(found, str(error))
-    return replace(found, check=check if is_cheap_to_compile(found) else None)
+    return _with_check(found, is_small=False)
 
 
 def reject_schema(found: InspectedTool, schema_error: str) -> InspectedTool:
@@ -169,18 +168,21 @@ def reject_schema(found: InspectedTool, schema_error: str) -> InspectedTool:
     return any_object.without_validation(schema_error.rstrip("."))
 
 
-def compile_if_cheap(found: InspectedTool) -> InspectedTool | None:
-    """The same tool with a compiled schema; None if the compilation may be too much work for the event loop."""
+def verify_if_cheap(found: InspectedTool) -> InspectedTool | None:
+    """The same as `verify_tool`; None if the schema is not valid, or may be too much work for the event loop."""
     if found.rejection or found.schema_error:
         return found
-    is_cheap = is_cheap_to_compile(found)
-    if not is_cheap and not _is_cheap_to_verify(found.schema):
+    if not is_cheap_to_compile(found) and not _is_cheap_to_verify(found.schema):
         return None
     try:
-        check = compile_check(found.schema, is_small=True)
+        verify_schema(found.schema, is_small=True)
     except ValueError:  # the schema is not valid, or one of its patterns is large
         return None
-    return replace(found, check=check if is_cheap else None)
+    return _with_check(found, is_small=True)
+
+
+def _with_check(found: InspectedTool, *, is_small: bool) -> InspectedTool:
+    return replace(found, check=LazyCheck(found.schema, is_small)) if is_cheap_to_compile(found) else found
 
 
 def is_cheap_to_compile(found: InspectedTool) -> bool:

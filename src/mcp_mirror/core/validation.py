@@ -136,6 +136,35 @@ def _list_patterns(part: Schema) -> list[str]:
     return [str(part[word]) for word in ("pattern",) if word in part] + list(named if isinstance(named, dict) else ())
 
 
+class LazyCheck(msgspec.Struct, gc=False):
+    """A check that compiles its schema when it is first called: most tools of a large catalog are never called.
+
+    A compiled schema takes ten times the memory of its text. `gc=False`: a schema has no cycles, and collections take
+    less time if they need not visit this object.
+    """
+
+    schema: Schema
+    """A schema that `verify_schema` accepts."""
+    is_small: bool
+    _compiled: Check | None = None
+
+    def __call__(self, arguments: Any) -> str | None:
+        """Return an error message for arguments; None if they are valid or cannot be judged."""
+        if self._compiled is None:
+            self._compiled = compile_check(self.schema, is_small=self.is_small)
+        return self._compiled(arguments)
+
+
+def verify_schema(schema: Schema, *, is_small: bool = False) -> None:
+    """Verify that `compile_check` can compile a schema.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    _check_root(schema)
+    _compile_validator(schema, _build_options(is_small=is_small))
+
+
 def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
     """A function that validates arguments.
 
@@ -149,19 +178,12 @@ def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
     Raises:
         ValueError: The schema is not a JSON Schema for an object.
     """
-    if "object" not in (read_types(schema.get("type")) or ("object",)):
-        raise ValueError("its input schema does not describe an object")
-    options = jsonschema_rs.FancyRegexOptions(_BACKTRACK_LIMIT, _MAX_PATTERN_BYTES if is_small else None)
-    try:
-        lenient = _drop_required_defaults(schema)
-        variants = [schema] if lenient == schema else [schema, lenient]
-        validators = [
-            jsonschema_rs.validator_for(one, retriever=lambda _: {}, pattern_options=options) for one in variants
-        ]
-    except (ValueError, RecursionError) as error:
-        reason = _shorten(str(error).partition("\n")[0])
-        raise ValueError(f"its input schema is not valid: {reason}") from None
-    explainer = _Explainer(lenient, options)
+    _check_root(schema)
+    options = _build_options(is_small=is_small)
+    lenient = _drop_required_defaults(schema)
+    variants = [schema] if lenient == schema else [schema, lenient]
+    validators = [_compile_validator(one, options) for one in variants]
+    explainer = _Explainer(variants[-1], options)
 
     def check(arguments: Any) -> str | None:
         try:
@@ -174,6 +196,23 @@ def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
             return None
 
     return check
+
+
+def _check_root(schema: Schema) -> None:
+    if "object" not in (read_types(schema.get("type")) or ("object",)):
+        raise ValueError("its input schema does not describe an object")
+
+
+def _build_options(*, is_small: bool) -> jsonschema_rs.FancyRegexOptions:
+    return jsonschema_rs.FancyRegexOptions(_BACKTRACK_LIMIT, _MAX_PATTERN_BYTES if is_small else None)
+
+
+def _compile_validator(schema: Schema, options: jsonschema_rs.FancyRegexOptions) -> jsonschema_rs.Validator:
+    try:
+        return jsonschema_rs.validator_for(schema, retriever=lambda _: {}, pattern_options=options)
+    except (ValueError, RecursionError) as error:
+        reason = _shorten(str(error).partition("\n")[0])
+        raise ValueError(f"its input schema is not valid: {reason}") from None
 
 
 def _drop_required_defaults(schema: Any, depth: int = 0) -> Any:

@@ -28,7 +28,7 @@ def read_tool(text: bytes) -> dict[str, Any]:
 
 
 def examine(text: bytes, bounds: UpstreamBounds) -> "InspectedTool":
-    """Examine a tool without compiling its schema. The first call of a process comes after `prepare_examination`."""
+    """Examine a tool without verifying its schema. The first call of a process comes after `prepare_examination`."""
     from mcp_mirror.core.tool_inspection import inspect_definition  # noqa: PLC0415  # see `prepare_examination`
 
     return inspect_definition(read_tool(text), bounds)

@@ -9,16 +9,16 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Final
 
 import anyio.lowlevel
 import msgspec
+from msgspec.structs import replace
 
 from mcp_mirror.core.catalog import CatalogEntry
-from mcp_mirror.core.tool_inspection import InspectedTool, compile_if_cheap, inspect_definition, reject_schema
+from mcp_mirror.core.tool_inspection import InspectedTool, inspect_definition, reject_schema, verify_if_cheap
 from mcp_mirror.core.validation import MAX_WORK
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -132,7 +132,7 @@ class SchemaWorkers:
     async def _examine(self, listing: "_Listing", item: Buffer, key: bytes) -> InspectedTool:
         """Examine a tool, and remember the result unless it depends on other work of the processes."""
         bounds = listing.policy.bounds
-        one = compile_if_cheap(inspect_definition(read_tool(bytes(item)), bounds)) if len(item) <= _SMALL else None
+        one = verify_if_cheap(inspect_definition(read_tool(bytes(item)), bounds)) if len(item) <= _SMALL else None
         is_lasting = True
         if one is None:
             one, is_lasting = await self._examine_in_worker(listing, item)
@@ -151,7 +151,7 @@ class SchemaWorkers:
                 await run(prepare_examination, listing.seconds_left)
                 is_begun = True
                 found = await run(partial(examine, bytes(item), listing.policy.bounds), _EXAMINATION)
-                if (checked := compile_if_cheap(found)) is not None:
+                if (checked := verify_if_cheap(found)) is not None:
                     return checked, True
                 wrong = await run(partial(try_compilation, bytes(item)), _COMPILATION)
                 return (reject_schema(found, wrong) if wrong else found), True
