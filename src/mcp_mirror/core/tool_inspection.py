@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from mcp_mirror.core.schema import Schema, admit_paths, find_header_locations
-from mcp_mirror.core.validation import Check, Cost, LazyCheck, estimate_cost, verify_schema
+from mcp_mirror.core.validation import Check, Cost, SchemaCheck, estimate_cost, verify_schema
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_bounds import is_deeper
 from mcp_mirror.settings.limits import UpstreamBounds
@@ -182,7 +182,7 @@ def verify_if_cheap(found: InspectedTool) -> InspectedTool | None:
 
 
 def _with_check(found: InspectedTool, *, is_small: bool) -> InspectedTool:
-    return replace(found, check=LazyCheck(found.schema, is_small)) if is_cheap_to_compile(found) else found
+    return replace(found, check=SchemaCheck(found.schema, is_small)) if is_cheap_to_compile(found) else found
 
 
 def is_cheap_to_compile(found: InspectedTool) -> bool:

@@ -136,27 +136,52 @@ def _list_patterns(part: Schema) -> list[str]:
     return [str(part[word]) for word in ("pattern",) if word in part] + list(named if isinstance(named, dict) else ())
 
 
-class LazyCheck(msgspec.Struct, gc=False):
+class SchemaCheck(msgspec.Struct, gc=False):
     """A check that compiles its schema when it is first called: most tools of a large catalog are never called.
 
+    Nothing is fetched: schemas under a `$ref` to another document are not checked. A required member with a `default`
+    may be absent: some generators list such members as required, and their servers fill them in.
     A compiled schema takes ten times the memory of its text. `gc=False`: a schema has no cycles, and collections take
     less time if they need not visit this object.
     """
 
     schema: Schema
-    """A schema that `verify_schema` accepts."""
+    """The tool's input schema, which `verify_schema` accepts."""
     is_small: bool
-    _compiled: Check | None = None
+    """Reject patterns that are large when compiled."""
+    _validators: tuple[jsonschema_rs.Validator, ...] = ()
+    """The schema, and if it differs the schema in which required members with a default may be absent."""
+    _explainer: "_Explainer | None" = None
+
+    def compile(self) -> None:
+        """Compile the schema.
+
+        Raises:
+            ValueError: The schema is not a JSON Schema for an object.
+        """
+        _check_root(self.schema)
+        lenient = _drop_required_defaults(self.schema)
+        variants = (self.schema,) if lenient == self.schema else (self.schema, lenient)
+        options = _build_options(is_small=self.is_small)
+        self._validators = tuple(_compile_validator(one, options) for one in variants)
+        self._explainer = _Explainer(variants[-1], options)
 
     def __call__(self, arguments: Any) -> str | None:
         """Return an error message for arguments; None if they are valid or cannot be judged."""
-        if self._compiled is None:
-            self._compiled = compile_check(self.schema, is_small=self.is_small)
-        return self._compiled(arguments)
+        if self._explainer is None:
+            self.compile()
+        try:
+            for validator in self._validators:
+                if validator.is_valid(arguments):
+                    return None
+            json.dumps(arguments, allow_nan=False)  # the library reads numbers beyond the range of doubles as null
+            return self._explainer.of(arguments) if self._explainer else None
+        except (ValueError, RecursionError):
+            return None
 
 
 def verify_schema(schema: Schema, *, is_small: bool = False) -> None:
-    """Verify that `compile_check` can compile a schema.
+    """Verify that a `SchemaCheck` can compile a schema.
 
     Raises:
         ValueError: It cannot.
@@ -165,36 +190,14 @@ def verify_schema(schema: Schema, *, is_small: bool = False) -> None:
     _compile_validator(schema, _build_options(is_small=is_small))
 
 
-def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
-    """A function that validates arguments.
-
-    Nothing is fetched: schemas under a `$ref` to another document are not checked. A required member with a `default`
-    may be absent: some generators list such members as required, and their servers fill them in.
-
-    Args:
-        schema: The tool's input schema.
-        is_small: Reject patterns that are large when compiled.
+def compile_check(schema: Schema) -> Check:
+    """A function that validates arguments, with a compiled schema.
 
     Raises:
         ValueError: The schema is not a JSON Schema for an object.
     """
-    _check_root(schema)
-    options = _build_options(is_small=is_small)
-    lenient = _drop_required_defaults(schema)
-    variants = [schema] if lenient == schema else [schema, lenient]
-    validators = [_compile_validator(one, options) for one in variants]
-    explainer = _Explainer(variants[-1], options)
-
-    def check(arguments: Any) -> str | None:
-        try:
-            for validator in validators:
-                if validator.is_valid(arguments):
-                    return None
-            json.dumps(arguments, allow_nan=False)  # the library reads numbers beyond the range of doubles as null
-            return explainer.of(arguments)
-        except (ValueError, RecursionError):
-            return None
-
+    check = SchemaCheck(schema, is_small=False)
+    check.compile()
     return check
 
 
