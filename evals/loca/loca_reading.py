@@ -4,10 +4,13 @@ import json
 import re
 from typing import Any
 
-from mcp_mirror.paths import BASE_PATTERN, PATH_LINE_PREFIX, SHOWN_END
+from mcp_mirror.paths import BASE_PATTERN, PATH_LINE_PREFIX, SHOWN_END, TEXT_USE
 
 _LINES_BELOW = re.compile(rf'\n+(?:{PATH_LINE_PREFIX}"{BASE_PATTERN}"\n(?:.*\n)*?)?{re.escape(SHOWN_END)}\Z')
 """The lines below a shown value: those about its path, if it has one, and the last line."""
+_SHOWN_TEXT = re.compile(
+    rf'"{BASE_PATTERN}"\n\n(?P<text>.*?)\n{{1,2}}{re.escape(TEXT_USE)}\n{re.escape(SHOWN_END)}', re.DOTALL
+)
 _STDOUT = re.compile(r"=== STDOUT ===\n(.*?)\n=== ", re.DOTALL)
 
 
@@ -48,7 +51,7 @@ def count_objects(text: str) -> int:
 
 def is_stored(text: str) -> bool:
     """Whether a text is the notice of a stored result."""
-    return re.match(f'"{BASE_PATTERN}"', text) is not None
+    return re.match(f'"{BASE_PATTERN}"', text) is not None and not _SHOWN_TEXT.fullmatch(text)
 
 
 def printed(text: str) -> Any:
@@ -65,5 +68,6 @@ def returned(text: str) -> Any:
 
 
 def read_shown(text: str) -> str:
-    """The text of a result that is shown, without the gateway's lines below it."""
-    return _LINES_BELOW.sub("", text)
+    """The text of a result that is shown, without the gateway's lines above and below it."""
+    shown = _SHOWN_TEXT.fullmatch(text)
+    return shown["text"] if shown else _LINES_BELOW.sub("", text)

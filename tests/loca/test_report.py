@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loca_arms import OpenArm
 from loca_oracle import Oracle, Script, ask, read_whole
-from loca_reading import path_or_value, read_json, read_shown, returned_by
+from loca_reading import is_stored, path_or_value, read_json, read_shown, returned_by
 from loca_report import write_docs, write_report
 from loca_runs import Player, run_arm
 from loca_suite import Task, Verdict
@@ -123,6 +123,13 @@ def test_a_small_result_without_a_path_is_passed_on_as_a_value() -> None:
 def test_a_shown_value_is_read_without_the_lines_below_it(below: str) -> None:
     assert read_json(f'[{{"id": 1}}]{below}') == [{"id": 1}]
     assert read_shown(f"Dear reader,\nthe end.{below}") == "Dear reader,\nthe end."
+
+
+def test_a_shown_text_is_read_without_the_path_above_it() -> None:
+    shown = f'"{PATH}"\n\nDear reader,\nthe end.\n\nAs an argument, the path stands for the text.\nResult ends.'
+    assert read_shown(shown) == "Dear reader,\nthe end."
+    assert path_or_value(shown) == PATH
+    assert not is_stored(shown)
 
 
 def test_a_small_value_of_a_script_is_read_without_its_last_line() -> None:

@@ -288,7 +288,8 @@ def test_a_notice_contains_the_shown_value_unchanged() -> None:
     shown = '{"a": "\u200b",\n"b": 1}'
     assert f"\n{shown}\n" in notice_of({"a": 1, "b": 1}, "paper", shown=shown)
     assert notice_of({"a": 1, "b": 1}, shown=shown) == f'{shown}\n\nPath: "{BASE}"\nResult ends.'
-    assert notice_of("a\n", shown="a\n") == f'a\n\nPath: "{BASE}"\nResult ends.'
+    text_use = "As an argument, the path stands for the text."
+    assert notice_of("a\n", shown="a\n") == f'"{BASE}"\n\na\n\n{text_use}\nResult ends.'
     assert notice_of([], shown="") == f'Path: "{BASE}"\nResult ends.'
     notice = notice_of({"a": 1}, "json", shown=shown)
     assert '"content": {"a":"\\u200b","b":1}, ' in notice

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.paths import (
+    TEXT_USE,
     FixedBases,
     MemoryPath,
     NewBases,
@@ -192,6 +193,8 @@ OTHER = f"other-{ID}"
             f'a value\nPath: "{BASE}"\ntext_path: "{OTHER}"\n"{BASE}/0" image/png, 5 B\nand 2 more\nResult ends.',
             {BASE},
         ),
+        (f'"{BASE}"\n\na text\nwith {OTHER}\n\n{TEXT_USE}\nResult ends.', {BASE}),
+        (f"a text\n\n{TEXT_USE}\nResult ends.", set()),
         (f'a value, Path: "{BASE}"\nResult ends.', set()),
         (f'Path: "{BASE}"\nResult ends.\nmore', set()),
         (f'Path: "{BASE}"\nResult ends.\nPath: "{OTHER}"\n', set()),

@@ -21,6 +21,7 @@ from mcp_mirror.paths import (
     PATH_LINE_PREFIX,
     SHOWN_END,
     TEXT_PATH_LINE_PREFIX,
+    TEXT_USE,
     escape_token,
     position_token,
     unescape_token,
@@ -103,13 +104,9 @@ def write_notice(stored: NoticeInput, style: NoticeStyle) -> str:
 
 
 def _write_compact(stored: NoticeInput) -> str:
-    """The `compact` notice. The path is first, since models paste the beginning; it is last below a shown value."""
+    """The `compact` notice. The path is first, since models paste the beginning; it is last below shown JSON."""
     if stored.shown is not None:
-        named = _describe_media(stored)
-        breaks = len(stored.shown) - len(stored.shown.rstrip("\n"))
-        gap = "\n" * (2 - min(breaks, 2)) if stored.shown else ""
-        text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
-        return stored.shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named, SHOWN_END))
+        return _write_shown(stored, stored.shown)
     beside, room = _describe_companion(stored)
     main, others = _find_main(msgspec.structs.replace(stored, room=room))
     description, instruction = _describe(main)
@@ -117,6 +114,17 @@ def _write_compact(stored: NoticeInput) -> str:
     media = tuple(one for one in stored.media if f'{_PREVIEW_MARK}"{one[0]}' not in listed)
     named = _describe_media(msgspec.structs.replace(stored, media=media))
     return "\n".join((f'"{main.path}"', *description, *others, *named, *beside, instruction))
+
+
+def _write_shown(stored: NoticeInput, shown: str) -> str:
+    """The value itself, with its path above a text, and below anything else."""
+    breaks = len(shown) - len(shown.rstrip("\n"))
+    gap = "\n" * (2 - min(breaks, 2)) if shown else ""
+    named = _describe_media(stored)
+    if stored.kind == "text" and shown and not named and not stored.companion:
+        return f'"{stored.path}"\n\n{shown}{gap}{TEXT_USE}\n{SHOWN_END}'
+    text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
+    return shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named, SHOWN_END))
 
 
 def _describe_companion(stored: NoticeInput) -> tuple[tuple[str, ...], int]:

@@ -36,6 +36,12 @@ _SHOWN_LINES = re.compile(
 )
 """The last lines below a value that is shown whole: its path, the path of a text, the paths of media."""
 
+TEXT_USE = "As an argument, the path stands for the text."
+"""The line below a text that is shown, which has its path above it: without it, small models write the text again as
+an argument (docs/evaluation/wording.md)."""
+_SHOWN_TEXT = re.compile(rf'\A"(?P<base>[A-Za-z0-9_-]+-{UUID4})"\n')
+_TEXT_END = f"\n{TEXT_USE}\n{SHOWN_END}"
+
 _NOTICE_WORDS = r"This path (?:\([^\n]*\) )?stands for "
 _NOTICE_ENDS = ("next tool.", "not the preview.")
 _PATHLESS_NOTICE = re.compile(_NOTICE_WORDS)
@@ -103,9 +109,15 @@ def _find_only_text(shown: object) -> str | None:
 
 def is_whole_notice(text: str) -> bool:
     """Whether a text begins and ends like a notice: models paste notices as arguments."""
-    if _SHOWN_LINES.search(text, max(len(text) - _MAX_END, 0)):
-        return True
-    return any(opening.match(text) and text.endswith(endings) for opening, endings in _NOTICE_FRAMES)
+    is_framed = any(opening.match(text) and text.endswith(endings) for opening, endings in _NOTICE_FRAMES)
+    return is_framed or _find_shown_base(text) is not None
+
+
+def _find_shown_base(text: str) -> str | None:
+    """The base of a value that is shown whole, with its path; None for any other text."""
+    is_text = text.endswith(_TEXT_END)
+    shown = _SHOWN_TEXT.match(text) if is_text else _SHOWN_LINES.search(text, max(len(text) - _MAX_END, 0))
+    return shown["base"] if shown else None
 
 
 def is_pathless_notice(text: str) -> bool:
@@ -142,8 +154,8 @@ def find_notice_bases(text: str) -> frozenset[str]:
     A notice with several bases does not stand for a single value. For a value that is shown, only the line with its
     path counts, not the bases in the value itself.
     """
-    if shown := _SHOWN_LINES.search(text, max(len(text) - _MAX_END, 0)):
-        return frozenset({shown["base"]})
+    if shown := _find_shown_base(text):
+        return frozenset({shown})
     if not is_whole_notice(text):
         return frozenset()
     first, _, rest = text.partition("\n")
