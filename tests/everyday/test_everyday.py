@@ -24,6 +24,8 @@ UNTOUCHED: Final = 260
 """Tokens up to which a result that is not an object passes as it came: the bound is 300 by the gateway's estimate."""
 BESIDE_PATH: Final = 8
 """Tokens that a shown result costs beside its path."""
+TEXT_USE: Final = 13
+"""Tokens that a shown text costs more: the line about the use of its path."""
 CLOSING: Final = 36
 """Tokens of a notice beside its preview and its path: the words around the preview and the closing sentence."""
 _CHANGING: Final = re.compile(
@@ -157,7 +159,10 @@ def _compare(
         structured = json.dumps(plain.structured_content, separators=(",", ":"), ensure_ascii=False)
         tokens = max(direct, count_tokens(structured) if plain.structured_content else 0)  # clients show one of them
         most = (
-            (tokens if is_shown else MAX_PREVIEW_TOKENS) + count_tokens(path) + (BESIDE_PATH if is_shown else CLOSING)
+            (tokens if is_shown else MAX_PREVIEW_TOKENS)
+            + count_tokens(path)
+            + (BESIDE_PATH if is_shown else CLOSING)
+            + (TEXT_USE if is_shown and read.startswith(f'"{path}"') else 0)
         )
         assert through <= most + _media_lines(mirrored, count_tokens), f"{tokens} became {through} tokens:\n{read}"
         check_stored(gateway, path, value_of(plain), places)
