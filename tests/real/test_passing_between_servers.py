@@ -88,7 +88,7 @@ def test_a_small_file_is_copied_by_its_path_to_the_byte(gateway: "Connection", p
     source, target = place.notes / "small.py", place.notes / "small copy.py"
     source.write_text('def main():\n    print("caf\u00e9 \U0001f600")\n' * 40)
     shown = gateway.text("read_text_file_mirrored", path=str(source))
-    assert shown.startswith(source.read_text())
+    assert source.read_text() in shown
     gateway.content("write_file_mirrored", path=str(target), content=path_in(shown))
     assert target.read_bytes() == source.read_bytes()
 
