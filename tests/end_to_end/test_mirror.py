@@ -994,6 +994,28 @@ async def test_a_copied_notice_without_its_path_is_the_only_value_like_it() -> N
     assert received == []
 
 
+async def test_a_shown_text_has_its_path_above_it_and_is_its_value_also_pasted_whole() -> None:
+    received: list[str] = []
+    async with with_report(received) as mirror:
+
+        @mirror.tool
+        def note() -> str:
+            return "A line of the note.\n" * 80
+
+        shown = (await mirror.call("note_mirrored", {})).text
+        first, _, rest = shown.partition("\n")
+        assert rest.startswith("\nA line of the note.\n")
+        for pasted in (first, shown, as_block(shown)):
+            assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
+            assert received.pop() == "A line of the note.\n" * 80
+        use, end = shown.splitlines()[-2:]
+        for pasted in (use, f"{use}\n{end}"):
+            refused = await mirror.call("save_mirrored", {"content": pasted})
+            assert refused.is_error
+            assert refused.text.startswith(f"{first}\n")
+    assert received == []
+
+
 async def test_a_notice_of_a_text_after_a_sentence_stands_for_the_text() -> None:
     received: list[str] = []
     async with with_report(received) as mirror:

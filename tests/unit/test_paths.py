@@ -213,6 +213,9 @@ def test_the_bases_in_a_whole_notice_are_found(text: str, bases: set[str]) -> No
         (f'"{BASE}"\nThis path stands for the result.\nUse it as the argument of the next tool.', False),
         (f"This path stands for {BASE}.\nUse it as the argument of the next tool.", False),
         ("This path stands for the result.", False),
+        (TEXT_USE, True),
+        (f"{TEXT_USE}\nResult ends.", True),
+        (f"I see: {TEXT_USE}", False),
         ("I see: This path stands for the result.\nUse it as the argument of the next tool.", False),
     ],
 )

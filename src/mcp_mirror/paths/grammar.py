@@ -31,10 +31,10 @@ _BASE = re.compile(BASE_PATTERN)
 _CANDIDATES = (
     re.compile(rb"-[0-9A-Fa-f]{6,10}(?:-[0-9A-Za-z]{2}|\.\.|\xe2\x80\xa6|\\u2026)"),
     re.compile(rb"\\u00(?:2[dDfF]|3[0-9]|[46][1-6])"),
-    re.compile(rb"This path (?:\([^\"]{1,200}\) )?stands for "),
+    re.compile(rb" path (?:\([^\"]{1,200}\) )?stands for "),
 )
 """Every path and every near miss contains a match of one of these, with or without JSON escapes, and so does a notice
-without its path. The search runs at 2 GB/s."""
+without its path, and the line below a shown text. The search runs at 2 GB/s."""
 _POSITION = re.compile(r"~#(0|[1-9][0-9]{0,8})")
 _MAX_STEPS = 1000
 """More steps than any value has levels of nesting. The rest of a longer path is part of its last key."""

@@ -121,7 +121,12 @@ def _find_shown_base(text: str) -> str | None:
 
 
 def is_pathless_notice(text: str) -> bool:
-    """Whether a text is a notice without its first line, the path: some models paste that as an argument."""
+    """Whether a text is a notice without its first line, the path, or the line below a shown text.
+
+    Some models paste these as an argument.
+    """
+    if text in (TEXT_USE, f"{TEXT_USE}\n{SHOWN_END}"):
+        return True
     first = text.partition("\n")[0]
     return bool(_PATHLESS_NOTICE.match(first)) and text.endswith(_NOTICE_ENDS) and not find_bases(first)
 
