@@ -994,7 +994,7 @@ async def test_a_copied_notice_without_its_path_is_the_only_value_like_it() -> N
     assert received == []
 
 
-async def test_a_shown_text_has_its_path_above_it_and_is_its_value_also_pasted_whole() -> None:
+async def test_a_shown_text_pasted_whole_is_the_value() -> None:
     received: list[str] = []
     async with with_report(received) as mirror:
 
