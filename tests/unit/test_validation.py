@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.hostile.schemas import blocks, doubling, page
 
-from mcp_mirror.core.validation import Cost, compile_check, estimate_cost
+from mcp_mirror.core.validation import Cost, SchemaCheck, estimate_cost
 
 
 def check(schema: Any, arguments: Any) -> str:
-    return compile_check(schema)(arguments) or ""
+    return SchemaCheck(schema)(arguments) or ""
 
 
 @pytest.mark.parametrize(

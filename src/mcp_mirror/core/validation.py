@@ -147,14 +147,14 @@ class SchemaCheck(msgspec.Struct, gc=False):
 
     schema: Schema
     """The tool's input schema, which `verify_schema` accepts."""
-    is_small: bool
+    is_small: bool = False
     """Reject patterns that are large when compiled."""
     _validators: tuple[jsonschema_rs.Validator, ...] = ()
     """The schema, and if it differs the schema in which required members with a default may be absent."""
     _explainer: "_Explainer | None" = None
 
-    def compile(self) -> None:
-        """Compile the schema.
+    def compile(self) -> "_Explainer":
+        """Compile the schema, and return what explains invalid arguments.
 
         Raises:
             ValueError: The schema is not a JSON Schema for an object.
@@ -165,17 +165,17 @@ class SchemaCheck(msgspec.Struct, gc=False):
         options = _build_options(is_small=self.is_small)
         self._validators = tuple(_compile_validator(one, options) for one in variants)
         self._explainer = _Explainer(variants[-1], options)
+        return self._explainer
 
     def __call__(self, arguments: Any) -> str | None:
         """Return an error message for arguments; None if they are valid or cannot be judged."""
-        if self._explainer is None:
-            self.compile()
+        explainer = self._explainer or self.compile()
         try:
             for validator in self._validators:
                 if validator.is_valid(arguments):
                     return None
             json.dumps(arguments, allow_nan=False)  # the library reads numbers beyond the range of doubles as null
-            return self._explainer.of(arguments) if self._explainer else None
+            return explainer.of(arguments)
         except (ValueError, RecursionError):
             return None
 
@@ -188,17 +188,6 @@ def verify_schema(schema: Schema, *, is_small: bool = False) -> None:
     """
     _check_root(schema)
     _compile_validator(schema, _build_options(is_small=is_small))
-
-
-def compile_check(schema: Schema) -> Check:
-    """A function that validates arguments, with a compiled schema.
-
-    Raises:
-        ValueError: The schema is not a JSON Schema for an object.
-    """
-    check = SchemaCheck(schema, is_small=False)
-    check.compile()
-    return check
 
 
 def _check_root(schema: Schema) -> None:

@@ -34,7 +34,7 @@ _CANDIDATES = (
     re.compile(rb" path (?:\([^\"]{1,200}\) )?stands for "),
 )
 """Every path and every near miss contains a match of one of these, with or without JSON escapes, and so does a notice
-without its path, and the line below a shown text. The search runs at 2 GB/s."""
+without its path, and the line below a shown text. Each search runs at 1 to 2 GB/s."""
 _POSITION = re.compile(r"~#(0|[1-9][0-9]{0,8})")
 _MAX_STEPS = 1000
 """More steps than any value has levels of nesting. The rest of a longer path is part of its last key."""

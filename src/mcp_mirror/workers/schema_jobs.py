@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mcp_mirror.core.schema_references import Schema
-from mcp_mirror.core.validation import Check, compile_check
+from mcp_mirror.core.validation import SchemaCheck, verify_schema
 from mcp_mirror.settings.limits import UpstreamBounds
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def examine(text: bytes, bounds: UpstreamBounds) -> "InspectedTool":
 def try_compilation(text: bytes) -> str | None:
     """Compile the schema of a tool, to see whether this ends in time. Returns the error, or None."""
     try:
-        compile_check(read_tool(text)["inputSchema"])
+        verify_schema(read_tool(text)["inputSchema"])
     except ValueError as error:
         return str(error)
     return None
@@ -56,14 +56,16 @@ class NotCompiled:
     """The worker process has not compiled the schema."""
 
 
-_checks: OrderedDict[bytes, Check] = OrderedDict()
+_checks: OrderedDict[bytes, SchemaCheck] = OrderedDict()
 """Compiled schemas by digest, in the order of their last use."""
 
 
 def compile_schema(digest: bytes, schema: bytes) -> None:
     """Compile a schema for validations, and cache it."""
     parsed: Schema = json.loads(schema)
-    _checks[digest] = compile_check(parsed)
+    check = SchemaCheck(parsed)
+    check.compile()
+    _checks[digest] = check
     if len(_checks) > _COMPILED:
         _checks.popitem(last=False)
 
