@@ -158,7 +158,7 @@ def test_a_result_costs_what_a_model_reads_of_it(name: str) -> None:
     assert count_result_tokens(cut, size) == count_result_tokens(members, size)
 
 
-def test_a_shown_text_is_counted_apart_from_the_lines_below_it() -> None:
+def test_a_shown_text_is_counted_apart_from_the_lines_around_it() -> None:
     counted: list[bytes] = []
 
     def count(read: Buffer) -> int:
@@ -168,6 +168,10 @@ def test_a_shown_text_is_counted_apart_from_the_lines_below_it() -> None:
     members = {"content": json.dumps([text("eins\n\nPath: p"), text("other")]).encode()}
     assert count_result_tokens(members, count, "eins") == len("eins\n\nPath: pother")
     assert counted == [b"eins", b"\n\nPath: p", b"other"]
+    counted.clear()
+    members = {"content": json.dumps([text("p\n\neins\n\nuse")]).encode()}
+    assert count_result_tokens(members, count, "eins") == len("p\n\neins\n\nuse")
+    assert counted == [b"eins", b"p\n\n", b"\n\nuse"]
 
 
 def test_media_cost_as_much_as_at_the_most_expensive_provider() -> None:

@@ -113,7 +113,7 @@ def count_result_tokens(members: Mapping[str, Buffer | Segments], estimate: Esti
     Args:
         members: The members of the result, JSON text.
         estimate: Returns the tokens of a text (UTF-8) or of JSON text.
-        shown: The beginning of a text block that is counted on its own, because `estimate` remembers its tokens.
+        shown: A part of a text block that is counted on its own, because `estimate` remembers its tokens.
     """
     structured = contiguous(members.get("structuredContent", b""))
     blocks = open_array(contiguous(members.get("content", b"[]"))) or ()
@@ -130,8 +130,9 @@ def _count_block_tokens(raw: Buffer, estimate: Estimate, shown: str) -> int:
     block = open_object(raw) or {}
     kind, literal = bytes(block.get("type", b"")), block.get("text", b"")
     if kind == b'"text"' and bytes(literal[:1]) == b'"':
-        if shown and (text := msgspec.json.decode(literal, type=str)).startswith(shown):
-            return estimate(shown.encode()) + estimate(text[len(shown) :].encode())
+        above, found, below = msgspec.json.decode(literal, type=str).partition(shown) if shown else ("", "", "")
+        if found:
+            return sum(estimate(part.encode()) for part in (found, above, below) if part)
         return count_tokens(literal, estimate)
     is_file = "blob" in (open_object(block.get("resource", b"null")) or {})
     return count_media_tokens(len(raw)) if is_file or kind in _MEDIA_TYPES else estimate(raw)
