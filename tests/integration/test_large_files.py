@@ -1,5 +1,6 @@
 """Large files are removed at once, and their space is freed a moment later."""
 
+import gc
 import os
 import sys
 import time
@@ -35,7 +36,8 @@ def removed_files_of(path: Path) -> list[str]:
 
 
 def wait_until_closed(path: Path) -> None:
-    """Wait until no descriptor of this process belongs to a removed file."""
+    """Wait until no descriptor of this process belongs to a removed file; what is garbage keeps none open."""
+    gc.collect()
     deadline = time.monotonic() + BOUND
     while removed_files_of(path) and time.monotonic() < deadline:
         time.sleep(0.01)
