@@ -36,7 +36,7 @@ TWO_PER_CORE = $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca loca-logs soak signals test-lowest reference replicas node mcpb image lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca loca-logs soak signals test-as-macos test-lowest reference replicas node mcpb image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -52,6 +52,9 @@ test-slow: $(VENV)/.installed $(NODE)/.installed ## run the tests marked `slow`:
 
 test-lowest: $(LOWEST)/.installed ## run the tests of the core and of whole calls with the oldest dependencies that pyproject.toml permits
 	$(LOWEST)/bin/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not slow" tests/unit tests/end_to_end tests/commands tests/integration tests/demo
+
+test-as-macos: $(VENV)/.installed ## run the tests of the core and of whole calls on Linux without the library functions that macOS lacks
+	PYTHONPATH=tests/as_macos $(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m "not slow" --ignore tests/end_to_end/test_install.py tests/unit tests/end_to_end tests/integration
 
 check: lint words ## format, lint, types, layers, coverage of the pure core, words of the documentation
 	$(BIN)/coverage erase

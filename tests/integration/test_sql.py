@@ -65,7 +65,7 @@ def test_systems_without_files_in_memory_read_copies_and_remove_them(
     stored.write_bytes(encode(OBJECTS))
     (folder / "mcp-mirror-table-of-a-killed-process").mkdir(parents=True)
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with open_database() as database:
         file = TableSource("file", FileSpan(str(stored), Span(0, stored.stat().st_size)))
