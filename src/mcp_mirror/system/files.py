@@ -395,7 +395,12 @@ class FileMap(mmap.mmap):
 
 
 def map_file(path: Path | str) -> memoryview:
-    """Memory-map a complete file for reading. The map stays readable after the file is removed."""
+    """Memory-map a complete file for reading. The map stays readable after the file is removed.
+
+    On Windows, which does not remove mapped files, the bytes are read into memory.
+    """
+    if sys.platform == "win32":
+        return memoryview(Path(path).read_bytes())
     with Path(path).open("rb") as file:
         return memoryview(FileMap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
