@@ -15,7 +15,7 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.conversion import MisfitError, Resolved
-from mcp_mirror.core.replies import ToolResult, build_content_reply, build_error_reply
+from mcp_mirror.core.replies import ToolResult, build_content_reply
 from mcp_mirror.core.resolve import (
     Correction,
     EscapedPath,
@@ -28,8 +28,8 @@ from mcp_mirror.core.resolve import (
 )
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.core.schema import types_at
-from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError, UpstreamError
-from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
+from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError
+from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, answer_errors
 from mcp_mirror.gateway.context_budgets import Key
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
@@ -146,14 +146,8 @@ class Dispatcher:
         suspended = self._services.suspended_scripts
 
         async def run(channel: ClientChannel) -> Mapping[str, Buffer]:
-            try:
-                reply = await self._run_own_tool(call, tool, channel)
-            except RefusedError:
-                raise
-            except MirrorError as error:
-                call.trace.note_refusal(error)
-                reply = build_error_reply(str(error))
-            return _TracedReply(call.trace, reply)
+            answer = partial(self._run_own_tool, tool=tool, channel=channel)
+            return _TracedReply(call.trace, await answer_errors(call, answer))
 
         if call.input_round is None:
             outcome = await suspended.begin(call.channel, run)

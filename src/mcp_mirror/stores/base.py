@@ -122,7 +122,7 @@ class Store(Protocol):
 
 
 class ObjectMissingError(StoreError):
-    """An object of a bucket does not exist."""
+    """An object or a chunk of a value does not exist."""
 
 
 def cut(blob: Segments, size: int) -> Iterator[Buffer]:
