@@ -65,6 +65,10 @@ class CaptureRules(msgspec.Struct, frozen=True):
     preview: bool = True
     """The model may see parts of the result; otherwise all of it is stored, in every mode."""
 
+    def store_all(self) -> "CaptureRules":
+        """The rules by which everything is stored, and the model sees nothing but the notice."""
+        return msgspec.structs.replace(self, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
+
 
 class Captured(msgspec.Struct, frozen=True):
     """The decision about one result."""
@@ -121,11 +125,7 @@ def capture(
         return Captured()
     estimate, scans = _remember(estimate), scans or Scans()
     reader = _Reader(estimate, scans.decode, scans)
-    rules = (
-        rules
-        if rules.preview
-        else msgspec.structs.replace(rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
-    )
+    rules = rules if rules.preview else rules.store_all()
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
     if rules.mode == "never" or (parsed.structured is None and not parsed.blocks):

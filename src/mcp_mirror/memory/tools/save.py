@@ -166,4 +166,4 @@ async def _process(
 ) -> ProcessedResult | RejectedFrame:
     if isinstance(frame, SpooledFrame):
         return await call.memory.scanner.scan(frame, options)
-    return await run_by_size(len(frame), process_frame, frame, options, options.estimate)
+    return await run_by_size(len(frame), process_frame, frame, options)
