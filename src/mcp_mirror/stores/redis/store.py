@@ -42,7 +42,7 @@ from mcp_mirror.stores.quotas import (
     make_tombstone,
     refuse_oversized,
 )
-from mcp_mirror.stores.records import RecordCodec, pack_descriptor, unpack_descriptor
+from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.connection import RedisConnection
 from mcp_mirror.stores.redis.event_log import RedisEventLog
 from mcp_mirror.stores.redis.objects import ObjectRegistry
@@ -122,7 +122,7 @@ class RedisStore:
         self._keys = KeyNames(f"{policy.prefix}{FORMAT}")
         self._redis = RedisConnection(policy.url, _SCRIPT.read_text(encoding="utf-8"), self._keys.beginning)
         self._encryptor = Encryptor(policy.encryption)
-        self._codec = RecordCodec(pack_descriptor, unpack_descriptor, self._encryptor)
+        self._codec = RecordCodec(self._encryptor)
         self.events: Final[EventLog] = EncryptedEventLog(RedisEventLog(self._redis, self._keys, clock), self._encryptor)
         self._expiry = round(policy.lifetime + TOMBSTONE_LIFETIME)
         """Seconds after which all keys but those of bytes expire: they describe a value after it has expired."""
