@@ -66,7 +66,7 @@ class CaptureRules(msgspec.Struct, frozen=True):
     """The model may see parts of the result; otherwise all of it is stored, in every mode."""
 
     def store_all(self) -> "CaptureRules":
-        """The rules by which everything is stored, and the model sees nothing but the notice."""
+        """The rules by which everything is stored, and the model sees only the notice."""
         return msgspec.structs.replace(self, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
 
 
