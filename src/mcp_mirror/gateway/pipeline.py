@@ -8,6 +8,7 @@ import msgspec
 
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import ToolResult
+from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.gateway.call import Call, Next, RuntimeState, Stage, answer_errors
 from mcp_mirror.gateway.contents import ContentCapture
@@ -21,7 +22,6 @@ from mcp_mirror.gateway.tool_search import search_tools
 from mcp_mirror.memory.code.run import RUN, add_run
 from mcp_mirror.memory.tools.table import own_tools
 from mcp_mirror.memory.tools.tool import MemoryTool
-from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.security.pins import Pins

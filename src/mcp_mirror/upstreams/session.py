@@ -31,9 +31,9 @@ from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line
-from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.listing import CacheScope, Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher
+from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.transports.network_errors import is_answered, is_invalid, read_marked
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.request_headers import RequestHeaders

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_count
+from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import (
     Inputs,
@@ -31,7 +32,6 @@ from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, wri
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
-from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.paths import SHOWN_END
 from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.security.flows import format_labels
