@@ -25,8 +25,8 @@ from mcp_mirror.gateway.contents import LABELS
 from mcp_mirror.gateway.dispatch import Dispatcher
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StateBuilder
-from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
+from mcp_mirror.memory.tools.table import RUN
 from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.observability.signals import NO_SIGNALS, Signals
 from mcp_mirror.security.pins import Pins

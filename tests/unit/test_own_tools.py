@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.code.run import RUN, add_run
-from mcp_mirror.memory.tools.table import LABELS, QUERY, RETRIEVE, TOOLS, explain_unserved, own_tools
+from mcp_mirror.memory.code.run import add_run
+from mcp_mirror.memory.tools.table import LABELS, QUERY, RETRIEVE, RUN, TOOLS, explain_unserved, own_tools
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
 WEEK = 7 * 86_400.0

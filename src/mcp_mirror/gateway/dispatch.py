@@ -38,11 +38,10 @@ from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import Services, open_memory
 from mcp_mirror.gateway.stages.telemetry import RequestObserver
 from mcp_mirror.gateway.tool_search import FIND
-from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.path_advice import PathAdvice
-from mcp_mirror.memory.tools.table import QUERY
+from mcp_mirror.memory.tools.table import QUERY, RUN
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import MemoryPath, has_candidates, parse_path

@@ -19,8 +19,8 @@ from mcp_mirror.gateway.stages.limits import CallQuotas, ConcurrencyStage, Conte
 from mcp_mirror.gateway.stages.reporting import AuditStage, CallLogStage, EventStage, UsageStage
 from mcp_mirror.gateway.stages.telemetry import CallMetricsStage
 from mcp_mirror.gateway.tool_search import search_tools
-from mcp_mirror.memory.code.run import RUN, add_run
-from mcp_mirror.memory.tools.table import own_tools
+from mcp_mirror.memory.code.run import add_run
+from mcp_mirror.memory.tools.table import RUN, own_tools
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.flows import Flows, build_flows
