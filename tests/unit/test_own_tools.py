@@ -111,7 +111,7 @@ def test_each_tool_can_be_switched_off(allow: tuple[str, ...], deny: tuple[str, 
 )
 def test_descriptions_of_storing_tools_state_the_lifetime(seconds: float, expected: str) -> None:
     tools = own_tools(ROOTED, seconds)
-    for name in (*LABELS - {"pruned"}, "memory_list"):
+    for name in (*LABELS - {"pruned", RUN}, "memory_list"):
         assert f"kept {expected} after last use" in tools[name].description
     assert all("{" not in tool.description for tool in tools.values())
 

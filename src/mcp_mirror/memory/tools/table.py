@@ -146,7 +146,7 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
     )
 }
 
-LABELS: Final = frozenset({QUERY, "memory_edit", "memory_put", "memory_import", PRUNED_LABEL})
+LABELS: Final = frozenset({QUERY, RUN, "memory_edit", "memory_put", "memory_import", PRUNED_LABEL})
 """The labels of paths of values that the gateway's own tools made, or that were pruned from a conversation."""
 
 _NEED_ROOTS: Final = frozenset({"memory_import", "memory_export"})
