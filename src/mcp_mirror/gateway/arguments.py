@@ -43,7 +43,7 @@ Found = Pointer | EscapedPath | Correction
 """A string of the arguments that is replaced."""
 
 
-class Inputs(msgspec.Struct, frozen=True):
+class CallInputs(msgspec.Struct, frozen=True):
     """The stored values that go into a call."""
 
     found: tuple[Pointer | EscapedPath, ...]
@@ -62,7 +62,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
     services: Services
     runtime: Runtime
 
-    async def fit(self, call: Call, entry: CatalogEntry, inputs: Inputs) -> Segments:
+    async def fit(self, call: Call, entry: CatalogEntry, inputs: CallInputs) -> Segments:
         """Replace the pointers in the arguments of a call by their values, and validate the arguments.
 
         Raises:
@@ -80,7 +80,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             raise advised or error from None
 
     async def _substitute_and_validate(
-        self, call: Call, entry: CatalogEntry, inputs: Inputs, *, may_quote: bool
+        self, call: Call, entry: CatalogEntry, inputs: CallInputs, *, may_quote: bool
     ) -> Segments:
         """Replace pointers by their values and validate the result against the tool's own schema.
 
@@ -116,7 +116,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             return None
         return await self.services.schema_workers.validate(entry, b"".join(arguments), call.namespace)
 
-    async def _advise(self, call: Call, entry: CatalogEntry, inputs: Inputs, error: ToolError) -> ToolError | None:
+    async def _advise(self, call: Call, entry: CatalogEntry, inputs: CallInputs, error: ToolError) -> ToolError | None:
         """Return an error that names the path of a value that fits; None if none is found."""
         types_of = types_at(entry.schema)
         advice = partial(

@@ -19,7 +19,7 @@ from mcp_mirror.core.resolve import (
 )
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError
-from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, Inputs, select_header_arguments
+from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, answer_errors
 from mcp_mirror.gateway.context_budgets import Key
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
@@ -175,21 +175,21 @@ class Dispatcher:
             self._unstored.clear()
         self._unstored[_name_conversation(call)] = call.name
 
-    async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Inputs:
+    async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> CallInputs:
         """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""
         flows = self._runtime.state.flows
         made = flows.lowest if call.script is None else self._admit_script(call, entry, call.script)
         preview = call.script is None or call.script.preview
         found = await self._find_pointers(call, entry, catalog) if entry.is_twin else ()
         if not found:
-            return Inputs((), {}, made, preview)
+            return CallInputs((), {}, made, preview)
         guard = self._build_guard(call)
         loader = ArgumentLoader(self._services.writer, self._services.scanner, guard, QUERY in call.own_tools)
         known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
         values = await loader.load(found, known)
         preview = preview and all(value.preview for value in values.values())
-        return Inputs(found, values, flows.join(made, labels), preview)
+        return CallInputs(found, values, flows.join(made, labels), preview)
 
     async def _find_pointers(
         self, call: Call, entry: CatalogEntry, catalog: Catalog
@@ -229,7 +229,7 @@ class Dispatcher:
             self._build_guard(call).admit_script(script.labels, entry.upstream, digest)
         return script.labels
 
-    async def _fit(self, call: Call, entry: CatalogEntry, inputs: Inputs) -> Segments:
+    async def _fit(self, call: Call, entry: CatalogEntry, inputs: CallInputs) -> Segments:
         """Replace the pointers by their values and validate the arguments."""
         workers = self._services.schema_workers
         is_checked_here = not inputs.found and len(call.arguments) <= VALIDATED_BYTES
