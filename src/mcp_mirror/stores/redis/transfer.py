@@ -9,7 +9,7 @@ from typing import Final
 import anyio.to_thread
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.stores.base import cut
+from mcp_mirror.stores.base import cut_into_pieces
 from mcp_mirror.stores.encryption import CHUNK, Envelope
 from mcp_mirror.system.files import write_all
 from mcp_mirror.types import Buffer, Segments, Span
@@ -27,7 +27,7 @@ async def stream_pieces(blob: Segments, piece: int, size: int, envelope: Envelop
         size: Bytes of the value.
         envelope: Encrypts the value; None if it stays in clear.
     """
-    for number, part in enumerate(cut(blob, piece)):
+    for number, part in enumerate(cut_into_pieces(blob, piece)):
         if envelope is None:
             yield part
         else:
