@@ -31,7 +31,7 @@ from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamP
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection import ReconnectingConnection
-from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine
+from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings, Examine
 from mcp_mirror.upstreams.listing import PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.session import UpstreamRequest
@@ -142,12 +142,8 @@ async def connected(
             settings, redactor = UpstreamPolicy("up", endpoint, **policy), Redactor(endpoint)
             limiter = UpstreamLimiter("up", settings.bounds)
             owner = ConnectionOwner(lambda _: None, lambda *_: None, capabilities=CAPABILITIES)
-            connection = ReconnectingConnection(
-                ConnectionSettings(
-                    settings, spool, child_watchdog, info, redactor, examine, scanner.open_list, limiter
-                ),
-                owner,
-            )
+            services = ConnectionServices(spool, child_watchdog, info, examine, scanner.open_list)
+            connection = ReconnectingConnection(ConnectionSettings(settings, services, redactor, limiter), owner)
             tasks.start_soon(connection.run)
             await connection.get_session()
             yield Setup(connection, transport, version, log)

@@ -169,7 +169,7 @@ def _open_items(array: Buffer) -> list[_Item] | None:
 
 
 def _process(block: Segments, options: ProcessingOptions) -> ProcessedResult:
-    return process_result({"content": b"".join(array_of([block]))}, options, options.estimate)
+    return process_result({"content": b"".join(array_of([block]))}, options)
 
 
 def _read_role(message: Mapping[str, Buffer]) -> bytes:

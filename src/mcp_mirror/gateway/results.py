@@ -211,7 +211,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
                 result = await self.services.scanner.scan(response, options)
             else:
                 size = sum(map(len, response.values()))
-                result = await run_by_size(size, process_result, response, options, options.estimate)
+                result = await run_by_size(size, process_result, response, options)
         except WireError as error:
             raise UpstreamError(
                 f"Upstream {entry.upstream!r} sent an invalid answer to {entry.tool!r}. {error}"

@@ -34,11 +34,10 @@ from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.pipeline import find_stage_fault
 from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.library.application_task import ApplicationTask, RunningApplication, require_event_loop
-from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
-from mcp_mirror.memory.tools.table import QUERY, TOOLS
+from mcp_mirror.memory.tools.table import QUERY, RUN, TOOLS
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.observability.audit import CallTrace

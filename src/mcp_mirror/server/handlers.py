@@ -21,8 +21,8 @@ from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, ItemKind
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, ToolResult, build_error_reply
 from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedError, StoreError, ToolError
+from mcp_mirror.gateway.arguments import select_header_arguments
 from mcp_mirror.gateway.context_budgets import read_conversation
-from mcp_mirror.gateway.dispatch import select_header_arguments
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
 from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found

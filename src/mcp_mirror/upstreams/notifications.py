@@ -28,7 +28,7 @@ from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.security.rate_limits import Limit, TokenBucket
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.upstreams.content_filter import filter_content, is_filtered
-from mcp_mirror.upstreams.fields import MAX_BOUNDED, rebuild_notification
+from mcp_mirror.upstreams.rebuilt_messages import MAX_BOUNDED, rebuild_notification
 from mcp_mirror.upstreams.transports.payloads import ServerMessage
 from mcp_mirror.upstreams.transports.requests import PausableTimeout
 

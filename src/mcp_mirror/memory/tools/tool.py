@@ -8,11 +8,12 @@ from uuid import UUID
 import msgspec
 
 from mcp_mirror.core.replies import encode_text_block
+from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import FlowGuard
+from mcp_mirror.memory.lookup_errors import unknown_path_error
 from mcp_mirror.memory.usage import UsageCounter
-from mcp_mirror.memory.value_lookup import find_nearest, unknown_path_error
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
 from mcp_mirror.paths import SHOWN_END
