@@ -22,13 +22,13 @@ import pytest
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.slices import finish
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings, Examine

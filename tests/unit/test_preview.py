@@ -16,11 +16,11 @@ from mcp_mirror.core.catalog import CatalogRules, build_catalog
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, build_error_reply
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result
 from mcp_mirror.paths import FixedBases, MemoryPath, parse_path, position_token
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import sanitize_ends, sanitize_lines
 from mcp_mirror.settings.policies import MirrorPolicy, NoticeStyle
 from mcp_mirror.settings.upstreams import StdioEndpoint, ToolPolicy, UpstreamPolicy
+from mcp_mirror.system.slices import finish
 from mcp_mirror.types import Span
 
 STYLES = get_args(NoticeStyle)

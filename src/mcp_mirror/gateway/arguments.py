@@ -26,10 +26,10 @@ from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.memory.path_advice import PathAdvice
 from mcp_mirror.paths import MemoryPath, parse_path
-from mcp_mirror.payload.floods import run_by_parts, run_by_size
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
+from mcp_mirror.system.slices import run_by_parts, run_by_size
 from mcp_mirror.types import Buffer, JsonToken, Location, Segments
 
 VALIDATED_BYTES: Final = 1 << 18

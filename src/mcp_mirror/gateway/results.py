@@ -33,11 +33,12 @@ from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.context_budgets import count_reply_tokens
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.paths import NewBases
-from mcp_mirror.payload.floods import RepeatedLog, run_by_size
+from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.tokens import expected_estimator, upper_estimator
 from mcp_mirror.types import Buffer, Provenance
 from mcp_mirror.upstreams.content_filter import is_for_client

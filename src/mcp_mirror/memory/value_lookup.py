@@ -16,11 +16,11 @@ from mcp_mirror.memory.lookup_errors import (
     quote_path,
 )
 from mcp_mirror.paths import MemoryPath
-from mcp_mirror.payload.floods import INLINE_BYTES
 from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.system.slices import INLINE_BYTES
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
 from mcp_mirror.workers.frames import FrameScanner
 

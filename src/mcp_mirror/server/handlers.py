@@ -29,7 +29,6 @@ from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
-from mcp_mirror.payload.floods import take_sliced
 from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
@@ -41,6 +40,7 @@ from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
 from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.system.event_loop import find_stalls
+from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.registry import Upstream

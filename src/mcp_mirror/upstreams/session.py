@@ -25,9 +25,9 @@ from pydantic_core import to_json
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
-from mcp_mirror.payload.floods import take_sliced
 from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_items
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line

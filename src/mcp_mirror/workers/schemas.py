@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_definition, reject_schema, verify_if_cheap
 from mcp_mirror.core.validation import MAX_WORK
-from mcp_mirror.payload.floods import Pacer
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool
 from mcp_mirror.workers.schema_jobs import (

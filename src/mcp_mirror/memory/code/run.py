@@ -28,11 +28,9 @@ from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import RUN
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.paths import SHOWN_END
-from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.system.fair_threads import run_fairly
-
-__all__ = ["RUN", "add_run", "run"]
+from mcp_mirror.system.slices import run_by_size
 
 _MAX_CODE: Final = 100_000
 """Characters of a script."""

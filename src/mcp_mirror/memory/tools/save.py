@@ -21,12 +21,12 @@ from mcp_mirror.errors import StoreError, ToolError, WireError
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import NewBases
-from mcp_mirror.payload.floods import INLINE_BYTES, run_by_size
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
+from mcp_mirror.system.slices import INLINE_BYTES, run_by_size
 from mcp_mirror.types import Buffer, Provenance
 
 _SHOWN_BYTES: Final = 1 << 20
