@@ -571,6 +571,19 @@ def test_the_end_of_a_long_error_is_shown_too() -> None:
     assert structured.error.tail.endswith('the cause"}')
 
 
+def test_of_a_large_error_beside_structured_content_the_text_is_shown_too() -> None:
+    trace = "the query failed " + "x" * 5000 + " the cause"
+    captured = taken(result([text(trace)], {"code": 7}, isError=True))
+    assert captured.is_named
+    assert captured.error is not None
+    assert captured.error.head == trace[:999]
+    assert captured.error.tail.endswith('x the cause\n{"code": 7}')
+    long_value = taken(result([text("it failed")], {"trace": "x" * 5000 + " the cause"}, isError=True)).error
+    assert long_value is not None
+    assert long_value.head.startswith('it failed\n{"trace": "xxx')
+    assert long_value.tail.endswith(' the cause"}')
+
+
 def test_a_text_that_repeats_a_large_object_is_not_estimated() -> None:
     estimated: list[bytes] = []
 

@@ -95,6 +95,37 @@ def test_a_long_text_beside_structured_content_is_named_by_its_path() -> None:
     assert "Found" not in notice_of(text("Found 50 rows."), rules=hidden)
 
 
+PICTURE = {"type": "image", "data": "AAAA" * 40, "mimeType": "image/png"}
+BOOK = {"type": "resource", "resource": {"uri": "u", "blob": "AAAA" * 400, "mimeType": "application/x"}}
+NOTE = {"type": "text", "text": "note", "annotations": {"priority": 1}}
+
+
+@pytest.mark.parametrize(
+    ("content", "structured", "place"),
+    [
+        ([PICTURE, BOOK], None, f"{BASE}/1/resource/blob"),
+        ([NOTE, PICTURE, BOOK], None, f"{BASE}/2/resource/blob"),
+        ([BOOK], None, f"{BASE}/resource/blob"),
+        ([BOOK], {"content": [BOOK]}, f"{BASE}/resource/blob"),
+        ([BOOK], {"a/b": [BOOK], "n": 1}, f"{BASE}/a~1b/0/resource/blob"),
+        ([PICTURE, BOOK], {"content": [PICTURE, BOOK], "n": 1}, f"{BASE}/content/1/resource/blob"),
+        ([BOOK], {"n": 1}, f"{BESIDE}/0/resource/blob"),
+        ([PICTURE, NOTE, BOOK], {"n": 1}, f"{BESIDE}/2/resource/blob"),
+    ],
+)
+def test_a_file_is_named_by_the_path_under_which_it_is_stored(content: Any, structured: Any, place: str) -> None:
+    result = members(content=content, **({} if structured is None else {"structuredContent": structured}))
+    digest = process_result(result, order(max_key_bytes=100))
+    assert f'"{place}" application/x, 1.2 kB' in digest.notice
+    base, _, pointer = place.partition("/")
+    stored = digest.captured.value if base == BASE else digest.captured.companion
+    assert stored is not None
+    found = json.loads(bytes(stored.blob))
+    for token in pointer.split("/"):
+        found = found[int(token) if isinstance(found, list) else token.replace("~1", "/")]
+    assert found == BOOK["resource"]["blob"]  # type: ignore[index]
+
+
 def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
     blocks = [*text("above"), {"type": "image", "data": "AAAA", "mimeType": "image/png"}, *text("below")]
     digest = process_result(members(content=blocks), order())

@@ -15,6 +15,7 @@ from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envel
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
 from mcp_mirror.core.value_sizes import Estimate, count_value_tokens, size_text
+from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_rpc import array_of, as_plain_text, decode_as, open_object
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import MAY_BEGIN_JSON, may_be_json, text_end, text_pieces, text_start
@@ -94,6 +95,8 @@ class Captured(msgspec.Struct, frozen=True):
     `passed`, or drops them."""
     media: tuple[tuple[str, str], ...] = ()
     """Each image, recording and file: its JSON Pointer in the value or in the companion, and its description."""
+    has_media_beside: bool = False
+    """The media are in the companion, because the value does not contain them."""
     is_error: bool = False
     error: ErrorExcerpt | None = None
     """The beginning and the end of an error that is too large to be shown."""
@@ -164,9 +167,10 @@ def capture(
         passed=passed,
         others=_count_others(parsed.blocks, passed),
         in_order=_order_blocks(parsed, passed) if shown is not None else (),
-        media=tuple(_describe_media_paths(parsed.blocks, place)) if rules.passes_unchanged else (),
+        media=tuple(_describe_media_paths(parsed)) if rules.passes_unchanged else (),
+        has_media_beside=companion is not None and parsed.value is not None,
         is_error=is_error,
-        error=_excerpt_error(value) if is_error and rules.preview else None,
+        error=_excerpt_error((*beside.texts, value.blob)) if is_error and rules.preview else None,
     )
 
 
@@ -403,12 +407,14 @@ def _fits_media_room(block: ParsedBlock, room: int = MAX_MEDIA_BYTES) -> bool:
     return block.is_shown_as_media and len(block.raw) <= room
 
 
-def _describe_media_paths(blocks: Sequence[ParsedBlock], place: str | None) -> Iterator[tuple[str, str]]:
+def _describe_media_paths(parsed: ParsedResult) -> Iterator[tuple[str, str]]:
     """The path of each image, recording and file below the value or the companion, and its description."""
-    is_listed = len(blocks) > 1 or place == "companion.content"
-    for at, block in enumerate(blocks):
+    repeated, _, key = parsed.relation.partition(":")
+    above = f"/{escape_token(key)}" if repeated == "repeats.content" else ""
+    is_listed = parsed.value is not None or len(parsed.blocks) > 1
+    for at, block in enumerate(parsed.blocks):
         if block.media and (is_listed or block.media.is_file):
-            item = f"/{at}" if is_listed else ""
+            item = f"{above}/{at}" if is_listed else ""
             yield f"{item}{'/resource/blob' if block.media.is_file else ''}", describe_media(block.media)
 
 
@@ -416,14 +422,26 @@ def _without_preview(draft: Draft) -> Draft:
     return msgspec.structs.replace(draft, media_type=None, preview=False)
 
 
-def _excerpt_error(value: Draft) -> ErrorExcerpt:
-    """The beginning and the end of an error as text."""
-    if value.kind != "text":
-        ends = (
-            value.blob[:EXCERPT_BYTES],
-            value.blob[-EXCERPT_BYTES // 2 :] if len(value.blob) > 2 * EXCERPT_BYTES else b"",
-        )
-        return ErrorExcerpt(*(str(bytes(end), "utf-8", "ignore") for end in ends))
-    whole = trim(value.blob)
-    head = text_start(value.blob, whole, EXCERPT_BYTES)
-    return ErrorExcerpt(head, text_end(value.blob, whole, EXCERPT_BYTES) if whole.length > 2 * EXCERPT_BYTES else "")
+def _excerpt_error(parts: Sequence[Buffer]) -> ErrorExcerpt:
+    """The beginning and the end of an error, as text.
+
+    Args:
+        parts: The texts that differ from the value, as JSON strings, and the value.
+    """
+    is_whole = sum(map(len, parts)) <= 2 * EXCERPT_BYTES
+    tail = "" if is_whole else "\n".join(reversed(list(_excerpt_parts(parts[::-1], is_end=True))))
+    return ErrorExcerpt("\n".join(_excerpt_parts(parts, is_end=False)), tail)
+
+
+def _excerpt_parts(parts: Sequence[Buffer], *, is_end: bool) -> Iterator[str]:
+    """The beginnings, or the ends, of the first parts while there is room."""
+    room = EXCERPT_BYTES
+    for part in parts:
+        if room <= 0:
+            return
+        whole = trim(part)
+        if kind_at(part, whole.start) == "text":
+            yield (text_end if is_end else text_start)(part, whole, room)
+        else:
+            yield str(bytes(part[-room:] if is_end else part[:room]), "utf-8", "ignore")
+        room -= len(part)

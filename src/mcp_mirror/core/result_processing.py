@@ -297,7 +297,7 @@ def _check_keys(value: Draft, max_key_bytes: int) -> None:
 def _write_notice(
     value: Draft, captured: Captured, options: ProcessingOptions, estimate: Estimate, scans: Scans
 ) -> str:
-    content_base = options.bases.companion if captured.companion else options.bases.value
+    media_base = options.bases.companion if captured.has_media_beside else options.bases.value
     stored = NoticeInput(
         path=options.bases.value,
         tool=options.tool,
@@ -311,7 +311,7 @@ def _write_notice(
         shown=captured.shown,
         companion=options.bases.companion if captured.is_named else None,
         texts=captured.texts,
-        media=tuple((f"{content_base}{place}", what) for place, what in captured.media),
+        media=tuple((f"{media_base}{place}", what) for place, what in captured.media),
         others=captured.others,
         error=captured.error,
         preview=value.preview,
