@@ -206,6 +206,25 @@ async def test_without_a_drain_the_first_signal_ends_the_gateway(busy: Any) -> N
         assert await gateway.ends(0) < SOON
 
 
+async def test_a_client_that_closed_its_end_gets_no_response(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    """Clients with version 1 of the Python SDK end with an exception if a response comes after they have closed."""
+    async with open_lines(configured({"raw": raw()})) as client, asyncio.timeout(BOUND):
+        await client.greet()
+        for number in range(2):  # the first call takes the SDK's path, the next ones the direct path
+            gates = {"started": str(tmp_path / f"started-{number}"), "until": str(tmp_path / "until")}
+            await client.send(request(90 + number, "tools/call", {"name": "hang_mirrored", "arguments": gates}))
+            await until(Path(gates["started"]).exists)
+        assert client.process.stdin is not None
+        assert client.process.stdout is not None
+        client.process.stdin.close()
+        assert await client.process.stdout.read() == b""
+        assert await client.process.wait() == 0
+    log = b"".join(client.stderr).decode()
+    assert "warning mcp_mirror.server.stdio: The client closed its input. The gateway cancels 2 open requests.\n" in log
+
+
 async def call_until(served: Served, started: Path, end: Path) -> asyncio.Task[httpx2.Response]:
     """Make a call that ends when a file exists, and return when the upstream has it."""
 

@@ -1,11 +1,13 @@
 """The stdio transport of the server: lines of JSON-RPC, as bytes.
 
 A line that is not a message gets a JSON-RPC error, and the connection continues. At a shutdown, open requests are
-answered, new requests get an error, and the connection ends. While the transport is open, other output of the process
-to standard output goes to standard error.
+answered, new requests get an error, and the connection ends. A client that has closed the input gets the responses that
+come soon, and no errors for its other requests. While the transport is open, other output of the process to standard
+output goes to standard error.
 """
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +21,7 @@ from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import LOCAL
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError, UpstreamError, WireError
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
@@ -31,6 +34,8 @@ from mcp_mirror.server.sdk_messages import read_sdk_message
 from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Segments
+
+_logger = logging.getLogger(__name__)
 
 _SUBSCRIPTION: Final = "subscriptions/listen"
 _GRACE: Final = 1.0
@@ -94,6 +99,9 @@ class _Connection:
         """The method of each request without a response, by its id as the SDK compares ids."""
         self._is_answered: anyio.Event | None = None
         """Set when a request is answered; None while nothing waits for it."""
+        self.is_abandoned = False
+        """The client has closed the input, so it awaits no errors. Clients with version 1 of the Python SDK end with an
+        exception if a message comes after they have closed their session."""
         self.discover_error: types.ErrorData | None = None
         """The reason for which a `server/discover` failed. Clients then send `initialize`, and report its error."""
 
@@ -142,6 +150,15 @@ class _Connection:
         if self.shutdown.is_set():
             return _SHUTDOWN_GRACE
         return _STARTUP_GRACE if _STARTUP_METHODS.intersection(self._open_requests.values()) else _GRACE
+
+    async def end(self) -> None:
+        """Wait at the end of the input while open requests can be answered."""
+        with anyio.move_on_after(self.grace):
+            await self.wait_until_answered()
+        if self._open_requests and not self.shutdown.is_set():
+            self.is_abandoned = True
+            open_requests = format_count(len(self._open_requests), "open request")
+            _logger.warning("The client closed its input. The gateway cancels %s.", open_requests)
 
     async def wait_until_answered(self, *, awaits_start: bool = True) -> None:
         """Wait until all requests are answered.
@@ -211,7 +228,7 @@ class _DirectRequests:
             finally:
                 stream.is_closed = True
                 self.scopes.close(opened.id, scope)
-            if outcome is None and scope in self._interrupted:
+            if outcome is None and scope in self._interrupted and not self._connection.is_abandoned:
                 with anyio.move_on_after(_LAST_WRITE):
                     await self._send(opened.id, STOPPED)
             self._connection.remove_request(opened.id)
@@ -245,8 +262,7 @@ class _StdioReader(MessageStream):
                     self._direct_requests.scopes.apply(message.message)
                     return message
         except (anyio.EndOfStream, OSError):  # the client closed its end, or the gateway shuts down
-            with anyio.move_on_after(self._connection.grace):
-                await self._connection.wait_until_answered()
+            await self._connection.end()
             raise anyio.EndOfStream from None
 
     async def _parse(self, frame: Frame) -> SessionMessage | None:
@@ -304,6 +320,8 @@ class _StdioWriter(MessageSink):
     async def send(self, item: SessionMessage, /) -> None:
         message = item.message
         if isinstance(message, types.JSONRPCError) and message.error == _CONNECTION_CLOSED:
+            if self._connection.is_abandoned:
+                return
             message = message.model_copy(update={"error": STOPPED})
         frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         self._connection.record_handshake(message)
