@@ -107,6 +107,15 @@ async def test_each_page_is_accessible_in_each_look(config: Path, look: str) -> 
         assert width <= 0
 
 
+async def test_a_blank_key_opens_too(config: Path) -> None:
+    async with opening(config) as opened:
+        path = await put(opened.store, {"": "empty", "  ": "spaces"}, "tool", 1, created=time.time())
+        for at, text in enumerate(("empty", "spaces"), 1):
+            await opened.open(f"#/value?path={path}")
+            await opened.browser("click", selector=f".tree li:nth-child({at}) a")
+            await opened.browser("wait", selector=".lines", text=text)
+
+
 async def test_a_call_opens_to_its_arguments_with_linked_paths(config: Path) -> None:
     async with opening(config) as opened:
         paths = await fill_busy(opened.store, time.time())

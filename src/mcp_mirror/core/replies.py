@@ -101,7 +101,8 @@ def _with_error_flag(captured: Captured, reply: ToolResult) -> ToolResult:
 
 def _link_block(base: str, value: Draft) -> bytes:
     """A resource link to a stored value, which clients can show to the user."""
-    link = {"type": "resource_link", "uri": f"{SCHEME}{base}", "name": base, "size": value.shown_size}
+    size = {} if value.kind == "binary" else {"size": value.shown_size}  # the size of media is not known
+    link = {"type": "resource_link", "uri": f"{SCHEME}{base}", "name": base, **size}
     return msgspec.json.encode({**link, "mimeType": media_type_of(value.kind, value.media_type)})
 
 

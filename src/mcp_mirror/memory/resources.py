@@ -68,13 +68,14 @@ def _describe(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
     created = datetime.fromtimestamp(descriptor.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     source = descriptor.provenance
     tool = strip_invisible(source.tool, _NAME_BYTES)
+    size = {} if descriptor.kind == "binary" else {"size": descriptor.shown_size}  # the size of media is not stored
     return {
         "uri": f"{SCHEME}{descriptor.base}",
         "name": descriptor.base,
         "title": f"{tool} ({format_bytes(descriptor.shown_size)})",
         "description": f"{descriptor.kind} from {tool} of {source.upstream}",
         "mimeType": media_type_of(descriptor.kind, media_type),
-        "size": descriptor.shown_size,
+        **size,
         "annotations": {"lastModified": created},
     }
 

@@ -135,7 +135,7 @@ export async function showValue(view) {
     const isBranch = one.kind === "object" || one.kind === "array";
     const below = one.token === null ? null : `${parent}/${one.token}`;
     const item = h("li");
-    const name = h("span", { class: "key" }, one.key);
+    const name = h("span", { class: "key" }, one.key.trim() ? one.key : JSON.stringify(one.key)); // a link needs a text
     if (!isBranch || below === null) {
       const text = one.kind === "text" ? JSON.stringify(one.text) : one.text;
       item.append(...[below === null ? name : h("a", { href: valueHref(below, principal) }, name), ": ", h("span", { class: one.kind === "text" ? "" : "mono" }, text)].map((each) => each instanceof Node ? each : document.createTextNode(each)));
