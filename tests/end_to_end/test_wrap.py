@@ -80,14 +80,22 @@ async def test_each_protocol_version_sees_the_same_server(start: Start, home: di
     async with asyncio.timeout(BOUND), Client(client_transport(process, BOUND), mode=mode) as client:
         assert client.protocol_version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
         assert client.server_info is not None
-        assert (client.server_info.name, client.server_info.version) == ("surroundings", "3.1")
+        assert client.server_info.model_dump(by_alias=True, mode="json", exclude_none=True) == {
+            "name": "surroundings",
+            "title": "All around",
+            "version": "3.1",
+            "description": "Looks around.",
+            "websiteUrl": "https://example.com/around",
+            "icons": [{"src": "https://example.com/around.png", "mimeType": "image/png", "sizes": ["48x48"]}],
+        }
         for _ in range(2):  # the second call does not enter the SDK
             listed = await client.list_tools()
             assert [tool.name for tool in listed.tools] == ["look", *OWN]
             result = await client.call_tool("look", {})
             assert not result.is_error
             stamp = (result.meta or {}).get("io.modelcontextprotocol/serverInfo")
-            assert (stamp or {}).get("name") == {"legacy": None, "auto": "surroundings"}[mode]
+            brief = {"name": "surroundings", "title": "All around", "version": "3.1"}
+            assert stamp == {"legacy": None, "auto": brief}[mode]
 
 
 async def test_a_server_may_ask_for_roots_before_it_lists_its_tools(command: Wrap) -> None:

@@ -28,6 +28,9 @@ STATUS_URI: Final = "mcp-mirror://upstreams"
 VIEW_URI: Final = "ui://mcp-mirror/memory"
 """The resource with the view of `memory_list`, for clients that show MCP Apps."""
 
+_IDENTITY: Final = ("name", "title", "version")
+_DESCRIPTION: Final = ("description", "websiteUrl", "icons")
+"""Members of a server's description that only handshakes have."""
 _MAX_CHARACTERS: Final = 200
 """Characters of a name, a title or a version."""
 
@@ -134,8 +137,12 @@ class Gateway(msgspec.Struct, frozen=True):
         name = caller.upstream or self.runtime.state.config.server.wraps
         return next((one for one in self.upstreams if one.policy.name == name), None) if name else None
 
-    def find_identity(self, caller: Caller) -> dict[str, Any] | None:
+    def find_identity(self, caller: Caller, *, is_whole: bool = False) -> dict[str, Any] | None:
         """Return the `serverInfo` of the upstream that the gateway replaces, for this client.
+
+        Args:
+            caller: The client.
+            is_whole: With description, website and icons, for a handshake; each other result has a short stamp.
 
         Returns:
             Name, title and version; None if the gateway replaces none, or its texts may not be shown.
@@ -143,8 +150,12 @@ class Gateway(msgspec.Struct, frozen=True):
         upstream = self.find_only_upstream(caller)
         if upstream is None or upstream.listing is None or not self.may_show(upstream.policy.name):
             return None
-        info = {key: sanitize(str(text))[:_MAX_CHARACTERS] for key, text in upstream.listing.info.items()}
-        return {"version": "", **info} if info.get("name") else None
+        info = upstream.listing.info
+        shown = {key: sanitize(str(info[key]))[:_MAX_CHARACTERS] for key in _IDENTITY if key in info}
+        if not shown.get("name"):
+            return None
+        described = {key: info[key] for key in _DESCRIPTION if key in info} if is_whole else {}
+        return {"version": "", **shown, **described}
 
     @property
     def memory(self) -> Memory:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _HANDSHAKE_WAIT: Final = 3.0
 """Seconds that a handshake waits for upstreams, so that the instructions contain theirs."""
+_HANDSHAKES: Final = ("initialize", "server/discover")
 _CACHEABLE_METHODS: Final = (
     "tools/list",
     "prompts/list",
@@ -101,7 +102,7 @@ class MirrorServer:
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware of the SDK's server: track the session, and complete the result."""
         self._record_client(ctx)
-        if ctx.method in ("initialize", "server/discover"):
+        if ctx.method in _HANDSHAKES:
             return self._stamp(ctx, await self._handle_handshake(ctx, call_next))
         try:
             result = await call_next(ctx)
@@ -118,7 +119,9 @@ class MirrorServer:
         """Return a result of protocol version 2026-07-28 with the identity of the server that the client sees."""
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS or not isinstance(result, dict):
             return result
-        identity = self.handlers.gateway.find_identity(self.handlers.sessions.caller_of(ctx))
+        identity = self.handlers.gateway.find_identity(
+            self.handlers.sessions.caller_of(ctx), is_whole=ctx.method in _HANDSHAKES
+        )
         if identity is None:
             return result
         return {**result, "_meta": {**(result.get("_meta") or {}), types.SERVER_INFO_META_KEY: identity}}
@@ -144,7 +147,7 @@ class MirrorServer:
         assert isinstance(result, dict)  # noqa: S101  # the SDK returns serialized results to middlewares
         instructions = self.instructions(caller)
         capabilities = {"capabilities": self._join_capabilities(caller)}
-        identity = gateway.find_identity(caller) if "serverInfo" in result else None
+        identity = gateway.find_identity(caller, is_whole=True) if "serverInfo" in result else None
         described = {"serverInfo": identity} if identity else {}
         return {**result, **described, **capabilities, **({"instructions": instructions} if instructions else {})}
 

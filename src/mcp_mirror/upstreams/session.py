@@ -53,7 +53,17 @@ _DRAIN_TIMEOUT: Final = 5.0
 _DEFAULT_LEVEL: Final = "info"
 """The log level for 2026-07-28 servers if the client's protocol version is 2025-11-25 and it has not set a level."""
 _IDENTITY: Final = {"name", "title", "version"}
-"""The members of a server's description that clients see."""
+"""The members of a server's description that clients see in any case."""
+_MAX_DESCRIPTION_BYTES: Final = 1 << 16
+"""Bytes of a server's whole description, with which icons are relayed; they may contain their images."""
+
+
+def _describe_server(info: types.Implementation) -> dict[str, Any]:
+    """Return the description of a server, without icons, description and website if they are too large."""
+    whole = info.model_dump(by_alias=True, mode="json", exclude_none=True)
+    if len(msgspec.json.encode(whole)) <= _MAX_DESCRIPTION_BYTES:
+        return whole
+    return {key: whole[key] for key in _IDENTITY & whole.keys()}
 
 
 class _Anything(BaseModel):
@@ -170,7 +180,7 @@ class UpstreamSession:
             hints=tuple(listed.hints),
             problems=(cut,) if listed.cut else (),
             size=listed.size,
-            info=info.model_dump(by_alias=True, mode="json", include=_IDENTITY, exclude_none=True) if info else {},
+            info=_describe_server(info) if info else {},
         )
 
     async def _list_tools(self) -> PagedList:

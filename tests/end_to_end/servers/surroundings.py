@@ -5,6 +5,15 @@ import os
 import sys
 from typing import Any
 
+INFO = {
+    "name": "surroundings",
+    "title": "All around",
+    "version": "3.1",
+    "description": "Looks around.",
+    "websiteUrl": "https://example.com/around",
+    "icons": [{"src": "https://example.com/around.png", "mimeType": "image/png", "sizes": ["48x48"]}],
+}
+
 
 def answer(message: dict[str, Any]) -> dict[str, Any]:
     match message["method"]:
@@ -12,7 +21,7 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
             return {
                 "protocolVersion": "2025-11-25",
                 "capabilities": {"tools": {}},
-                "serverInfo": {"name": "surroundings", "title": "All around", "version": "3.1"},
+                "serverInfo": INFO,
             }
         case "tools/list":
             return {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
