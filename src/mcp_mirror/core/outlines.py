@@ -32,12 +32,14 @@ _MAX_SAMPLE_BYTES: Final = 1 << 18
 _MAX_PARSED_BYTES: Final = 1 << 16
 """Bytes of an array that is parsed as a whole for its first items, since that is faster than their spans."""
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_LINE_BREAK: Final = re.compile(rb"[ \t]*[\r\n][ \t\r\n]*")
+"""A line break of JSON text with its indentation. It is between tokens, because strings escape line breaks."""
 
 
 def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
     """A small value as it is, any other as kind and size."""
     if span.length <= _MAX_ESCAPED_VALUE:
-        shown = show_characters(bytes(blob[span.start : span.stop]))
+        shown = show_characters(_LINE_BREAK.sub(b"", bytes(blob[span.start : span.stop])))
         if len(shown) <= MAX_SHOWN_VALUE:
             text = str(shown, "utf-8", "replace")
             return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), MAX_SHOWN_VALUE)
