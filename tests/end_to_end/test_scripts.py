@@ -120,6 +120,14 @@ async def test_files_of_texts_have_line_ends_as_python_reads_them() -> None:
         assert (await mirror.run("open('/memory/x').readlines()", {"x": path})).value == ["a\n", "b\n", "c\n"]
 
 
+@pytest.mark.parametrize("rows", ['open("/memory/table", newline="")', "table.splitlines(True)"])
+async def test_the_first_column_of_a_table_with_a_byte_order_mark_has_its_name(rows: str) -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put("\ufeffid;name\r\n7;Bo\r\n")
+        reply = await mirror.run(f"import csv\nlist(csv.DictReader({rows}, delimiter=';'))", {"table": path})
+        assert reply.value == [{"id": "7", "name": "Bo"}]
+
+
 async def test_rows_that_python_printed_are_rows_in_scripts() -> None:
     async with with_tools() as mirror:
 

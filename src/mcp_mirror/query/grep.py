@@ -6,6 +6,7 @@ of the hit are shown.
 """
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -109,7 +110,7 @@ class Search(msgspec.Struct, frozen=True):
 
     def _search_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
         pieces = (piece.data for piece in split_text(blob, span, is_over))
-        for line in find_matching_lines(matcher, pieces, self.context):
+        for line in find_matching_lines(matcher, _without_byte_order_mark(pieces), self.context):
             if line.number >= self.offset:
                 yield _Hit(line.number, partial(self._write, line, matcher))
 
@@ -179,6 +180,12 @@ def _format_count(number: int) -> str:
 
 def _cut_line(line: Line) -> str:
     return excerpt(line.data[line.start : line.stop], line.at)
+
+
+def _without_byte_order_mark(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a text without the mark of its file: previews leave it out, and `^` would match before it."""
+    yield next(pieces, b"").removeprefix(BOM_UTF8)
+    yield from pieces
 
 
 def _lines_before(line: Line, context: int) -> list[bytes]:

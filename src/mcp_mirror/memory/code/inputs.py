@@ -78,8 +78,11 @@ class Input(TableValue, frozen=True):
         return "\n" not in text and not text.startswith(("{", "["))
 
     def read_text(self) -> str:
-        """Return a text itself, any other value as JSON text."""
-        return decode_string(self.blob) if self.is_text else str(self.blob, "utf-8", "replace")
+        """Return a text itself, any other value as JSON text.
+
+        The byte order mark of a file is left out: with it, the first column of a table has another name.
+        """
+        return decode_string(self.blob).removeprefix("\ufeff") if self.is_text else str(self.blob, "utf-8", "replace")
 
     def read_variable(self) -> str | bytes:
         """Return the text that a script's variable is, or the JSON text from which it is parsed."""
