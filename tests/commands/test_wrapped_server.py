@@ -77,6 +77,13 @@ def test_an_error_names_the_option_and_answers_the_client(words: list[str], opti
     assert json.loads(line)["error"]["message"].startswith(option)
 
 
+@pytest.mark.parametrize("server", [{"command": "npx"}, {"url": "http://x/mcp"}])
+def test_a_call_may_take_as_long_as_the_client_waits(server: dict[str, str]) -> None:
+    [upstream] = build_wrap_config("any", server, {}, None, {}).upstreams
+    assert upstream.tool_policy("build").timeout == 86_400
+    assert upstream.timeout == 60  # other requests
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the current folder of a process")
 def test_a_server_is_wrapped_although_the_current_folder_was_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,6 +42,8 @@ _UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_NAME: Final = 64
 _TARGET_OPTIONS: Final = {"url": "--url", "headers": "--header", "transport": "--sse", "auth": "--url"}
 """By a key of a server's section, the option that it comes from; the other keys come from the command."""
+_CALL_TIMEOUT: Final = 86_400
+"""Seconds that a call may take. Clients have timeouts of their own, and cancel calls that take longer."""
 _HEADER_VARIABLE: Final = re.compile(r"([^=:\s]+)=([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -121,7 +123,7 @@ def build_wrap_config(
         ConfigError: An option cannot be used.
     """
     content = {
-        "upstreams": {name: server},
+        "upstreams": {name: {**server, "overrides": {"*": {"timeout": _CALL_TIMEOUT}}}},
         "mirror": mirror,
         "memory_tools": "minimal",
         "store": _describe_store(store),
