@@ -376,8 +376,9 @@ def test_a_companion_is_the_json_that_its_text_spells_or_the_blocks() -> None:
         ([text("a" + "\n" * 5000)], None, "a" + "\n" * 499),
         ([text("[1]" + " " * 5000)], None, "[1]" + " " * 997),
         ([], {"error": "\U0001f600" * 2000}, None),
-        ([text("x" * 100), text("y" * 5000)], None, None),
-        ([text("short"), image(6_000_000)], None, None),
+        ([text("x\n" * 50), text("y" * 5000)], None, "x\n" * 50 + "\n" + "y" * 847),
+        ([text("short"), image(6_000_000)], None, "short"),
+        ([image(6_000_000), LINK], None, None),
     ],
 )
 def test_of_a_large_error_the_model_sees_the_beginning(content: Any, structured: Any, head: str | None) -> None:
