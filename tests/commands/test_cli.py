@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -139,3 +140,18 @@ def test_the_lines_of_a_new_token_are_configuration(name: str) -> None:
     _, _, lines = ran.stderr.partition("hash:\n")
     digest = hashlib.sha256(ran.stdout.strip().encode()).hexdigest()
     assert yaml.safe_load(lines) == {"auth": {"tokens": {name: f"sha256:{digest}"}}}
+
+
+def test_characters_that_the_output_cannot_encode_are_escaped(tmp_path: Path) -> None:
+    """Python writes to pipes in the code page of Windows, which has few characters."""
+    file = tmp_path / "caf\u00e9 \U0001f389.json"
+    file.write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    ran = subprocess.run(
+        [sys.executable, "-m", "mcp_mirror", "install", str(file), "--dry-run"],
+        env={**os.environ, "PYTHONIOENCODING": "cp1252"},
+        capture_output=True,
+        timeout=BOUND,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr.decode("cp1252")
+    assert "caf\u00e9 \\U0001f389.json" in ran.stdout.decode("cp1252")

@@ -181,6 +181,8 @@ def become(request: Request) -> None:
         os.dup2(file, number)
     for file in request.files:
         os.close(file)
+    # The streams of the template were opened for its own files: Python may take them for files in which it can seek.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  # for the life of the process
     if request.is_tied:
         os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
