@@ -104,7 +104,7 @@ async def test_status_and_doctor_know_the_gateway_of_a_merged_client(
     ended = await run("status")
     assert ended.out.splitlines()[1:] == [f"  one gateway (mirror) with 2 servers from {config}"]
     ended = await run("doctor")
-    assert (ended.code, ended.out) == (1, "")
+    assert (ended.code, ended.out) == (1, "claude-desktop: mirror: 1 of 2 servers is ready\n")
     assert "problem: claude-desktop: mirror: bad: It ended the connection before it answered." in ended.err
     assert ended.err.splitlines()[-1] == "0 of 1 server is ready."
     late = json.loads(file.read_text())

@@ -33,6 +33,8 @@ _MAX_OUTPUT: Final = 1 << 14
 """Bytes of a server's last standard error that are searched for lines."""
 _OWN_LINE: Final = re.compile(r"mcp-mirror: |\d{4}-\S+Z [a-z]+ mcp_mirror\S*: (?:upstream \S+ is down: )?")
 """The beginning of a line that the gateway prints about its server."""
+_READY: Final = re.compile(r"^[\w.-]+: ready, ", re.MULTILINE)
+"""The beginning of the line that `check` prints about an upstream that is ready."""
 _FINDING: Final = re.compile(r"^(?:problem|warning|mcp-mirror): ", re.MULTILINE)
 """The beginning of a problem or a warning that `check` prints."""
 
@@ -166,6 +168,8 @@ async def _check_gateway(server: ServerStart) -> str | list[str]:
         print_note(f"{server.title}: {warning}")
     if ended.returncode == 0:
         return count
+    if ready := len(_READY.findall(ended.stdout.decode(errors="replace"))):
+        print(f"{server.title}: {ready} of {count} {'is' if ready == 1 else 'are'} ready", flush=True)
     found = [one.rstrip() for one in _FINDING.split(ended.stderr.decode(errors="replace")) if one.strip()]
     problems = [one for one in found if one not in notes]
     return problems or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
