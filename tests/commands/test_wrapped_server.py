@@ -77,6 +77,11 @@ def test_an_error_names_the_option_and_answers_the_client(words: list[str], opti
     assert json.loads(line)["error"]["message"].startswith(option)
 
 
+def test_the_first_listing_waits_while_a_server_is_installed() -> None:
+    config = build_wrap_config("any", {"command": "npx"}, {"capture": "auto"}, None, {})
+    assert (config.mirror.startup_wait, config.mirror.capture) == (25, "auto")
+
+
 @pytest.mark.parametrize("server", [{"command": "npx"}, {"url": "http://x/mcp"}])
 def test_a_call_may_take_as_long_as_the_client_waits(server: dict[str, str]) -> None:
     [upstream] = build_wrap_config("any", server, {}, None, {}).upstreams

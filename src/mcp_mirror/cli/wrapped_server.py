@@ -42,6 +42,9 @@ _UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_NAME: Final = 64
 _TARGET_OPTIONS: Final = {"url": "--url", "headers": "--header", "transport": "--sse", "auth": "--url"}
 """By a key of a server's section, the option that it comes from; the other keys come from the command."""
+_STARTUP_WAIT: Final = 25
+"""Seconds that a client waits for the first start of a server, which may be installed then. Some clients list the tools
+only once; they would see none of the server's, although they wait for the server without the gateway."""
 _CALL_TIMEOUT: Final = 86_400
 """Seconds that a call may take. Clients have timeouts of their own, and cancel calls that take longer."""
 _HEADER_VARIABLE: Final = re.compile(r"([^=:\s]+)=([A-Za-z_][A-Za-z0-9_]*)")
@@ -124,7 +127,7 @@ def build_wrap_config(
     """
     content = {
         "upstreams": {name: {**server, "overrides": {"*": {"timeout": _CALL_TIMEOUT}}}},
-        "mirror": mirror,
+        "mirror": {"startup_wait": _STARTUP_WAIT, **mirror},
         "memory_tools": "minimal",
         "store": _describe_store(store),
     }
