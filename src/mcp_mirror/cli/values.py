@@ -215,7 +215,7 @@ def lineage(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
 
 
 @values_app.command()
-def clear(  # noqa: PLR0913, PLR0917  # typer reads the options from the parameters
+def clear(  # typer reads the options from the parameters
     older_than: Annotated[
         str, typer.Option(help="Only values stored longer ago than this, such as 12h or 7d.", metavar="AGE")
     ] = "",
