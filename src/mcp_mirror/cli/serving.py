@@ -28,6 +28,7 @@ from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.errors import ConfigError, MirrorError, UpstreamError, unwrap_error_group
 from mcp_mirror.observability.logging import configure_logging, print_status
 from mcp_mirror.observability.signals import Signals, open_signals
+from mcp_mirror.observability.standard_error import writing_in_background
 from mcp_mirror.server.server import explain_failed_start
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import StdioEndpoint
@@ -178,7 +179,8 @@ class Serving:
             typer.Exit: A signal or an error ended the gateway.
         """
         try:
-            self._run(announce, start)
+            with writing_in_background():
+                self._run(announce, start)
         except typer.Exit:
             if self.failures and not self.address:
                 answer_client(str(self.failures[0]))
