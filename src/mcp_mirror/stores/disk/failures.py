@@ -13,7 +13,9 @@ _FULL: Final = (
     "Its disk is full: free some space there, or delete values with `mcp-mirror values clear`. A lower "
     "`store.max_bytes` prevents this."
 )
-_READ_ONLY: Final = "Its folder is not writable: make it writable, or choose another folder (`store.path`)."
+_READ_ONLY: Final = (
+    "Its folder, or a file in it, is not writable: make it writable, or choose another folder (`store.path`)."
+)
 _HANDLES: Final = "No file handle is free: raise the limit of open files (`ulimit -n`), or call again later."
 _UNOPENED: Final = (
     "Its index cannot be opened: check that its folder exists and that this user may read and write the files in it, "
