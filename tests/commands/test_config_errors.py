@@ -128,8 +128,10 @@ BAD_SECTIONS = [
     ),
     (
         "mirror: {provider: nobody}",
-        "mirror.provider: expected one of default, openai, anthropic, anthropic-4.6, google, llama, mistral, "
-        "got another word",
+        (
+            "mirror.provider: expected one of default, openai, anthropic, anthropic-4.6, google, llama, mistral, "
+            "got another word"
+        ),
     ),
     ("mirror: {notice: nice}", "mirror.notice: expected one of compact, paper, json, opaque, got another word"),
     ("mirror: {capture: 1}", "mirror.capture: expected one of auto, large, always, never, got a whole number"),
