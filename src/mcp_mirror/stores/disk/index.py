@@ -146,7 +146,7 @@ class Index:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-            create_tables(connection)
+            create_tables(connection, self._path.parent)
             connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT}")
         except BaseException:
             connection.close()
