@@ -36,10 +36,10 @@ TWO_PER_CORE = $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca loca-logs soak signals test-lowest reference replicas node mcpb image lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca loca-logs soak signals test-as-macos test-lowest reference replicas node mcpb image lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
+	@awk -F ':[^#]*## *' '/^[a-z-]+:.*##/ {printf "%-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.installed ## run both workflows of the paper through a real gateway, with real servers and a real client
 	$(BIN)/python -m mcp_mirror.demo.workflows
@@ -53,15 +53,19 @@ test-slow: $(VENV)/.installed $(NODE)/.installed ## run the tests marked `slow`:
 test-lowest: $(LOWEST)/.installed ## run the tests of the core and of whole calls with the oldest dependencies that pyproject.toml permits
 	$(LOWEST)/bin/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not slow" tests/unit tests/end_to_end tests/commands tests/integration tests/demo
 
+test-as-macos: $(VENV)/.installed ## run the tests of the core and of whole calls on Linux without the library functions that macOS lacks
+	PYTHONPATH=tests/as_macos $(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m "not slow" --ignore tests/end_to_end/test_install.py tests/unit tests/end_to_end tests/integration
+
 check: lint words ## format, lint, types, layers, coverage of the pure core, words of the documentation
 	$(BIN)/coverage erase
 	HYPOTHESIS_PROFILE=same $(BIN)/coverage run -m pytest -q tests/unit
 	$(BIN)/coverage report --fail-under=100 --include='$(subst $() ,$(comma),$(PURE:%=src/mcp_mirror/%.py))'
 
-lint: $(VENV)/.installed ## format, lint, types and layers: the quick part of check
+lint: $(VENV)/.installed ## format, lint, types (also with the library of macOS) and layers: the quick part of check
 	$(BIN)/ruff format --check src tests calibration evals examples packaging docker
 	$(BIN)/ruff check src tests calibration evals examples packaging docker
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --no-warn-unreachable --cache-dir .mypy_cache/darwin src
 	$(BIN)/lint-imports
 
 words: ## find words that the style guide excludes in the documentation, the package and the evaluations
@@ -303,7 +307,7 @@ PURE  := errors types callers $(addprefix paths/,__init__ grammar pasted) $(addp
          $(addprefix payload/,json_rpc json_bounds framing json_spans json_strings scans) \
          $(addprefix security/,flows pins sanitize) \
          $(addprefix core/,__init__ amounts budgets capture content_comparison conversion embedded_json main_parts media merged_lists naming \
-           notice outlines parsed_result pipe_tables preview python_literals related_words repeated_texts resolve result_processing schema schema_references text_format tool_index \
+           notice outlines parsed_result pipe_tables preview python_literals related_words repeated_texts resolve result_processing schema schema_references similar_names text_format tool_index \
            tool_inspection validation value_sizes) \
          $(addprefix tokens/,__init__ lexicon costs estimate messages) \
          $(addprefix prune/,__init__ formats stubs ledger pruning) \

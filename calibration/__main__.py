@@ -19,8 +19,8 @@ package.__path__ = [str(HERE.parent / "src" / "mcp_mirror")]
 
 from counts import TOKENIZERS, counter, kept  # noqa: E402
 from mcp_mirror.tokens import PROVIDERS, estimate_tokens  # noqa: E402
-from mcp_mirror.tokens.costs import encode_table  # noqa: E402
 from mcp_mirror.tokens.estimate import estimate_text  # noqa: E402
+from table_file import encode_table  # noqa: E402
 from texts import CUT, KINDS, Text, corpus, texts  # noqa: E402
 
 TABLE: Final = HERE.parent / "src" / "mcp_mirror" / "tokens" / "costs.bin"

@@ -26,13 +26,12 @@ from mcp_mirror.tokens.costs import (
     Rule,
     classify_piece,
     count_joints,
-    lanes,
     split,
     split_rare,
     with_sum,
 )
-from mcp_mirror.tokens.lexicon import build_lexicon
 from measure import JOINING, measured, measured_parts
+from table_file import build_lexicon, lanes
 from texts import KINDS, Text
 from vocabulary import Seen, candidate_parts, entries, spaced_share, wide_collection
 

@@ -51,6 +51,7 @@ from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import LISTINGS
 from mcp_mirror.stores.opening import open_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.upstreams.connection_settings import ConnectionServices
 from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
 from mcp_mirror.upstreams.elicitation import SuspendedCalls
 from mcp_mirror.upstreams.listing import ListingCache
@@ -167,16 +168,19 @@ def build_upstreams(
 ) -> UpstreamRegistry:
     """Return the upstreams, which do not run yet, and the functions of the program that runs the gateway."""
     slots = ConnectionSlots(config.limits.traffic.connections_per_principal)
-    dependencies = UpstreamDependencies(
+    connections = ConnectionServices(
         spool=resources.spool,
         child_watchdog=resources.child_watchdog,
         client_info=types.Implementation(name=config.server.name, version=version("mcp-mirror")),
         examine=resources.schema_workers.examine,
         open_list=resources.scanner.open_list,
+        listing_cache=_create_listing_cache(config),
+    )
+    dependencies = UpstreamDependencies(
+        connections=connections,
         listeners=listeners,
         dedicated=DedicatedConnectionPolicy(slots, sessions, config.server.session_idle),
         answer_timeout=config.server.answer_timeout,
-        listing_cache=_create_listing_cache(config),
     )
     return UpstreamRegistry(config.upstreams, dependencies, functions)
 

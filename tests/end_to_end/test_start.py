@@ -245,6 +245,8 @@ async def test_a_client_reads_why_the_gateway_cannot_start(
 async def test_the_error_that_ends_the_gateway_is_a_line_of_the_log(
     options: tuple[str, ...], sections: dict[str, Any], message: str, configured: Configured, run: Run, raw: Any
 ) -> None:
+    if "--workers" in options and sys.platform != "linux":
+        pytest.skip("several workers need Linux")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         settings = json.loads(json.dumps(sections).replace("ADDRESS", address))

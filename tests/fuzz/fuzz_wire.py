@@ -31,7 +31,6 @@ with atheris.instrument_imports():
         splice,
     )
     from mcp_mirror.payload.json_spans import Miss, locate, members, trim
-    from mcp_mirror.tokens import estimate_tokens
     from mcp_mirror.types import Buffer
     from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest
@@ -69,7 +68,7 @@ def check_message(data: bytes) -> None:
     check_request(message)
     check_result(message)
     try:
-        digest = process_frame(data, ORDER, estimate_tokens)
+        digest = process_frame(data, ORDER)
     except WireError:
         return
     assert not isinstance(digest, ProcessedResult) or len(digest.notice) < 4000 + len(data)

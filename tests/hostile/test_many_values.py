@@ -12,8 +12,8 @@ from tests.hostile.conftest import FULL
 from tests.integration.conftest import memory_over
 from tests.load import slowness
 
+from mcp_mirror.memory.lookup_errors import unknown_path_error
 from mcp_mirror.memory.resources import list_values
-from mcp_mirror.memory.value_lookup import unknown_path_error
 from mcp_mirror.settings.store import StoreKind, StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore

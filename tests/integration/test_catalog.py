@@ -8,9 +8,9 @@ import pytest
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog, join_cache_hints
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, ToolPolicy, UpstreamPolicy
+from mcp_mirror.system.slices import finish
 
 OWN = ("retrieve_final_answer_from_memory",)
 

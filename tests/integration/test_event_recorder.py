@@ -14,7 +14,7 @@ from mcp_mirror.core.replies import build_error_reply
 from mcp_mirror.errors import RefusalReason, StoreError
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.stages.reporting import EventStage
-from mcp_mirror.observability.events import MAX_ARGUMENTS, EventRecorder, FinishedCall, read_calls
+from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall, read_calls
 from mcp_mirror.settings.policies import EventsPolicy
 from mcp_mirror.stores.event_log import MemoryEventLog, SumKey, Sums
 
@@ -47,33 +47,25 @@ def recorder_of(log: FickleLog, pause: float = 2.0, **policy: Any) -> EventRecor
     return EventRecorder(log, EventsPolicy(**policy), lambda: NOW, pause)
 
 
-def finished(namespace: str = "me", arguments: bytes | None = b"{}", **members: Any) -> FinishedCall:
-    known: dict[str, Any] = {
-        "namespace": namespace,
-        "id": "1",
-        "milliseconds": 2000.0,
-        "tool": "say_mirrored",
-        "upstream": "raw",
-        "outcome": "ok",
-        "reason": "",
-        "reply_bytes": 10,
-        "sent": 3,
-        "kept_out": 0,
-        "path": "",
-        "inputs": (),
-        "arguments": arguments,
-        "argument_bytes": len(arguments or b""),
-        "path_labels": None,
-        "refusal": "",
-        "parent": "",
-    }
-    return FinishedCall(**known | members)
+def finished(
+    namespace: str = "me",
+    arguments: bytes | None = b"{}",
+    size: int | None = None,
+    path_labels: frozenset[str] | None = None,
+    refusal: str = "",
+    **members: Any,
+) -> FinishedCall:
+    names = {"id": "1", "tool": "say_mirrored", "upstream": "raw", "outcome": "ok", "reason": ""}
+    numbers = {"at": 0.0, "milliseconds": 2000.0, "bytes": 10, "sent": 3, "kept_out": 0}
+    known: dict[str, Any] = {**names, **numbers, **members}
+    size = len(arguments or b"") if size is None else size
+    return FinishedCall(namespace, CallEvent(**known), arguments, size, path_labels, refusal)
 
 
 async def test_calls_reach_the_log_with_the_next_flush(log: FickleLog) -> None:
     recorder = recorder_of(log)
     recorder.add(finished(id="a", path=PATH, inputs=("x-1",), parent="p"))
-    recorder.add(finished(id="b", outcome="error", reply_bytes=5))
+    recorder.add(finished(id="b", outcome="error", bytes=5))
     recorder.add(finished("you", id="c", outcome="refused", reason="busy", refusal="It is busy. Wait."))
     assert log.appends == 0
     await recorder.flush()
@@ -163,7 +155,7 @@ async def test_arguments_that_exceed_the_memory_have_only_a_size(
     recorder = recorder_of(log)
     recorder.add(finished(arguments=b'{"a": 1}'))
     recorder.add(finished(arguments=b'{"b": 12}'))
-    recorder.add(finished(arguments=None, argument_bytes=123_456))
+    recorder.add(finished(arguments=None, size=123_456))
     await recorder.flush()
     described = [event.arguments for _, event in await read_calls(log, "me", limit=9)]
     assert described == ['"<arguments, 123,456 bytes>"', '"<arguments, 9 bytes>"', '{"a":"<number>"}']

@@ -7,7 +7,8 @@ from time import perf_counter
 import anyio
 import pytest
 
-from mcp_mirror.payload.floods import BURST, INLINE_BYTES, RATE, Flood, Pacer, RepeatedLog, run_by_size
+from mcp_mirror.payload.floods import BURST, RATE, Flood, RepeatedLog
+from mcp_mirror.system.slices import INLINE_BYTES, Pacer, run_by_size
 
 
 class Clock:

@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import time
+from mmap import mmap
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,16 @@ def test_an_unfinished_or_overlong_message_is_freed_in_a_thread(tmp_path: Path, 
         if not collector.is_dropping:
             collector.close()
         assert len(removed_files_of(spool.directory)) == 1
+
+
+def test_a_file_is_not_mapped_where_a_mapped_file_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"x" * LARGE)
+    monkeypatch.setattr(sys, "platform", "win32")
+    view = map_file(path)
+    assert not isinstance(view.obj, mmap)
+    unlink_large(path)
+    assert not path.exists()
+    assert bytes(view[-3:]) == b"xxx"

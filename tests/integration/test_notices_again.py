@@ -34,7 +34,7 @@ def test_the_notice_is_the_one_that_the_model_read(members: dict[str, Any], styl
     rules = CaptureRules("auto", mirror.inline_budget, mirror.error_budget, is_wrapped=False, preview=preview)
     options = ProcessingOptions(rules, style, "say", b"{}", FixedBases(BASE, ""), 1_000)
     raw = {key: json.dumps(member, ensure_ascii=False).encode() for key, member in members.items()}
-    processed = process_result(raw, options, options.estimate)
+    processed = process_result(raw, options)
     draft = processed.captured.value
     assert draft is not None
     provenance = Provenance("up", "say", "0" * 64)

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
 from mcp_mirror.memory.tools.lookup import read_path
-from mcp_mirror.memory.tools.table import RETRIEVE
-from mcp_mirror.memory.value_lookup import ErrorContent, find_nearest, look_up, sort_by_similarity, unknown_path_error
+from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.paths import MemoryPath, new_base
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.payload.scans import scan_array
@@ -28,7 +28,6 @@ from mcp_mirror.workers.frames import FrameScanner
 GRID = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
 SHEET = "tika-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 MADE_UP = "make_grid-00000000-0000-4000-8000-000000000000"
-TOOLS = ("read_text_file_mirrored", "read_file_mirrored", "docs_get_file_info_mirrored", RETRIEVE)
 
 
 def descriptor(base: str, created: float = 0.0) -> Descriptor:
@@ -113,25 +112,6 @@ NOTICE = (
 async def test_a_notice_of_two_paths_is_answered_with_both() -> None:
     message = f'This is a whole notice, which names several paths. Give only one: "{GRID}" or "{SHEET}".'
     assert await answer(NOTICE, [GRID, SHEET]) == message
-
-
-@pytest.mark.parametrize(
-    ("name", "likely"),
-    [
-        ("read_text_file", ["read_text_file_mirrored", "read_file_mirrored"]),
-        ("READ_FILE_MIRRORED", ["read_file_mirrored", "read_text_file_mirrored"]),
-        ("get_file_info", ["docs_get_file_info_mirrored"]),
-        ("read_flie", ["read_file_mirrored"]),
-        ("retrieve_final_answer", [RETRIEVE]),
-        *((name, []) for name in ("xyz", "", "r", "nothing", "send_mail")),
-    ],
-)
-def test_only_names_that_share_something_with_the_query_are_near(name: str, likely: list[str]) -> None:
-    assert find_nearest(name, TOOLS)[: len(likely) or None] == likely
-
-
-def test_all_names_have_an_order_whatever_they_have_in_common() -> None:
-    assert sort_by_similarity("rows", ["x", "shape", "ROW", "rows"]) == ["rows", "ROW", "shape", "x"]
 
 
 async def test_errors_are_quick_with_ten_thousand_values_and_a_long_text() -> None:

@@ -27,7 +27,7 @@ from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection
-from mcp_mirror.upstreams.connection_settings import ConnectionSettings
+from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Backoff, CircuitBreaker, add_jitter
 from mcp_mirror.upstreams.session import UpstreamRequest
@@ -118,9 +118,8 @@ def connect(tmp_path: Path) -> Connect:
         with Spool(WirePolicy()) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
             scanner = FrameScanner(child_watchdog, spool)
             redactor, limiter = Redactor(StdioEndpoint("x")), UpstreamLimiter(policy.name, policy.bounds)
-            settings = ConnectionSettings(
-                policy, spool, child_watchdog, info, redactor, examined, scanner.open_list, limiter
-            )
+            services = ConnectionServices(spool, child_watchdog, info, examined, scanner.open_list)
+            settings = ConnectionSettings(policy, services, redactor, limiter)
             connection = ReconnectingConnection(settings, ConnectionOwner(lambda _: None, lambda *_: None), modes)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(connection.run)

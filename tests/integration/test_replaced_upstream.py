@@ -17,6 +17,7 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.connection_settings import ConnectionServices
 from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest
@@ -51,12 +52,9 @@ async def examined(_policy: UpstreamPolicy, _items: Sequence[Buffer]) -> tuple[I
 @asynccontextmanager
 async def running(slots: ConnectionSlots, endpoint: StdioEndpoint = SILENT) -> AsyncIterator[UpstreamRegistry]:
     with Spool(WirePolicy()) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
+        info, scanner = types.Implementation(name="us", version="0"), FrameScanner(child_watchdog, spool)
         dependencies = UpstreamDependencies(
-            spool,
-            child_watchdog,
-            types.Implementation(name="us", version="0"),
-            examined,
-            FrameScanner(child_watchdog, spool).open_list,
+            ConnectionServices(spool, child_watchdog, info, examined, scanner.open_list),
             ChangeListeners(lambda *_: None, lambda *_: None),
             DedicatedConnectionPolicy(slots, NoSessions(), 60.0),
             60.0,

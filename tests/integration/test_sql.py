@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import sys
+import tempfile
 import time
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
@@ -53,6 +56,28 @@ def types(value: object) -> dict[str, str]:
 
 
 OBJECTS = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+
+
+def test_systems_without_files_in_memory_read_copies_and_remove_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, folder = tmp_path / "stored", tmp_path / "temporary"
+    stored.write_bytes(encode(OBJECTS))
+    (folder / "mcp-mirror-table-of-a-killed-process").mkdir(parents=True)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with open_database() as database:
+        file = TableSource("file", FileSpan(str(stored), Span(0, stored.stat().st_size)))
+        load_table(database, file, stored.read_bytes())
+        for name, value in {"items": OBJECTS, "sheet": "id,name\n3,c\n4,d", "log": "one\ntwo"}.items():
+            load_table(database, TableSource(name, encode(value)), encode(value))
+        sums = database.execute(
+            "SELECT (SELECT sum(id) FROM file), (SELECT sum(id) FROM items), (SELECT sum(id) FROM sheet)"
+        )
+        assert sums.fetchall() == [(3, 3, 7)]
+        assert database.execute("SELECT line FROM log").fetchall() == [("one",), ("two",)]
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -22,16 +22,16 @@ import pytest
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.slices import finish
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection import ReconnectingConnection
-from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine
+from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings, Examine
 from mcp_mirror.upstreams.listing import PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.session import UpstreamRequest
@@ -142,12 +142,8 @@ async def connected(
             settings, redactor = UpstreamPolicy("up", endpoint, **policy), Redactor(endpoint)
             limiter = UpstreamLimiter("up", settings.bounds)
             owner = ConnectionOwner(lambda _: None, lambda *_: None, capabilities=CAPABILITIES)
-            connection = ReconnectingConnection(
-                ConnectionSettings(
-                    settings, spool, child_watchdog, info, redactor, examine, scanner.open_list, limiter
-                ),
-                owner,
-            )
+            services = ConnectionServices(spool, child_watchdog, info, examine, scanner.open_list)
+            connection = ReconnectingConnection(ConnectionSettings(settings, services, redactor, limiter), owner)
             tasks.start_soon(connection.run)
             await connection.get_session()
             yield Setup(connection, transport, version, log)

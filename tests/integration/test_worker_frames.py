@@ -90,7 +90,7 @@ RESPONSES = {
 @pytest.mark.parametrize("name", RESPONSES)
 async def test_a_worker_finds_the_same_as_this_process(scanner: FrameScanner, tmp_path: Path, name: str) -> None:
     frame = frame_of(tmp_path, RESPONSES[name])
-    here = process_frame(frame.view, order(), order().estimate)
+    here = process_frame(frame.view, order())
     there = await scanner.scan(frame, order())
     assert isinstance(here, ProcessedResult)
     assert isinstance(there, ProcessedResult)

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from tests.hostile.schemas import blocks, doubling, page, tool
 
 from mcp_mirror.core.catalog import CatalogEntry, CatalogRules, build_catalog
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.slices import finish
 from mcp_mirror.workers import schemas
 from mcp_mirror.workers.schemas import SchemaWorkers
 

@@ -12,9 +12,9 @@ from tests.search.collect import HERE, read_definitions
 from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, choose_listing, searchable_tools
 from mcp_mirror.memory.tools.table import own_tools
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
+from mcp_mirror.system.slices import finish
 from mcp_mirror.tokens import expected_estimator
 
 SEARCHES: Final[list[list[str]]] = yaml.safe_load((HERE / "queries.yaml").read_text())

@@ -13,10 +13,10 @@ from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
 from mcp_mirror.core.naming import Origin
 from mcp_mirror.core.schema import fit_name
 from mcp_mirror.memory.tools.table import TOOLS
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.security.pins import Lock, Pins, pin_upstream
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.upstreams import LockMode, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.system.slices import finish
 
 UPSTREAMS = ("a", "A", "b", "a_b", "mem\u00f6ry", "b.c")
 PLAIN = (

@@ -46,7 +46,7 @@ def text(content: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("ifc", [{"ifc": {"confidentiality": "secret"}}, {"ifc": "x" * 70_000}, {}])
 def test_what_is_stored_beside_a_value_has_a_limit(ifc: dict[str, Any]) -> None:
     rest = {"_meta": {"view": "x" * 1_000_000, **ifc}, "own": [1.0], "other": "x" * 70_000}
-    digest = process_result(members(structuredContent={"a": 1}, **rest), order(), estimate_tokens)
+    digest = process_result(members(structuredContent={"a": 1}, **rest), order())
     assert digest.captured.value is not None
     bounded = bound_envelope(digest.captured.envelope)
     assert len(bounded) < 70_000
@@ -57,7 +57,7 @@ def test_what_is_stored_beside_a_value_has_a_limit(ifc: dict[str, Any]) -> None:
 
 
 def test_what_is_stored_beside_a_value_is_otherwise_unchanged() -> None:
-    digest = process_result(members(structuredContent={"a": 1}, _meta={"view": "x" * 60_000}), order(), estimate_tokens)
+    digest = process_result(members(structuredContent={"a": 1}, _meta={"view": "x" * 60_000}), order())
     assert bound_envelope(digest.captured.envelope) == digest.captured.envelope
 
 
@@ -72,7 +72,7 @@ ROWS = {"rows": [{"id": n, "name": "x" * 20} for n in range(50)]}
 
 
 def notice_of(content: list[dict[str, str]], **changes: Any) -> str:
-    digest = process_result(members(content=content, structuredContent=ROWS), order(**changes), estimate_tokens)
+    digest = process_result(members(content=content, structuredContent=ROWS), order(**changes))
     [block] = json.loads(b"".join(map(bytes, build_reply(digest, None)["content"])))
     notice: str = block["text"]
     return notice
@@ -97,11 +97,11 @@ def test_a_long_text_beside_structured_content_is_named_by_its_path() -> None:
 
 def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
     blocks = [*text("above"), {"type": "image", "data": "AAAA", "mimeType": "image/png"}, *text("below")]
-    digest = process_result(members(content=blocks), order(), estimate_tokens)
+    digest = process_result(members(content=blocks), order())
     shown = json.loads(b"".join(map(bytes, build_reply(digest, None)["content"])))
     assert shown[:3] == blocks
     assert shown[3]["text"].startswith(f'Path: "{BASE}"\n"{BASE}/1" image/png')
-    paper = process_result(members(content=blocks), order(style="paper"), estimate_tokens)
+    paper = process_result(members(content=blocks), order(style="paper"))
     assert [block["type"] for block in json.loads(b"".join(map(bytes, build_reply(paper, None)["content"])))] == [
         "text",
         "image",
@@ -110,12 +110,12 @@ def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
 
 def test_a_small_text_is_left_as_it_came() -> None:
     result = members(content=text("ok"))
-    assert process_result(result, order(), estimate_tokens).members is result
-    assert process_result(result, order(), estimate_tokens).notice == ""
+    assert process_result(result, order()).members is result
+    assert process_result(result, order()).notice == ""
 
 
 def test_an_object_gets_a_value_and_a_notice_that_names_its_path() -> None:
-    digest = process_result(members(content=[], structuredContent={"a": 1}), order(), estimate_tokens)
+    digest = process_result(members(content=[], structuredContent={"a": 1}), order())
     assert digest.captured.value is not None
     assert BASE in digest.notice
     assert BESIDE not in digest.notice
@@ -123,7 +123,7 @@ def test_an_object_gets_a_value_and_a_notice_that_names_its_path() -> None:
 
 def test_additional_text_is_named_beside_the_value() -> None:
     result = members(content=text("one row " * 90), structuredContent={"a": 1})
-    assert BESIDE in process_result(result, order(), estimate_tokens).notice
+    assert BESIDE in process_result(result, order()).notice
 
 
 PICTURE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
@@ -141,7 +141,7 @@ PICTURE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
     ],
 )
 def test_a_path_only_result_has_only_its_path_in_the_notice(result: dict[str, Any]) -> None:
-    digest = process_result(members(**result), order().path_only(), estimate_tokens)
+    digest = process_result(members(**result), order().path_only())
     assert digest.captured.value is not None
     assert (digest.notice, digest.captured.passed, digest.captured.shown) == (f"{BASE}\n", (), None)
     assert digest.captured.is_error is result.get("isError", False)
@@ -149,8 +149,8 @@ def test_a_path_only_result_has_only_its_path_in_the_notice(result: dict[str, An
 
 @pytest.mark.parametrize("null", ["isError", "structuredContent", "_meta"])
 def test_a_null_member_of_a_result_counts_as_left_out(null: str) -> None:
-    digest = process_result(members(content=text("hello"), **{null: None}), order(), estimate_tokens)
-    assert digest.captured == process_result(members(content=text("hello")), order(), estimate_tokens).captured
+    digest = process_result(members(content=text("hello"), **{null: None}), order())
+    assert digest.captured == process_result(members(content=text("hello")), order()).captured
 
 
 @pytest.mark.parametrize(
@@ -158,17 +158,17 @@ def test_a_null_member_of_a_result_counts_as_left_out(null: str) -> None:
 )
 def test_results_that_clients_cannot_read_are_errors(result: dict[str, Any]) -> None:
     with pytest.raises(WireError, match="not a tool result"):
-        process_result(members(**result), order(), estimate_tokens)
+        process_result(members(**result), order())
 
 
 def test_a_key_past_its_bound_is_an_error_that_names_the_bound() -> None:
     with pytest.raises(WireError, match=r"11 characters, more than `limits.max_key_bytes` \(10\) allows"):
-        process_result(members(structuredContent={"k" * 11: 1}), order(), estimate_tokens)
+        process_result(members(structuredContent={"k" * 11: 1}), order())
 
 
 def test_of_many_keys_the_first_are_indexed_and_all_are_counted() -> None:
     wide = {f"k{number}": number for number in range(MAX_INDEXED_KEYS + 5)}
-    digest = process_result(members(content=[], structuredContent=wide), order(), estimate_tokens)
+    digest = process_result(members(content=[], structuredContent=wide), order())
     assert digest.captured.value is not None
     assert [member.key for member in digest.captured.value.members] == list(wide)[:MAX_INDEXED_KEYS]
     shown = digest.notice.count('"k')
@@ -178,14 +178,14 @@ def test_of_many_keys_the_first_are_indexed_and_all_are_counted() -> None:
 def test_a_whole_response_is_read_as_its_result_is() -> None:
     result = {"content": [], "structuredContent": {"a": 1.0}}
     frame = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
-    processed = process_frame(frame, order(), estimate_tokens)
+    processed = process_frame(frame, order())
     assert isinstance(processed, ProcessedResult)
-    assert processed.notice == process_result(members(**result), order(), estimate_tokens).notice
+    assert processed.notice == process_result(members(**result), order()).notice
 
 
 def test_a_protocol_error_is_reported_as_one() -> None:
     frame = json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no", "data": {}}}).encode()
-    assert process_frame(frame, order(), estimate_tokens) == RejectedFrame(-32602, "no")
+    assert process_frame(frame, order()) == RejectedFrame(-32602, "no")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_protocol_error_is_reported_as_one() -> None:
 )  # fmt: skip
 def test_a_frame_that_is_not_a_response_is_an_error(frame: bytes, expected: str) -> None:
     with pytest.raises(WireError, match=expected):
-        process_frame(frame, order(), estimate_tokens)
+        process_frame(frame, order())
 
 
 def test_an_input_required_result_in_a_large_message_is_an_error() -> None:
@@ -207,7 +207,7 @@ def test_an_input_required_result_in_a_large_message_is_an_error() -> None:
 @pytest.mark.parametrize("result", [{"content": text("ok")}, {"content": text("wrong"), "isError": True}])
 def test_hidden_results_are_stored_for_all_capture_rules(result: dict[str, Any], mode: CaptureMode) -> None:
     rules = CaptureRules(mode, inline_budget=20, error_budget=20, is_wrapped=False)
-    digest = process_result(members(**result), order(rules=rules).path_only(), estimate_tokens)
+    digest = process_result(members(**result), order(rules=rules).path_only())
     assert digest.captured.value is not None
     assert (digest.notice, digest.captured.passed) == (f"{BASE}\n", ())
 
@@ -217,7 +217,7 @@ IFC = {"integrity": "trusted"}
 
 @pytest.mark.parametrize("value", [{"content": text("ok")}, {"content": [], "structuredContent": {"a": 1}}])
 def test_labels_of_a_result_are_read_here_or_in_a_worker(value: dict[str, Any]) -> None:
-    digest = process_result(members(**value, _meta={"ifc": IFC}), order(), estimate_tokens)
+    digest = process_result(members(**value, _meta={"ifc": IFC}), order())
     assert digest.ifc == IFC
     elsewhere = msgspec.structs.replace(digest, members={})  # as where a process of its own has read it
     assert elsewhere.ifc == (IFC if digest.captured.value else None)

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.tokens import lexicon
-from mcp_mirror.tokens.lexicon import Known, build_lexicon
+from mcp_mirror.tokens.lexicon import Known
+from table_file import build_lexicon
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 

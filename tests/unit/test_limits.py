@@ -17,7 +17,6 @@ from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_bounds import check_envelope, is_deeper
 from mcp_mirror.payload.json_rpc import open_message
 from mcp_mirror.settings.limits import TrafficPolicy, UpstreamBounds
-from mcp_mirror.tokens import estimate_tokens
 
 LEAVES = st.text(alphabet='[]{}"\\a\u00e9') | st.integers() | st.booleans() | st.none()
 TREES = st.recursive(
@@ -64,7 +63,7 @@ def test_a_result_that_was_not_looked_at_is_held_to_the_depth_too() -> None:
     rules = CaptureRules("auto", 10, 10, is_wrapped=False)
     order = ProcessingOptions(rules, "compact", "t", b"{}", FixedBases("t-1", "t-2"), 1000, max_depth=5)
     with pytest.raises(WireError, match=re.escape("`limits.max_depth`")):
-        process_frame(frame, order, estimate_tokens)
+        process_frame(frame, order)
 
 
 def test_a_message_without_its_payload_is_bounded() -> None:

@@ -16,12 +16,11 @@ from mcp_mirror.core.catalog import CatalogRules, build_catalog
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, build_error_reply
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result
 from mcp_mirror.paths import FixedBases, MemoryPath, parse_path, position_token
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import sanitize_ends, sanitize_lines
 from mcp_mirror.settings.policies import MirrorPolicy, NoticeStyle
 from mcp_mirror.settings.upstreams import StdioEndpoint, ToolPolicy, UpstreamPolicy
-from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.system.slices import finish
 from mcp_mirror.types import Span
 
 STYLES = get_args(NoticeStyle)
@@ -35,7 +34,7 @@ def read(result: Mapping[str, Any], style: NoticeStyle = "compact", **rules: Any
     )
     order = ProcessingOptions(capture_rules, style, "say", b"{}", FixedBases(BASE, OTHER), 1 << 16)
     members = {key: json.dumps(value).encode() for key, value in result.items()}
-    return process_result(members, order, lambda raw: estimate_tokens(bytes(raw)))
+    return process_result(members, order)
 
 
 @pytest.mark.parametrize("mode", ["auto", "always", "never"])

@@ -23,7 +23,6 @@ from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import count_items, members, trim
 from mcp_mirror.payload.json_strings import measure_text
 from mcp_mirror.payload.scans import ArrayScan, Scans, scan_array, scan_text
-from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.types import Buffer, Span
 
 MB = 1_000_000
@@ -172,7 +171,7 @@ def frame_of(name: str) -> bytes:
 def process_plainly(frame: bytes, order: ProcessingOptions = ORDER) -> ProcessedResult:
     found = read_result_members(frame)
     assert isinstance(found, dict)
-    return process_result(found, order, estimate_tokens, scans=PlainParses())
+    return process_result(found, order, scans=PlainParses())
 
 
 class PlainParses(Scans):
@@ -200,7 +199,7 @@ def freeze(result: ProcessedResult) -> ProcessedResult:
 @pytest.mark.parametrize("name", sorted(PARTS.keys() - {"a text without an end"}))
 def test_a_scanned_frame_has_the_result_of_a_parsed_one(name: str) -> None:
     frame = frame_of(name)
-    scanned = process_frame(memoryview(frame), ORDER, estimate_tokens)
+    scanned = process_frame(memoryview(frame), ORDER)
     assert isinstance(scanned, ProcessedResult)
     assert freeze(scanned) == freeze(process_plainly(frame))
 
@@ -216,7 +215,7 @@ def test_a_scanned_frame_has_the_result_of_a_parsed_one(name: str) -> None:
     ],
 )
 def test_a_captured_value_has_the_index_of_its_large_array(name: str, key: str | None) -> None:
-    processed = process_frame(frame_of(name), ORDER, estimate_tokens)
+    processed = process_frame(frame_of(name), ORDER)
     assert isinstance(processed, ProcessedResult)
     value = processed.captured.value
     assert value is not None
@@ -394,7 +393,7 @@ def test_a_text_is_decoded_once_if_its_value_is_used(template: str, order: Proce
         return kept[-1]
 
     frame = f'{{"jsonrpc":"2.0","id":1,"result":{{{template.strip("{}")}}}}}'.replace("@", json.dumps(long_array()))
-    assert isinstance(process_frame(frame.encode(), order, estimate_tokens, keep), ProcessedResult)
+    assert isinstance(process_frame(frame.encode(), order, keep), ProcessedResult)
     assert kept == [long_array().encode()] * count
 
 

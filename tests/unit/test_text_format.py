@@ -9,8 +9,8 @@ from mcp_mirror.core.text_format import (
     find_delimiter,
     find_format,
     guess_format,
+    has_columns,
     has_false_columns,
-    is_table,
     measure_heading,
     read_edges,
 )
@@ -179,4 +179,4 @@ def test_a_text_with_rows_has_a_format_and_a_delimiter(text: str, delimiter: str
     blob = json.dumps(text).encode()
     edges = read_edges(blob, Span(0, len(blob)))
     assert (find_delimiter(edges), find_format(edges)) == (delimiter, form)
-    assert is_table(form) == ("column" in form)
+    assert has_columns(form) == ("column" in form)

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.tokens import PROVIDERS, TokenProvider, estimate_tokens, expected_estimator, upper_estimator
-from mcp_mirror.tokens.costs import classify_piece, decode_table, encode_table, split, table
+from mcp_mirror.tokens.costs import classify_piece, decode_table, split, table
 from mcp_mirror.tokens.messages import IMAGE_TOKENS, MEDIUM_TOKENS
+from table_file import encode_table
 from texts import KINDS, texts
 
 chance = random.Random(11)  # noqa: S311  # the same texts on every run

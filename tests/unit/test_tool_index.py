@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.core.tool_index import build_index, describe_in_one_line, split_words, stem_word, summarize_tool
-from mcp_mirror.payload.floods import finish
+from mcp_mirror.system.slices import finish
 
 
 @dataclass

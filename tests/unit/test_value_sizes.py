@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mcp_mirror.core.value_sizes import count_bytes, count_tokens, size_text
+from mcp_mirror.core.value_sizes import count_bytes, count_value_tokens, size_text
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.query.shape import Size
 from mcp_mirror.query.texts import never
@@ -30,7 +30,7 @@ def test_a_text_has_the_size_of_its_characters(text: str, is_escaped: bool) -> N
 def test_other_values_have_the_size_of_their_json() -> None:
     assert [count_bytes(blob) for blob in (b' {"a": "\\n"} ', b"[1, 2]", b"1.50", b"null")] == [11, 6, 4, 4]
     blob = b'{"a": "\\u00e9"}'
-    assert count_tokens(blob, estimate_tokens) == estimate_tokens(blob)
+    assert count_value_tokens(blob, estimate_tokens) == estimate_tokens(blob)
 
 
 @pytest.mark.parametrize("lines", [3, 3_000, 60_000])
@@ -38,21 +38,21 @@ def test_the_tokens_of_a_text_do_not_depend_on_escapes(lines: int) -> None:
     text = log(lines)
     true = EXPECTED(text.encode())
     for is_escaped in (True, False):
-        assert count_tokens(json.dumps(text, ensure_ascii=is_escaped).encode(), EXPECTED) == pytest.approx(
+        assert count_value_tokens(json.dumps(text, ensure_ascii=is_escaped).encode(), EXPECTED) == pytest.approx(
             true, rel=0.04
         )
-    assert count_tokens(b'""', EXPECTED) == 0
+    assert count_value_tokens(b'""', EXPECTED) == 0
 
 
 def test_a_text_that_changes_in_its_middle_is_sampled_evenly() -> None:
     text = "word and word " * 100_000 + "\u0416\u0416 " * 200_000
-    counted = count_tokens(json.dumps(text).encode(), EXPECTED)
+    counted = count_value_tokens(json.dumps(text).encode(), EXPECTED)
     assert counted == pytest.approx(EXPECTED(text.encode()), rel=0.04)
 
 
 def test_half_of_a_surrogate_pair_is_one_byte() -> None:
     assert count_bytes(b'"a\\ud800b"') == len("a?b")
-    assert count_tokens(b'"%b"' % (b"\\ud800 word " * 40_000), EXPECTED) > 0
+    assert count_value_tokens(b'"%b"' % (b"\\ud800 word " * 40_000), EXPECTED) > 0
 
 
 def test_a_very_large_text_is_measured_by_a_sample() -> None:

@@ -18,7 +18,7 @@ from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.memory.tools.table import RETRIEVE
-from mcp_mirror.payload.floods import finish
+from mcp_mirror.system.slices import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.registry import Upstream

@@ -1,7 +1,7 @@
 """The command `mcp-mirror serve`."""
 
 import os
-from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,7 +12,7 @@ from mcp_mirror.cli.serving import Serving, prepare, read_file_version
 from mcp_mirror.cli.workers import MAX_PORT, Supervisor, WorkerStart, check_workers
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.observability.logging import configure_logging
+from mcp_mirror.observability.logging import configure_logging, print_status
 
 _HTTP_ADVICE = " To serve HTTP, add --http 127.0.0.1:8000."
 
@@ -43,12 +43,12 @@ def serve(
         path = find_file(config)
         version = read_file_version(path)
         loaded = load_config(path, os.environ)
-    serving = replace(prepare(loaded, verbose), path=path, watches=watch, version=version)
+    prepare(loaded, verbose)
     try:
         address = _read_address(http) if http else None
     except MirrorError as error:
-        exit_with_error(error, serving.print_error)
-    serving = replace(serving, address=address)
+        exit_with_error(error, partial(print_status, loaded, level="error"))
+    serving = Serving(loaded, verbose, path, version, address, watch)
     if address is None:
         print_waiting(serving.print_line, _HTTP_ADVICE)
     if workers == 1:

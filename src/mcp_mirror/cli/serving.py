@@ -9,8 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import msgspec
 import typer
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.cli.run import answer_client, print_warnings, run_until_signal
@@ -144,23 +143,23 @@ def _receive_hangups(*, is_needed: bool) -> Iterator[AsyncIterator[signal.Signal
         yield signals
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(msgspec.Struct, frozen=True):
     """The settings of `serve` from the options and the configuration."""
 
     config: Config
+    verbosity: int
     path: Path | None = None
     """The file of the configuration, which a signal reloads; None for a configuration of options."""
+    version: FileVersion | None = None
+    """The version of the file before it was read."""
     address: tuple[str, int] | None = None
     """Where to serve HTTP; None for stdio."""
-    watches: bool = field(default=False, kw_only=True)
+    watches: bool = False
     """Reload the file when it changes."""
-    version: FileVersion | None = field(default=None, kw_only=True)
-    """The version of the file before it was read."""
-    verbosity: int = field(kw_only=True)
-    print_line: Callable[[str], None] = field(kw_only=True)
-    failures: list[MirrorError] = field(default_factory=list, init=False)
-    """Why the gateway did not start."""
+
+    def print_line(self, line: str) -> None:
+        """Print a line for the operator, in the log format."""
+        print_status(self.config, line)
 
     def print_error(self, line: str) -> None:
         """Print the error that ends the gateway, in the log format."""
@@ -178,36 +177,19 @@ class Serving:
         Raises:
             typer.Exit: A signal or an error ended the gateway.
         """
-        try:
-            with writing_in_background():
-                self._run(announce, start)
-        except typer.Exit:
-            if self.failures and not self.address:
-                answer_client(str(self.failures[0]))
-            raise
-
-    def _run(self, announce: Callable[[str], None], start: "WorkerStart | None") -> None:
         shutdown = anyio.Event()
+        failures: list[MirrorError] = []
         config = self._configure_worker(start) if start else self.config
+        signals = open_signals(config, version("mcp-mirror"), os.environ)
 
         async def serve_all() -> None:
             async with AsyncExitStack() as stack:
                 hangups = stack.enter_context(_receive_hangups(is_needed=self.path is not None))
-                application = await stack.enter_async_context(self._open(config, signals))
+                application = await self._open(stack, config, signals, failures)
                 tasks = await stack.enter_async_context(anyio.create_task_group())
                 measure_stalls()
                 if self.path is not None:
-                    on_reload = partial(self._use, start)
-                    complete = start.share_state_keys if start else _keep
-                    reloading = Reloading(application, self.path, os.environ, self.print_line, on_reload, complete)
-                    tasks.start_soon(reloading.follow_signal, hangups)
-                    if self.watches:
-                        known = self.version
-                        # The file may have changed since the last reload, and the other workers have reported that.
-                        if start and start.is_replacement:
-                            known = read_file_version(self.path)
-                            reloading.reload(is_quiet=True)
-                        tasks.start_soon(reloading.follow_file, known)
+                    self._follow_changes(self.path, application, hangups, start, tasks)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
                 tasks.start_soon(signals.run)
@@ -220,11 +202,33 @@ class Serving:
                     _check_start(application)
                 tasks.cancel_scope.cancel()
 
-        signals = open_signals(config, version("mcp-mirror"), os.environ)
         try:
-            run_until_signal(serve_all(), shutdown, config.server.drain, print_error=self.print_error)
-        finally:
-            signals.close()
+            with writing_in_background(), closing(signals):
+                run_until_signal(serve_all(), shutdown, config.server.drain, print_error=self.print_error)
+        except typer.Exit:
+            if failures and not self.address:
+                answer_client(str(failures[0]))
+            raise
+
+    def _follow_changes(
+        self,
+        path: Path,
+        application: Application,
+        hangups: AsyncIterator[signal.Signals] | None,
+        start: "WorkerStart | None",
+        tasks: TaskGroup,
+    ) -> None:
+        """Reload the configuration at each signal, and whenever its file changes if that is watched."""
+        on_reload, complete = partial(self._use, start), start.share_state_keys if start else _keep
+        reloading = Reloading(application, path, os.environ, self.print_line, on_reload, complete)
+        tasks.start_soon(reloading.follow_signal, hangups)
+        if self.watches:
+            known = self.version
+            # The file may have changed since the last reload, and the other workers have reported that.
+            if start and start.is_replacement:
+                known = read_file_version(path)
+                reloading.reload(is_quiet=True)
+            tasks.start_soon(reloading.follow_file, known)
 
     def _configure_worker(self, start: "WorkerStart") -> Config:
         """Return the configuration with which a worker starts, and log with it."""
@@ -238,18 +242,17 @@ class Serving:
         if start:
             start.report_reload(config)
 
-    @asynccontextmanager
-    async def _open(self, config: Config, signals: Signals) -> AsyncIterator[Application]:
-        """Run the gateway; keep why it does not start."""
-        async with AsyncExitStack() as stack:
-            opening = open_application(config, awaits_client=not self.address, signals=signals)
-            try:
-                application = await stack.enter_async_context(opening)
-            except Exception as error:
-                if isinstance(cause := unwrap_error_group(error), MirrorError):
-                    self.failures.append(cause)
-                raise
-            yield application
+    async def _open(
+        self, stack: AsyncExitStack, config: Config, signals: Signals, failures: list[MirrorError]
+    ) -> Application:
+        """Start the gateway, which the stack closes; add to `failures` why it does not start."""
+        opening = open_application(config, awaits_client=not self.address, signals=signals)
+        try:
+            return await stack.enter_async_context(opening)
+        except Exception as error:
+            if isinstance(cause := unwrap_error_group(error), MirrorError):
+                failures.append(cause)
+            raise
 
     async def _serve_metrics(
         self, application: Application, shutdown: anyio.Event, number: int, *, task_status: TaskStatus[None]
@@ -261,13 +264,12 @@ class Serving:
         await application.serve_metrics(announce, shutdown, number)
 
 
-def prepare(config: Config, verbosity: int) -> Serving:
-    """Set up logging and the process for a gateway on stdio, and print the warnings of its configuration."""
+def prepare(config: Config, verbosity: int) -> None:
+    """Set up logging and the process for a gateway, and print the warnings of its configuration."""
     configure_logging(verbosity, config)
     print_warnings(config, partial(print_status, config, level="warning"))
     raise_handle_limit()
     keep_freed_memory()
-    return Serving(config, verbosity=verbosity, print_line=partial(print_status, config))
 
 
 def _check_start(application: Application) -> None:

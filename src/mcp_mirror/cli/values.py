@@ -24,9 +24,10 @@ from mcp_mirror.cli.run import print_note, reads_terminal
 from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.amounts import format_bytes, format_count, format_time
 from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.memory.lookup_errors import unknown_path_error
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
-from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
+from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, find_older, read_graph, title_of
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.payload.spool import Spool

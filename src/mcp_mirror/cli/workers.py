@@ -76,6 +76,8 @@ class WorkerStart(msgspec.Struct, frozen=True):
 
     def report_reload(self, config: Config) -> None:
         """Send a configuration to the parent, in a file in memory because it may be larger than a datagram."""
+        if sys.platform != "linux":  # see `check_workers`
+            raise NotImplementedError
         packed = io.BytesIO()
         _ConfigPickler(packed).dump(config)
         with open(os.memfd_create("config"), "w+b") as file, suppress(OSError):  # noqa: PTH123  # a descriptor
@@ -150,6 +152,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Start the workers, and keep them running until a signal. Returns the exit code."""
+        if sys.platform != "linux":  # see `check_workers`
+            raise NotImplementedError
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         while self._stopped_by is None or any(slot.process is not None for slot in self._slots):
             self._start_due()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from mcp_mirror.cli.options import AWAIT_VARIABLE
 from mcp_mirror.cli.run import answering_client, print_waiting
-from mcp_mirror.cli.serving import prepare
+from mcp_mirror.cli.serving import Serving, prepare
 from mcp_mirror.config import read_config
 from mcp_mirror.config.loading import find_token_file
 from mcp_mirror.errors import ConfigError
@@ -99,7 +99,8 @@ def serve_memory(store: Path | None, verbosity: int) -> None:
 
 
 def _serve(config: Config, verbosity: int) -> None:
-    serving = prepare(config, verbosity)
+    prepare(config, verbosity)
+    serving = Serving(config, verbosity)
     print_waiting(serving.print_line)
     serving.run(serving.print_line)
 

@@ -11,10 +11,10 @@ import msgspec
 from mcp_mirror.core.content_comparison import DIFFERS, SAME
 from mcp_mirror.core.main_parts import quote_short_texts
 from mcp_mirror.core.notice import EXCERPT_BYTES, ErrorExcerpt
-from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, locate_content, parse_result
+from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, find_content_place, parse_result
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
-from mcp_mirror.core.value_sizes import Estimate, count_tokens, size_text
+from mcp_mirror.core.value_sizes import Estimate, count_value_tokens, size_text
 from mcp_mirror.payload.json_rpc import array_of, as_plain_text, decode_as, open_object
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import MAY_BEGIN_JSON, may_be_json, text_end, text_pieces, text_start
@@ -64,6 +64,10 @@ class CaptureRules(msgspec.Struct, frozen=True):
     """Images, recordings and small other blocks may pass unchanged; otherwise everything except text is stored."""
     preview: bool = True
     """The model may see parts of the result; otherwise all of it is stored, in every mode."""
+
+    def store_all(self) -> "CaptureRules":
+        """The rules by which everything is stored, and the model sees only the notice."""
+        return msgspec.structs.replace(self, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
 
 
 class Captured(msgspec.Struct, frozen=True):
@@ -121,11 +125,7 @@ def capture(
         return Captured()
     estimate, scans = _remember(estimate), scans or Scans()
     reader = _Reader(estimate, scans.decode, scans)
-    rules = (
-        rules
-        if rules.preview
-        else msgspec.structs.replace(rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
-    )
+    rules = rules if rules.preview else rules.store_all()
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
     if rules.mode == "never" or (parsed.structured is None and not parsed.blocks):
@@ -134,7 +134,7 @@ def capture(
         return Captured(is_error=is_error)
     json_texts = _parse_json_texts(parsed, reader)
     value = _build_value(parsed, json_texts, reader)
-    place = locate_content(parsed, json_texts)
+    place = find_content_place(parsed, json_texts)
     # Only a text that differs from the value can be JSON text of its own.
     companion_reader = reader if parsed.relation == DIFFERS else msgspec.structs.replace(reader, decode=lambda _: b"")
     companion = _build_companion(place, parsed, result, companion_reader)
@@ -240,7 +240,7 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
     if size > budget * _MAX_TOKEN_BYTES:
         return False
     for part in parts:
-        budget -= count_tokens(part, estimate)
+        budget -= count_value_tokens(part, estimate)
         if budget < 0:
             return False
     return True
@@ -297,7 +297,7 @@ def _build_draft(blob: Buffer, kind: Kind | None, reader: _Reader) -> Draft:
     return Draft(
         blob,
         kind,
-        count_tokens(blob, reader.estimate),
+        count_value_tokens(blob, reader.estimate),
         reader.scans.members(blob, whole) if kind in ("object", "binary") else (),
         _read_media_type(blob) if kind == "binary" else None,
         array=reader.scans.index_array(blob),

@@ -19,10 +19,10 @@ from mcp_mirror.core.tool_index import IndexedTool, ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.core.validation import Check, Cost
 from mcp_mirror.paths import tool_label
-from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.pins import NO_PINS, Finding, Pins
 from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider
 from mcp_mirror.settings.upstreams import ToolPolicy, UpstreamPolicy
+from mcp_mirror.system.slices import Steps
 from mcp_mirror.tokens import expected_estimator
 
 _ANY_NAME: Final = re.compile(".*", re.DOTALL)

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from mcp_mirror.core.media import find_embedded_text, has_content
-from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_table
+from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_array_of_objects
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
@@ -106,7 +106,7 @@ def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = (
     """
     arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
     largest = max(arrays, key=_member_size, default=None)
-    if largest is not None and is_table(blob, largest.span):
+    if largest is not None and is_array_of_objects(blob, largest.span):
         return Part((*above, largest.key), largest.span)
     main = _find_main_member(known)
     inner = _read_members(blob, main, above) if main else ()

@@ -63,10 +63,10 @@ def describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:
         if first is None:
             break
         kind, here, innermost = kind_at(blob, first.start), first, here
-    return f"array[{'x'.join(sides)}]{' of object' if is_table(blob, innermost) else ''}"
+    return f"array[{'x'.join(sides)}]{' of object' if is_array_of_objects(blob, innermost) else ''}"
 
 
-def is_table(blob: Buffer, span: Span) -> bool:
+def is_array_of_objects(blob: Buffer, span: Span) -> bool:
     """Whether an array begins with an object and most of its first items are objects."""
     if kind_at(blob, skip_space(blob, span.start + 1)) != "object":  # without a scan of the item
         return False

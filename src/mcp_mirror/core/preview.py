@@ -25,7 +25,7 @@ from mcp_mirror.core.outlines import (
     MAX_SHOWN_VALUE,
     CountItems,
     describe_shape,
-    is_table,
+    is_array_of_objects,
     outline_hidden,
     outline_value,
     sample_items,
@@ -230,7 +230,7 @@ def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItem
         summary = f"array[{len(listed)}], {size}"
         room.take(summary)
         return Preview(summary, tuple(_list_items(blob, listed, room, count, path)))
-    if not is_table(blob, span):
+    if not is_array_of_objects(blob, span):
         return Preview(f"{describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room))
     number = format_count(count(blob, span), "object") if span.length <= MAX_COUNTED_BYTES else "objects"
     summary = f"array of {number}, {size}"

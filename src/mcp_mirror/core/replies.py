@@ -10,7 +10,7 @@ import msgspec
 
 from mcp_mirror.core.capture import Captured
 from mcp_mirror.core.result_processing import ProcessedResult
-from mcp_mirror.core.value_sizes import Estimate, count_tokens
+from mcp_mirror.core.value_sizes import Estimate, count_value_tokens
 from mcp_mirror.paths import SCHEME
 from mcp_mirror.payload.json_rpc import array_of, contiguous, open_array, open_object
 from mcp_mirror.security.sanitize import sanitize_ends
@@ -133,6 +133,6 @@ def _count_block_tokens(raw: Buffer, estimate: Estimate, shown: str) -> int:
         above, found, below = msgspec.json.decode(literal, type=str).partition(shown) if shown else ("", "", "")
         if found:
             return sum(estimate(part.encode()) for part in (found, above, below) if part)
-        return count_tokens(literal, estimate)
+        return count_value_tokens(literal, estimate)
     is_file = "blob" in (open_object(block.get("resource", b"null")) or {})
     return count_media_tokens(len(raw)) if is_file or kind in _MEDIA_TYPES else estimate(raw)

@@ -73,10 +73,9 @@ class ProcessingOptions(msgspec.Struct, frozen=True):
 
     def path_only(self) -> "ProcessingOptions":
         """The options for a result that is stored in every mode, and of which the model sees only the path."""
-        rules = msgspec.structs.replace(
-            self.rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False
+        return msgspec.structs.replace(
+            self, rules=self.rules.store_all(), style="opaque", visibility=Visibility.PATH_ONLY
         )
-        return msgspec.structs.replace(self, rules=rules, style="opaque", visibility=Visibility.PATH_ONLY)
 
 
 class ProcessedResult(msgspec.Struct, frozen=True):
@@ -149,17 +148,13 @@ class RejectedFrame(msgspec.Struct, frozen=True):
 
 
 def process_result(
-    members: Mapping[str, Buffer],
-    options: ProcessingOptions,
-    estimate: Estimate,
-    scans: Scans | None = None,
+    members: Mapping[str, Buffer], options: ProcessingOptions, scans: Scans | None = None
 ) -> ProcessedResult:
     """Process a result.
 
     Args:
         members: The members of the result.
         options: How to process it.
-        estimate: Returns the tokens of a text (UTF-8) or of JSON text.
         scans: The scans of texts of this result, which decide where decoded texts are kept; None: none yet.
 
     Raises:
@@ -169,7 +164,7 @@ def process_result(
         members = {key: raw for key, raw in members.items() if bytes(raw[:5]) != b"null"}  # as if left out
         if not _is_result(members) or members.keys().isdisjoint(("content", "structuredContent")):
             raise WireError("The message is not a tool result: `content` must be an array and `isError` true or false.")
-    scans = scans or Scans()
+    scans, estimate = scans or Scans(), options.estimate
     captured = capture(members, options.rules, estimate, scans)
     if not options.rules.preview:
         members = _replace_members(captured)
@@ -183,15 +178,12 @@ def process_result(
     return ProcessedResult(members, msgspec.structs.replace(captured, value=indexed, in_order=()), notice)
 
 
-def process_frame(
-    frame: Buffer, options: ProcessingOptions, estimate: Estimate, keep: Keep = b"".join
-) -> ProcessedResult | RejectedFrame:
+def process_frame(frame: Buffer, options: ProcessingOptions, keep: Keep = b"".join) -> ProcessedResult | RejectedFrame:
     """Parse a whole response frame and process its result.
 
     Args:
         frame: One message.
         options: How to process its result.
-        estimate: Returns the tokens of a text (UTF-8) or of JSON text.
         keep: Keeps a text that is decoded, because it may contain JSON.
 
     Raises:
@@ -199,7 +191,7 @@ def process_frame(
     """
     scans = Scans(keep)
     members = read_result_members(frame, options.max_depth, scans, decodes=options.rules.mode != "never")
-    return members if isinstance(members, RejectedFrame) else process_result(members, options, estimate, scans)
+    return members if isinstance(members, RejectedFrame) else process_result(members, options, scans)
 
 
 def read_result_members(

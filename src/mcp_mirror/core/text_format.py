@@ -102,7 +102,7 @@ def find_format(edges: Edges) -> str:
     return guess_format(edges.head, is_whole=edges.is_whole, end=edges.end)
 
 
-def is_table(form: str) -> bool:
+def has_columns(form: str) -> bool:
     """Whether a text of this format has rows and columns."""
     return form.startswith(_TABLES)
 

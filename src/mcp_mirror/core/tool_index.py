@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 from mcp_mirror.core.related_words import RELATED, STOP_WORDS
 from mcp_mirror.core.schema import Schema, remove_hint, types_at
 from mcp_mirror.core.schema_references import read_required
-from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.sanitize import cut, sanitize
+from mcp_mirror.system.slices import Steps
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_]")
 _SUMMARY_END: Final = re.compile(r"(?<=[.!?])\s|\n")

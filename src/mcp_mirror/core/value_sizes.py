@@ -39,7 +39,7 @@ def count_bytes(blob: Buffer, span: Span | None = None) -> int:
     return size_text(blob, span).size if kind_at(blob, span.start) == "text" else span.length
 
 
-def count_tokens(json_text: Buffer, estimate: Estimate) -> int:
+def count_value_tokens(json_text: Buffer, estimate: Estimate) -> int:
     """The tokens of a value. Of a large text, only a sample is decoded."""
     if bytes(json_text[:1]) != b'"':
         return estimate(json_text)

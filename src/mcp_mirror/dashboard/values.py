@@ -16,9 +16,10 @@ from mcp_mirror.dashboard.previews import MAX_ROWS, PartQuery, peek_raster_type,
 from mcp_mirror.dashboard.services import DashboardServices, Viewer
 from mcp_mirror.errors import FlowError, MirrorError, RefusalReason, ToolError
 from mcp_mirror.memory.flow_guard import FlowGuard
+from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
-from mcp_mirror.memory.value_lookup import ErrorContent, FoundValue, look_up, unknown_path_error
+from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.paths import MemoryPath, label_of, strip_wrapping, tool_label
 from mcp_mirror.query.shape import Shape, Size

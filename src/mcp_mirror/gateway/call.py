@@ -10,8 +10,8 @@ import msgspec
 
 from mcp_mirror.callers import OWN, Caller, ClientChannel
 from mcp_mirror.core.catalog import Catalog
-from mcp_mirror.core.replies import ToolResult
-from mcp_mirror.errors import RefusalReason
+from mcp_mirror.core.replies import ToolResult, build_error_reply
+from mcp_mirror.errors import MirrorError, RefusalReason, RefusedError
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import UNLIMITED, Conversation, Reservation
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS
@@ -147,6 +147,21 @@ class CallEnd(NamedTuple):
     milliseconds: float
     error: Exception | None
     """Why the call failed; None if it was answered or cancelled."""
+
+
+async def answer_errors(call: Call, call_next: Next) -> ToolResult:
+    """Answer a call; errors become replies with `isError`.
+
+    Raises:
+        RefusedError: The client, not the model, must see the upstream's JSON-RPC error.
+    """
+    try:
+        return await call_next(call)
+    except RefusedError:
+        raise
+    except MirrorError as error:
+        call.trace.note_refusal(error)
+        return build_error_reply(str(error))
 
 
 async def answer_and_report(

@@ -18,11 +18,11 @@ from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions
 from mcp_mirror.errors import StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import NewBases
-from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import array_of, contiguous, object_of, open_array, open_object
 from mcp_mirror.security.flows import Flows, format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
+from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, Provenance, Segments
 
 _logger = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ def _open_items(array: Buffer) -> list[_Item] | None:
 
 
 def _process(block: Segments, options: ProcessingOptions) -> ProcessedResult:
-    return process_result({"content": b"".join(array_of([block]))}, options, options.estimate)
+    return process_result({"content": b"".join(array_of([block]))}, options)
 
 
 def _read_role(message: Mapping[str, Buffer]) -> bytes:

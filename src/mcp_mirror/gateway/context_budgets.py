@@ -15,8 +15,8 @@ import msgspec
 from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, compute_capacity
 from mcp_mirror.core.replies import ToolResult, count_reply_bytes, count_result_tokens
 from mcp_mirror.errors import ToolError
-from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.settings.policies import ContextPolicy
+from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)

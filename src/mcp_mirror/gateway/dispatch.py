@@ -1,35 +1,26 @@
 """The innermost step of the pipeline: runs one of the gateway's own tools, or calls the upstream's tool of a twin."""
 
 import hashlib
-import json
 import logging
-import re
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
-from mcp_mirror.core.conversion import MisfitError, Resolved
-from mcp_mirror.core.replies import ToolResult, build_content_reply, build_error_reply
+from mcp_mirror.core.replies import ToolResult, build_content_reply
 from mcp_mirror.core.resolve import (
-    Correction,
     EscapedPath,
     Pointer,
     explain_strings,
-    find_corrections,
-    find_refused_text,
-    substitute_pointers,
-    unwrap_pointer,
 )
 from mcp_mirror.core.result_processing import Visibility
-from mcp_mirror.core.schema import types_at
-from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError, UpstreamError
-from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
+from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError
+from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
+from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, answer_errors
 from mcp_mirror.gateway.context_budgets import Key
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
@@ -38,22 +29,17 @@ from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import Services, open_memory
 from mcp_mirror.gateway.stages.telemetry import RequestObserver
 from mcp_mirror.gateway.tool_search import FIND
-from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
-from mcp_mirror.memory.path_advice import PathAdvice
-from mcp_mirror.memory.tools.table import QUERY
+from mcp_mirror.memory.tools.table import QUERY, RUN
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
-from mcp_mirror.paths import MemoryPath, has_candidates, parse_path
-from mcp_mirror.payload.floods import run_by_parts, run_by_size
+from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.json_rpc import contiguous
-from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import discard_after
-from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.tokens import upper_estimator
-from mcp_mirror.types import Buffer, JsonToken, Location, Segments
+from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.session import UpstreamRequest
@@ -65,38 +51,10 @@ _MAX_EXPLAINED: Final = 1 << 20
 """Bytes of arguments that the log explains."""
 _MAX_SEARCHED: Final = 1 << 20
 """Bytes of arguments in which possible paths are searched here. The scanner searches larger ones at once."""
-_MAX_PATH_BYTES: Final = 1200
-"""Bytes of a path that an error proposes: whole, with escapes."""
 _MAX_NAMESPACES: Final = 1_000
 """Namespaces whose labels of other processes are remembered."""
 _MAX_CONVERSATIONS: Final = 10_000
 """Conversations of which it is known whether their last result was stored."""
-
-Values = Mapping[Pointer, Resolved]
-"""The stored values that pointers in the arguments name."""
-_NO_VALUES: Final[Values] = {}
-_VALIDATED_BYTES: Final = 1 << 18
-"""Arguments up to this size are validated against the tool's schema."""
-
-_MISSING: Final = re.compile(r'(?:(?P<at>\S+): )?"(?P<name>[^"]+)" is a required property')
-_CORRECT: Final = "Correct them and call again."
-
-Found = Pointer | EscapedPath | Correction
-"""A string of the arguments that is replaced."""
-Validate = Callable[[CatalogEntry, bytes], Awaitable[str | None]]
-"""Returns the first fault of a tool's arguments (JSON text); None if they are valid or the upstream validates them."""
-
-
-class _Inputs(msgspec.Struct, frozen=True):
-    """The stored values that go into a call."""
-
-    found: tuple[Pointer | EscapedPath, ...]
-    """Strings of the arguments that are replaced."""
-    values: Values
-    labels: Labels
-    """The joined flow labels of the values."""
-    preview: bool
-    """The model may see parts of all values, and thus of what the upstream makes of them."""
 
 
 class _TracedReply(dict[str, Buffer]):
@@ -115,6 +73,7 @@ class Dispatcher:
         self._services = services
         self._runtime = runtime
         self._router = Router(services.upstreams, runtime)
+        self._fitter = ArgumentFitter(services, runtime)
         self._results = ResultProcessor(services, runtime)
         self._foreign_labels: dict[str, frozenset[str]] = {}
         """Labels of paths that other processes with the same store made, by namespace."""
@@ -146,14 +105,8 @@ class Dispatcher:
         suspended = self._services.suspended_scripts
 
         async def run(channel: ClientChannel) -> Mapping[str, Buffer]:
-            try:
-                reply = await self._run_own_tool(call, tool, channel)
-            except RefusedError:
-                raise
-            except MirrorError as error:
-                call.trace.note_refusal(error)
-                reply = build_error_reply(str(error))
-            return _TracedReply(call.trace, reply)
+            answer = partial(self._run_own_tool, tool=tool, channel=channel)
+            return _TracedReply(call.trace, await answer_errors(call, answer))
 
         if call.input_round is None:
             outcome = await suspended.begin(call.channel, run)
@@ -222,21 +175,21 @@ class Dispatcher:
             self._unstored.clear()
         self._unstored[_name_conversation(call)] = call.name
 
-    async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> _Inputs:
+    async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> CallInputs:
         """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""
         flows = self._runtime.state.flows
         made = flows.lowest if call.script is None else self._admit_script(call, entry, call.script)
         preview = call.script is None or call.script.preview
         found = await self._find_pointers(call, entry, catalog) if entry.is_twin else ()
         if not found:
-            return _Inputs((), _NO_VALUES, made, preview)
+            return CallInputs((), {}, made, preview)
         guard = self._build_guard(call)
         loader = ArgumentLoader(self._services.writer, self._services.scanner, guard, QUERY in call.own_tools)
         known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
         values = await loader.load(found, known)
         preview = preview and all(value.preview for value in values.values())
-        return _Inputs(found, values, flows.join(made, labels), preview)
+        return CallInputs(found, values, flows.join(made, labels), preview)
 
     async def _find_pointers(
         self, call: Call, entry: CatalogEntry, catalog: Catalog
@@ -276,46 +229,13 @@ class Dispatcher:
             self._build_guard(call).admit_script(script.labels, entry.upstream, digest)
         return script.labels
 
-    async def _fit(self, call: Call, entry: CatalogEntry, inputs: _Inputs) -> Segments:
+    async def _fit(self, call: Call, entry: CatalogEntry, inputs: CallInputs) -> Segments:
         """Replace the pointers by their values and validate the arguments."""
         workers = self._services.schema_workers
-        is_checked_here = not inputs.found and len(call.arguments) <= _VALIDATED_BYTES
+        is_checked_here = not inputs.found and len(call.arguments) <= VALIDATED_BYTES
         if not entry.is_twin or (is_checked_here and workers.are_valid(entry, call.arguments)):
             return (call.arguments,)
-        validate = partial(workers.validate, principal=call.namespace)
-        is_literal = not inputs.values and call.script is None
-        may_quote = is_literal or (inputs.preview and self._runtime.state.flows.may_show(inputs.labels))
-        try:
-            return await fit_arguments(
-                entry, call.arguments, inputs.found, inputs.values, validate, may_quote=may_quote
-            )
-        except ToolError as error:
-            advised = None
-            if may_quote and call.script is None:
-                with suppress(StoreError):
-                    advised = await self._advise(call, entry, inputs, error)
-            raise advised or error from None
-
-    async def _advise(self, call: Call, entry: CatalogEntry, inputs: _Inputs, error: ToolError) -> ToolError | None:
-        """Return an error that names the path of a value that fits; None if none is found."""
-        types_of = types_at(entry.schema)
-        advice = partial(
-            PathAdvice, self._services.writer, self._services.scanner, self._runtime.state.flows, call.namespace
-        )
-        if isinstance(error, MisfitError):
-            *above, last = error.location
-            if isinstance(last, int) and error.own & types_of(tuple(above)):
-                return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
-            path = parse_path(error.path)
-            named = partial(_is_named, types_of, error.location)
-            near = path and await advice(error.wanted, named).find_near(path)
-            return _name_path(error.cause, near) if near else None
-        arguments = call.arguments
-        refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
-        if refused is None:
-            return None
-        meant = await advice(refused.wanted).find_meant(refused.text, may_be_any=not refused.is_item)
-        return _name_path(str(error).removesuffix(_CORRECT).rstrip(), meant) if meant else None
+        return await self._fitter.fit(call, entry, inputs)
 
     async def _request(
         self, call: Call, entry: CatalogEntry, arguments: Segments, visibility: Visibility, catalog: Catalog
@@ -384,106 +304,3 @@ def _require_input(call: Call, required: InputRequired) -> ToolResult:
     if call.round_state:
         required = msgspec.structs.replace(required, state={**(required.state or {}), **call.round_state})
     return build_input_required_reply(required, call.arguments, call.name)
-
-
-async def fit_arguments(
-    entry: CatalogEntry,
-    arguments: Buffer,
-    found: tuple[Pointer | EscapedPath, ...],
-    values: Mapping[Pointer, Resolved],
-    validate: Validate,
-    *,
-    may_quote: bool,
-) -> Segments:
-    """Replace pointers by their values and validate the result against the tool's own schema.
-
-    If the arguments are not valid, they are corrected where the schema allows only one reading (`find_corrections`,
-    `unwrap_pointer`).
-
-    Args:
-        entry: The tool.
-        arguments: A JSON object, as the client sent it.
-        found: The strings that are replaced.
-        values: The values of pointers.
-        validate: Validates arguments.
-        may_quote: An error may quote the values.
-
-    Raises:
-        ToolError: The arguments do not fit.
-    """
-    try:
-        sent = await _substitute(entry, arguments, found, values) if found else (arguments,)
-    except MisfitError as misfit:
-        if (unwrapped := unwrap_pointer(arguments, found, misfit, types_at(entry.schema))) is None:
-            raise
-        item, array = unwrapped
-        found = tuple(array if one == item else one for one in found)
-        values = {array if one == item else one: value for one, value in values.items()}
-        sent = await _substitute(entry, arguments, found, values)
-    if (fault := await _find_fault(entry, sent, validate)) is None:
-        return sent
-    corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_at(entry.schema))
-    if corrections:
-        replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
-        changed = await _substitute(entry, arguments, replaced, values)
-        if (left := await _find_fault(entry, changed, validate)) is None:
-            return changed
-        fault = fault if _is_null(left, fault) else left
-    if not may_quote:
-        fault = "the value of a memory path does not match the tool's schema"
-    raise ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. {_CORRECT}")
-
-
-async def _substitute(
-    entry: CatalogEntry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
-) -> Segments:
-    """Replace pointers by their values, which may need to be parsed or quoted."""
-    size = max((len(value.blob) for value in values.values()), default=0)
-    return await run_by_size(size, substitute_pointers, arguments, found, values, types_at(entry.schema))
-
-
-async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Validate) -> str | None:
-    """Return the first fault of the arguments; None if they are valid, or so large that the upstream validates them."""
-    if sum(map(len, arguments)) > _VALIDATED_BYTES:
-        return None
-    return await validate(entry, b"".join(arguments))
-
-
-def _is_null(missing: str, fault: str) -> bool:
-    """Whether the member that is missing after the corrections was null, and a fault reports that."""
-    if (found := _MISSING.match(missing)) is None:
-        return False
-    location = f"{found['at']}.{found['name']}" if found["at"] else found["name"]
-    return fault.startswith(f"{location}: null is not ")
-
-
-def _name_path(cause: str, path: MemoryPath) -> ToolError:
-    """An error about an argument that does not fit, with a path that does."""
-    return ToolError(f"{cause} Pass a path that fits, such as {as_json_string(str(path), _MAX_PATH_BYTES)}.")
-
-
-def _is_named(types_of: Callable[[Location], frozenset[str]], location: Location, key: str) -> bool:
-    """Whether the schema of the argument at a location names a member."""
-    return bool(types_of((*location, key)))
-
-
-async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
-    """Return the arguments that the schema mirrors into HTTP headers, parsed, as a tree of their locations."""
-
-    def select() -> dict[str, Any]:
-        selected: dict[str, Any] = {}
-        text = b"".join(arguments)
-        for location in entry.headers:
-            if not isinstance(span := locate(text, location), Miss):
-                with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header
-                    _set_at(selected, location, json.loads(text[span.start : span.stop]))
-        return selected
-
-    return await run_by_size(sum(map(len, arguments)), select)
-
-
-def _set_at(tree: dict[str, Any], location: tuple[JsonToken, ...], value: object) -> None:
-    *above, last = location
-    for token in above:
-        tree = tree.setdefault(str(token), {})
-    tree[str(last)] = value

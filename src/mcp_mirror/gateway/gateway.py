@@ -17,8 +17,8 @@ from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit, CallTrace
 from mcp_mirror.paths import URI_TEMPLATE, parse_uri
-from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.sanitize import sanitize
+from mcp_mirror.system.slices import Steps
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry

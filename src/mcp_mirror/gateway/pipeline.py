@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mcp_mirror.core.catalog import Catalog
-from mcp_mirror.core.replies import ToolResult, build_error_reply
-from mcp_mirror.errors import ConfigError, MirrorError, RefusedError
-from mcp_mirror.gateway.call import Call, Next, RuntimeState, Stage
+from mcp_mirror.core.replies import ToolResult
+from mcp_mirror.core.similar_names import find_nearest
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.gateway.call import Call, Next, RuntimeState, Stage, answer_errors
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.services import Services
@@ -18,10 +19,9 @@ from mcp_mirror.gateway.stages.limits import CallQuotas, ConcurrencyStage, Conte
 from mcp_mirror.gateway.stages.reporting import AuditStage, CallLogStage, EventStage, UsageStage
 from mcp_mirror.gateway.stages.telemetry import CallMetricsStage
 from mcp_mirror.gateway.tool_search import search_tools
-from mcp_mirror.memory.code.run import RUN, add_run
-from mcp_mirror.memory.tools.table import own_tools
+from mcp_mirror.memory.code.run import add_run
+from mcp_mirror.memory.tools.table import RUN, own_tools
 from mcp_mirror.memory.tools.tool import MemoryTool
-from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.security.pins import Pins
@@ -126,21 +126,6 @@ def find_stage_fault(stage: object) -> str | None:
     if not callable(stage):
         return f"is a {type(stage).__name__}. Give an `async` function, or an object with `async def __call__`."
     return None
-
-
-async def answer_errors(call: Call, call_next: Next) -> ToolResult:
-    """Answer a call; errors become replies with `isError`.
-
-    Raises:
-        RefusedError: The client, not the model, must see the upstream's JSON-RPC error.
-    """
-    try:
-        return await call_next(call)
-    except RefusedError:
-        raise
-    except MirrorError as error:
-        call.trace.note_refusal(error)
-        return build_error_reply(str(error))
 
 
 class CustomStage(msgspec.Struct, frozen=True):

@@ -10,16 +10,16 @@ import msgspec
 from mcp_mirror.callers import OWN
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import ToolResult, build_content_reply, encode_text_block
+from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.core.tool_index import IndexedTool, summarize_tool
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.tool_search import FIND, complete_name, searchable_tools
 from mcp_mirror.memory.tools.table import explain_unserved
-from mcp_mirror.memory.value_lookup import find_nearest
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.system.slices import finish
 from mcp_mirror.upstreams.registry import UpstreamRegistry, explain_missing
 
 _SHOWN: Final = 5

@@ -19,11 +19,11 @@ from mcp_mirror.memory.code.scripts import ScriptCall, ScriptTool, ScriptToolRes
 from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import MemoryPath
-from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import contiguous, is_input_required
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.settings.labels import FUNCTIONS, Labels
 from mcp_mirror.settings.policies import ScriptAccess
+from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound

@@ -12,11 +12,10 @@ import msgspec
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.schema import Schema
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.code.run import RUN
-from mcp_mirror.memory.tools.table import QUERY, RETRIEVE
+from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput
-from mcp_mirror.payload.floods import Steps
 from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.system.slices import Steps
 from mcp_mirror.types import Buffer
 
 FIND: Final = "find_tools"

@@ -34,20 +34,19 @@ from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.pipeline import find_stage_fault
 from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.library.application_task import ApplicationTask, RunningApplication, require_event_loop
-from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
-from mcp_mirror.memory.tools.table import QUERY, TOOLS
+from mcp_mirror.memory.tools.table import QUERY, RUN, TOOLS
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.observability.audit import CallTrace
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.settings.policies import TokenProvider
+from mcp_mirror.system.slices import finish
 from mcp_mirror.types import Buffer, Provenance
 from mcp_mirror.upstreams.local import LocalFunctions
 

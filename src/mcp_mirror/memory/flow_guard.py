@@ -9,7 +9,8 @@ import msgspec
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.resolve import EscapedPath, Pointer
 from mcp_mirror.errors import FlowError
-from mcp_mirror.memory.value_lookup import ErrorContent, FoundValue, look_up, unknown_path_error
+from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
+from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
 from mcp_mirror.paths import MemoryPath

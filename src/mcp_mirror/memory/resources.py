@@ -13,13 +13,13 @@ from mcp_mirror.memory.tools.lookup import encode_json_string, find_value
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import SCHEME, URI_TEMPLATE, parse_uri
-from mcp_mirror.payload.floods import INLINE_BYTES
 from mcp_mirror.payload.json_rpc import array_of, object_of
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import strip_invisible
 from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.system.slices import INLINE_BYTES
 from mcp_mirror.types import Buffer, Descriptor, Segments, media_type_of
 
 PAGE: Final = 100

@@ -79,20 +79,11 @@ class CallEvent(msgspec.Struct, array_like=True, frozen=True):
 
 
 class FinishedCall(msgspec.Struct):
-    """The facts about a call that the pipeline knows at its end."""
+    """A call at its end, with the parts of its entry that a thread describes later."""
 
     namespace: str
-    id: str
-    milliseconds: float
-    tool: str
-    upstream: str
-    outcome: str
-    reason: str
-    reply_bytes: int
-    sent: int
-    kept_out: int
-    path: str
-    inputs: tuple[str, ...]
+    event: CallEvent
+    """The entry, complete except for `at`, `arguments` and `why`."""
     arguments: bytes | None
     """JSON text; None if it is too large to be described."""
     argument_bytes: int
@@ -100,9 +91,8 @@ class FinishedCall(msgspec.Struct):
     """The tool labels by which memory paths in the arguments were searched; None if they were not searched."""
     refusal: str
     """The error message of a refusal; else empty."""
-    parent: str
-    at: float = 0.0
-    """When the call began. The recorder sets it."""
+    began: float = 0.0
+    """When the call began, in seconds since the epoch. The recorder sets it."""
 
 
 class _Batch(msgspec.Struct):
@@ -117,17 +107,18 @@ class _Batch(msgspec.Struct):
         return {key: Sums(*counts) for key, counts in self.counts.items()}
 
     def count(self, call: FinishedCall) -> None:
-        key = (int(call.at) // HOUR, call.upstream, call.tool)
+        event = call.event
+        key = (int(call.began) // HOUR, event.upstream, event.tool)
         counts = self.counts.get(key)
         if counts is None:
             counts = self.counts[key] = [0] * _COUNTS
         counts[0] += 1
-        counts[1] += call.outcome in _FAILED
-        counts[2] += call.outcome == "refused"
-        counts[3] += call.reply_bytes
-        counts[4] += call.sent
-        counts[5] += call.kept_out
-        counts[6] += round(call.milliseconds)
+        counts[1] += event.outcome in _FAILED
+        counts[2] += event.outcome == "refused"
+        counts[3] += event.bytes
+        counts[4] += event.sent
+        counts[5] += event.kept_out
+        counts[6] += round(event.milliseconds)
 
     def prepend(self, earlier: "_Batch") -> None:
         self.entries.extendleft(reversed(earlier.entries))
@@ -163,7 +154,7 @@ class EventRecorder:
 
     def add(self, call: FinishedCall) -> None:
         """Collect a call that has just ended."""
-        call.at = self._clock() - call.milliseconds / 1000
+        call.began = self._clock() - call.event.milliseconds / 1000
         if len(self._finished) >= _MAX_PENDING:
             self._lost += 1
             self._batches.setdefault(call.namespace, _Batch()).count(call)
@@ -269,29 +260,20 @@ def _count_calls(number: int) -> str:
 
 
 def _build_event(call: FinishedCall, *, with_values: bool) -> CallEvent:
-    why: tuple[tuple[str, str, str], ...] = ()
+    event, why = call.event, list[tuple[str, str, str]]()
     if call.arguments is None:
         described = describe_size(call.argument_bytes)
     else:
         described = describe_arguments(call.arguments, with_values=with_values)
         if call.path_labels is not None:
-            why = explain_unused_paths(call.arguments, call.path_labels, call.inputs, with_values=with_values)
+            why += explain_unused_paths(call.arguments, call.path_labels, event.inputs, with_values=with_values)
     if call.refusal:
-        why = (*why, ("", "", call.refusal[:_MAX_SENTENCE]))
-    return CallEvent(
-        id=call.id,
-        at=call.at,
-        milliseconds=round(call.milliseconds, 1),
-        tool=call.tool,
-        upstream=call.upstream,
-        outcome=call.outcome,
-        reason=call.reason,
-        bytes=call.reply_bytes,
-        sent=call.sent,
-        kept_out=call.kept_out,
-        path=call.path,
-        inputs=tuple(path[:_MAX_PATH] for path in call.inputs[:_MAX_INPUTS]),
+        why.append(("", "", call.refusal[:_MAX_SENTENCE]))
+    return msgspec.structs.replace(
+        event,
+        at=call.began,
+        milliseconds=round(event.milliseconds, 1),
+        inputs=tuple(path[:_MAX_PATH] for path in event.inputs[:_MAX_INPUTS]),
         arguments=described,
-        why=why,
-        parent=call.parent,
+        why=tuple(why),
     )

@@ -29,12 +29,13 @@ import anyio.to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
-from mcp_mirror.payload.floods import REST, Pacer
+from mcp_mirror.payload.floods import REST
 from mcp_mirror.payload.framing import LineReader
 from mcp_mirror.payload.json_rpc import chunks_of, line_of, replace_line_breaks
 from mcp_mirror.payload.spool import Frame, SpoolCollector
 from mcp_mirror.system.pages import Pages
 from mcp_mirror.system.resources import PIPE_BYTES
+from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer, Segments
 
 _AT_ONCE: Final = 1 << 15

@@ -25,7 +25,14 @@ from mcp_mirror.payload.framing import END, HEAD, DiscardedFrame
 from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_rpc import RequestId, recover_first_id, recover_id, recover_last_id
 from mcp_mirror.settings.policies import WirePolicy
-from mcp_mirror.system.files import claim_folder, map_file, open_folder, remove_unclaimed, unlink_large, write_all
+from mcp_mirror.system.files import (
+    create_claimed_folder,
+    map_file,
+    open_folder,
+    remove_unclaimed,
+    unlink_large,
+    write_all,
+)
 from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)
@@ -145,18 +152,9 @@ class Spool:
             if self._directory is None or not self._directory.exists():
                 if self._parent is not None:
                     open_folder(self._parent, _OWN_NAMES)
-                self._directory = self._create_directory()
+                self._release()
+                self._directory, self._claim = create_claimed_folder(self._parent, _PREFIX)
             return self._directory
-
-    def _create_directory(self) -> Path:
-        """Create a directory and claim it. Between the two, another process may take it for an abandoned one."""
-        while True:
-            created = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
-            self._release()
-            with suppress(FileNotFoundError):
-                self._claim = claim_folder(created)
-                if created.exists():
-                    return created
 
     def _release(self) -> None:
         if self._claim is not None:

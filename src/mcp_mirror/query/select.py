@@ -9,7 +9,7 @@ import jmespath
 import msgspec
 from jmespath.exceptions import JMESPathError, JMESPathTypeError, ParseError
 
-from mcp_mirror.core.text_format import JSON_LINES, find_format, is_table, read_edges
+from mcp_mirror.core.text_format import JSON_LINES, find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.security.sanitize import as_json_string
@@ -95,7 +95,7 @@ def explain_table(blob: Buffer, advice: str) -> str | None:
     form = find_format(read_edges(blob, span)) if kind_at(blob, span.start) == "text" else ""
     if form == JSON_LINES:
         form += ", with a line that is not JSON"
-    elif not is_table(form):
+    elif not has_columns(form):
         return None
     return f"{_describe_text(form)} {advice}"
 

@@ -12,8 +12,12 @@ import io
 import itertools
 import os
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,7 +28,7 @@ from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import guess_format, has_false_columns, measure_heading
 from mcp_mirror.query.texts import decode_string
-from mcp_mirror.system.files import write_all
+from mcp_mirror.system.files import create_claimed_folder, remove_unclaimed, write_all
 from mcp_mirror.types import Buffer, FileSpan
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ _CSV: Final = (
 _LINES: Final = (
     "auto_detect = false, header = false, quote = '', escape = '', new_line = '\\n', columns = {'line': 'VARCHAR'}"
 )
+_PREFIX: Final = "mcp-mirror-table-"
+"""The beginning of the names of folders with copies."""
 _CONTROLS: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08"
 """The characters of marks."""
 _LINE_BYTES: Final = 2_000_000
@@ -393,15 +399,30 @@ def _quote_text(text: str) -> str:
 
 @contextmanager
 def _open_as_file(blob: Buffer, value: FileSpan | bytes = b"") -> Iterator[str]:
-    """Yield the path, as a text of SQL, of a file with these bytes: theirs in `value`, or one in memory with a copy."""
-    descriptor = _open_whole_file(value)
-    if descriptor is None:
-        descriptor = os.memfd_create("value")
-        write_all(descriptor, blob)
-    try:
-        yield _quote_text(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
+    """Yield the path, as a text of SQL, of a file with these bytes: theirs in `value`, or one with a copy.
+
+    The copy is in memory, except on systems that have no such files.
+    """
+    if sys.platform == "linux":
+        descriptor = _open_whole_file(value)
+        if descriptor is None:
+            descriptor = os.memfd_create("value")
+            write_all(descriptor, blob)
+        try:
+            yield _quote_text(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    else:
+        remove_unclaimed(Path(tempfile.gettempdir()), _PREFIX)  # those of killed processes
+        folder, claim = create_claimed_folder(None, _PREFIX)
+        try:
+            path = folder / "value"
+            path.write_bytes(blob)
+            yield _quote_text(str(path))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if claim is not None:
+                os.close(claim)
 
 
 def _open_whole_file(value: FileSpan | bytes) -> int | None:

@@ -17,14 +17,13 @@ from mcp_mirror.gateway.call import Runtime, RuntimeState
 from mcp_mirror.gateway.contents import LABELS
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.gateway.tool_search import search_tools
-from mcp_mirror.memory.code.run import RUN
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
-from mcp_mirror.memory.tools.table import TOOLS
-from mcp_mirror.payload.floods import Steps, finish, take_sliced
+from mcp_mirror.memory.tools.table import RUN, TOOLS
 from mcp_mirror.security.pins import Finding
 from mcp_mirror.server.announcements import Announcements, ListChange
 from mcp_mirror.settings.labels import FUNCTIONS
 from mcp_mirror.settings.policies import Config
+from mcp_mirror.system.slices import Steps, finish, take_sliced
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 
 _logger = logging.getLogger(__name__)
@@ -166,7 +165,7 @@ class ChangeNotifier:
         state = self._state
         before = state.catalogs.get(owner or "", state.catalog)
         # Values of tools that are gone can still be read, so their labels stay.
-        catalog = replace(rebuilt.catalog, labels=rebuilt.catalog.labels | before.labels | LABELS | OWN_LABELS | {RUN})
+        catalog = replace(rebuilt.catalog, labels=rebuilt.catalog.labels | before.labels | LABELS | OWN_LABELS)
         if owner is None:
             self._runtime.state = msgspec.structs.replace(state, catalog=catalog)
             return

@@ -21,15 +21,14 @@ from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, ItemKind
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, ToolResult, build_error_reply
 from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedError, StoreError, ToolError
+from mcp_mirror.gateway.arguments import select_header_arguments
 from mcp_mirror.gateway.context_budgets import read_conversation
-from mcp_mirror.gateway.dispatch import select_header_arguments
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
 from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
-from mcp_mirror.payload.floods import take_sliced
 from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
@@ -41,6 +40,7 @@ from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
 from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.system.event_loop import find_stalls
+from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.registry import Upstream

@@ -8,6 +8,7 @@ a client costs this once. Requests without a session are served by the worker th
 import asyncio
 import re
 import socket
+import sys
 import tempfile
 from collections.abc import Callable
 from typing import Final
@@ -89,6 +90,8 @@ class ConnectionHandover:
         asyncio.get_running_loop().remove_reader(self._inbox.fileno())
 
     def _receive(self, create_protocol: Callable[[bytes], asyncio.Protocol]) -> None:
+        if sys.platform != "linux":  # the only system with several workers
+            raise NotImplementedError
         try:
             message, handles, _, _ = socket.recv_fds(self._inbox, 2 * _INLINE, 2, socket.MSG_CMSG_CLOEXEC)
         except (BlockingIOError, InterruptedError):

@@ -6,12 +6,11 @@ from typing import Final
 from mcp_mirror.callers import Caller
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.tool_search import CALL, FIND
-from mcp_mirror.memory.code.run import RUN
-from mcp_mirror.memory.tools.table import QUERY, accepts_sql
+from mcp_mirror.memory.tools.table import QUERY, RUN, accepts_sql
 from mcp_mirror.memory.tools.tool import MemoryTool
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.sanitize import sanitize_lines
+from mcp_mirror.system.slices import finish
 from mcp_mirror.upstreams.registry import Upstream, explain_missing
 
 _MAX_INSTRUCTIONS: Final = 3900

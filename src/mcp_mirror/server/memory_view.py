@@ -17,6 +17,7 @@ import msgspec
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.gateway.gateway import VIEW_URI, Gateway
+from mcp_mirror.stores.event_log import DAY
 
 _logger = logging.getLogger(__name__)
 
@@ -37,7 +38,6 @@ RESOURCE: Final[Mapping[str, Any]] = {
 
 _UI: Final = {"ui": {"resourceUri": VIEW_URI}}
 _DAYS: Final = 7
-_DAY: Final = 86_400
 _NODES: Final = 24
 """Nodes of the lineage, without neighbours."""
 _ROWS: Final = 8
@@ -87,7 +87,7 @@ async def _build_overview(gateway: Gateway, namespace: str) -> str:
 
     store, policy = gateway.writer.store, gateway.state.config.dashboard
     stats = await store.stats(namespace)
-    sums = await store.events.sums(namespace, time.time() - _DAYS * _DAY)
+    sums = await store.events.sums(namespace, time.time() - _DAYS * DAY)
     assumed = Assumptions(find_price(merge_prices(policy.prices), ""))
     savings = await anyio.to_thread.run_sync(build_savings, {namespace: sums}, assumed)
     overview = {

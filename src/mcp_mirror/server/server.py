@@ -14,7 +14,6 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import Caller, NullChannel
-from mcp_mirror.payload.floods import take_sliced
 from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import encode_secret
@@ -27,6 +26,7 @@ from mcp_mirror.server.request_context import UNSUPPORTED_EXTENSIONS, Context, r
 from mcp_mirror.server.stdio import open_stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
+from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.upstreams.registry import Upstream
 from mcp_mirror.upstreams.upstream import ClientIdentity
 

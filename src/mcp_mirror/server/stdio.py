@@ -20,7 +20,6 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.errors import MirrorError, UpstreamError, WireError
-from mcp_mirror.payload.floods import Pacer
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
@@ -30,6 +29,7 @@ from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, wri
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sdk_messages import read_sdk_message
 from mcp_mirror.server.sessions import STDIO
+from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Segments
 
 _SUBSCRIPTION: Final = "subscriptions/listen"

@@ -122,10 +122,10 @@ class Store(Protocol):
 
 
 class ObjectMissingError(StoreError):
-    """An object of a bucket does not exist."""
+    """An object or a chunk of a value does not exist."""
 
 
-def cut(blob: Segments, size: int) -> Iterator[Buffer]:
+def cut_into_pieces(blob: Segments, size: int) -> Iterator[Buffer]:
     """The bytes in pieces of `size`, the last one shorter. Only pieces across the edge of a segment are copied."""
     held: list[Buffer] = []
     room = size

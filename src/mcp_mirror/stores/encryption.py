@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from mcp_mirror.errors import StoreError
 from mcp_mirror.security.redaction import encode_secret
 from mcp_mirror.settings.store import EncryptionPolicy
-from mcp_mirror.stores.base import cut
+from mcp_mirror.stores.base import cut_into_pieces
 from mcp_mirror.stores.event_log import EventLog, SumKey, Sums
 from mcp_mirror.types import Buffer, Segments, Span
 
@@ -95,7 +95,7 @@ class Envelope:
     def seal(self, blob: Segments, size: int, first: int = 0) -> Iterator[bytes]:
         """Encrypt chunks of a value of `size` bytes; `blob` begins at chunk `first`. Call it once for each chunk."""
         whole = self._build_chunk_context(size)
-        for number, chunk in enumerate(cut(blob, CHUNK), first):
+        for number, chunk in enumerate(cut_into_pieces(blob, CHUNK), first):
             yield self._aead.encrypt(_encode_nonce(number), chunk, whole)
 
     def range_reader(self, size: int, span: Span) -> "RangeReader":
@@ -124,7 +124,7 @@ class RangeReader:
     """Assembles a range of a value from its encrypted chunks."""
 
     def __init__(self, envelope: Envelope, size: int, span: Span) -> None:
-        first, last = chunks_of(span)
+        first, last = find_chunks(span)
         self._envelope, self._size, self._number, self._at = envelope, size, first, 0
         self._wanted = Span(span.start - first * CHUNK, span.length)
         self._room = bytearray(min(last * CHUNK, size) - first * CHUNK)
@@ -213,7 +213,7 @@ class Encryptor:
         return Envelope(head, AESGCM(key), _CONTEXT.pack(*map(len, names)) + b"".join(names))
 
 
-def chunks_of(span: Span) -> tuple[int, int]:
+def find_chunks(span: Span) -> tuple[int, int]:
     """The first number of a range's chunks and the number after the last; (0, 0) for an empty range."""
     return (span.start // CHUNK, -(-span.stop // CHUNK)) if span.length else (0, 0)
 
@@ -228,7 +228,7 @@ def clamp_span(size: int, span: Span | None) -> Span:
 
 def sealed_span(size: int, span: Span) -> Span:
     """The span of a range's chunks in the encrypted bytes of a value of `size` bytes."""
-    first, last = chunks_of(span)
+    first, last = find_chunks(span)
     return Span(first * SEALED_CHUNK, min(last * SEALED_CHUNK, sealed_size(size)) - first * SEALED_CHUNK)
 
 

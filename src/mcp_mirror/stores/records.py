@@ -3,16 +3,14 @@
 Later versions may add members with defaults.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.encryption import Encryptor, Envelope
 from mcp_mirror.types import ArrayIndex, Descriptor, Kind, Member, Provenance, Span
-
-T = TypeVar("T")
 
 _DIGEST_CHARACTERS: Final = 64
 _NO_ENVELOPE: Final = b"{}"
@@ -26,25 +24,22 @@ _DEFAULTS: Final[tuple[Any, ...]] = (None, "", None, None, None, True, {}, _NO_E
 """The defaults at the end of a compact descriptor, the last first."""
 
 
-class RecordCodec(msgspec.Struct, Generic[T], frozen=True):
-    """Encodes and decodes records of one type."""
+class RecordCodec(msgspec.Struct, frozen=True):
+    """Encodes and decodes descriptors, which may be encrypted."""
 
-    pack: Callable[[T], bytes]
-    unpack: Callable[[str, bytes], T]
-    """Decodes the record of a base."""
     encryptor: Encryptor
 
-    def encode(self, record: T, envelope: Envelope | None) -> bytes:
-        """Encode a record, encrypted with an envelope, or in clear.
+    def encode(self, known: Descriptor, envelope: Envelope | None) -> bytes:
+        """Encode a descriptor, encrypted with an envelope, or in clear.
 
         Args:
-            record: The record.
-            envelope: The envelope of the record's value. The record of a removed value needs a new one.
+            known: The descriptor.
+            envelope: The envelope of the value. The record of a removed value needs a new one.
         """
-        encoded = self.pack(record)
+        encoded = pack_descriptor(known)
         return envelope.seal_record(encoded) if envelope else encoded
 
-    def decode(self, namespace: str, base: str, encoded: bytes) -> T:
+    def decode(self, namespace: str, base: str, encoded: bytes) -> Descriptor:
         """Decode a record.
 
         Raises:
@@ -52,11 +47,11 @@ class RecordCodec(msgspec.Struct, Generic[T], frozen=True):
         """
         opened = self.encryptor.open_record(namespace, base, encoded)
         try:
-            return self.unpack(base, opened)
+            return unpack_descriptor(base, opened)
         except (msgspec.MsgspecError, LookupError):  # such as a kind that this version does not know
             raise StoreError(_UNREADABLE) from None
 
-    def decode_or_report(self, namespace: str, base: str, encoded: bytes) -> T | None:
+    def decode_or_report(self, namespace: str, base: str, encoded: bytes) -> Descriptor | None:
         """Decode one of many records. If that is not possible, log it, and return None."""
         try:
             return self.decode(namespace, base, encoded)

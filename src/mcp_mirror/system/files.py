@@ -229,6 +229,31 @@ def claim_folder(folder: Path) -> int | None:
     return opened
 
 
+def create_claimed_folder(parent: Path | None, prefix: str) -> tuple[Path, int | None]:
+    """Create a folder that only this user can open, and claim it.
+
+    Args:
+        parent: Will contain the folder; None: the folder of temporary files.
+        prefix: The beginning of its name.
+
+    Returns:
+        The folder, and what `claim_folder` returned for it.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    import tempfile  # noqa: PLC0415  # few worker processes need it
+
+    while True:
+        created = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        with suppress(FileNotFoundError):  # between the two steps, another process took it for an unclaimed one
+            claim = claim_folder(created)
+            if created.exists():
+                return created, claim
+            if claim is not None:
+                os.close(claim)
+
+
 def remove_unclaimed(parent: Path, prefix: str) -> None:
     """Remove folders of this user that no process has locked: those of killed processes.
 
@@ -374,7 +399,12 @@ class FileMap(mmap.mmap):
 
 
 def map_file(path: Path | str) -> memoryview:
-    """Memory-map a complete file for reading. The map stays readable after the file is removed."""
+    """Memory-map a complete file for reading. The map stays readable after the file is removed.
+
+    On Windows, which does not remove mapped files, the bytes are read into memory.
+    """
+    if sys.platform == "win32":
+        return memoryview(Path(path).read_bytes())
     with Path(path).open("rb") as file:
         return memoryview(FileMap(file.fileno(), 0, access=mmap.ACCESS_READ))
 

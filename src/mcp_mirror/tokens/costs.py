@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.tokens.lexicon import Data, Lexicon, pack_lexicon
+from mcp_mirror.tokens.lexicon import Data, Lexicon
 
 _CASED: Final = "A-Za-z\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u03ff\u0400-\u052f\u1e00-\u1fff"
 """Letters of scripts with capitals. A run of them is one piece, since only some tokenizers split it at capitals."""
@@ -301,41 +301,12 @@ def lane(packed: int, at: int) -> int:
     return packed >> LANE * at & (1 << LANE) - 1
 
 
-def lanes(packed: int, count: int) -> list[int]:
-    """The numbers of the first `count` tokenizers."""
-    return [lane(packed, at) for at in range(count)]
-
-
-def encode_table(table: CostTable) -> bytes:
-    """Encode the table for the package: uncompressed, so that it can be memory-mapped and read in place.
-
-    The format is a line of JSON, the pieces and the parts (`pack_lexicon`), then the rows of costs in lanes.
-    """
-    width = len(table.tokenizers)
-    rows = {packed: at for at, packed in enumerate(dict.fromkeys([*table.costs.values(), *table.parts.values()]))}
-    lexicons = [
-        pack_lexicon({name: rows[packed] for name, packed in each.items()}) for each in (table.costs, table.parts)
-    ]
-    header = {
-        "tokenizers": table.tokenizers,
-        "margins": [[margin.share, margin.deviations, margin.noise] for margin in table.margins],
-        "joints": table.joints,
-        "rules": {
-            name: [[*rule.weights, rule.spread, rule.doubt] for rule in rules] for name, rules in table.rules.items()
-        },
-        "unknown": {name: lanes(packed, width) for name, packed in table.unknown.items()},
-        "bytes": [len(each) for each in lexicons],
-    }
-    numbers = b"".join(packed.to_bytes(_compute_row_size(width), "little") for packed in rows)
-    return json.dumps(header).encode() + b"\n" + b"".join(lexicons) + numbers
-
-
 def decode_table(data: Data) -> CostTable:
     """Decode a table without reading the costs yet."""
     start = data.find(b"\n") + 1
     header = json.loads(data[:start])
     parts = start + header["bytes"][0]
-    rows = _Rows(data, parts + header["bytes"][1], _compute_row_size(len(header["tokenizers"])))
+    rows = _Rows(data, parts + header["bytes"][1], compute_row_size(len(header["tokenizers"])))
     rules = {name: tuple(Rule(tuple(row[:4]), *row[4:]) for row in rules) for name, rules in header["rules"].items()}
     return CostTable(
         tokenizers=tuple(header["tokenizers"]),
@@ -348,7 +319,7 @@ def decode_table(data: Data) -> CostTable:
     )
 
 
-def _compute_row_size(width: int) -> int:
+def compute_row_size(width: int) -> int:
     """Bytes of a row: the costs of `width` tokenizers and their sum."""
     return (width + 1) * LANE // 8
 

@@ -1,7 +1,7 @@
 """A read-only mapping from names to numbers, read in place from a memory-mapped file.
 
 The names are sorted and divided into blocks. A lookup bisects the first names of the blocks and then searches one
-block, so only the pages that it reads become resident.
+block, so only the pages that it reads become resident. `calibration/table_file.py` writes the file.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,42 +12,19 @@ from typing import Final, Protocol
 
 Data = bytes | mmap
 
-_BLOCK: Final = 512
-"""Bytes of names after which the next block begins."""
 _KEPT: Final = 1 << 15
 """Names whose numbers are cached."""
 _LONGEST_KEPT: Final = 128
 """Characters of the longest of these names: a run of letters may have thousands."""
 _KEPT_PREFIXES: Final = 1 << 16
 """Prefixes whose names are cached."""
-_HEAD: Final = Struct("<4I")
+HEAD: Final = Struct("<4I")
 """Number of names, number of blocks, bytes of names, bytes of the blocks' first names."""
-_ROW: Final = Struct("<H")
+ROW: Final = Struct("<H")
 _AFTER_ALL: Final = b"\xff"
 """A byte that is after all others of UTF-8."""
-_BOUNDARY: Final = Struct("<2I")
+BOUNDARY: Final = Struct("<2I")
 """Offset of a block among the names, and the number of names before it."""
-
-
-def pack_lexicon(rows: Mapping[str, int]) -> bytes:
-    """Encode names in the format that `Lexicon` reads.
-
-    Args:
-        rows: By name, the index of its number, below 65,536. Names are not empty and contain no NUL.
-    """
-    ordered = sorted((name.encode(), row) for name, row in rows.items())
-    names = b"".join(b"\0" + name for name, _ in ordered) + b"\0"
-    boundaries, firsts = list[tuple[int, int]](), list[bytes]()
-    at = 0
-    for before, (name, _) in enumerate(ordered):
-        if not boundaries or at - boundaries[-1][0] >= _BLOCK:
-            boundaries.append((at, before))
-            firsts.append(name)
-        at += 1 + len(name)
-    boundaries.append((at, len(ordered)))
-    head = _HEAD.pack(len(ordered), len(firsts), len(names), len(first_names := b"\0".join(firsts)))
-    numbers = b"".join(_ROW.pack(row) for _, row in ordered)
-    return head + names + numbers + b"".join(_BOUNDARY.pack(*one) for one in boundaries) + first_names
 
 
 class Numbers(Protocol):
@@ -63,17 +40,17 @@ class Lexicon(Mapping[str, int]):
         """Read the index of the blocks.
 
         Args:
-            data: Contains the result of `pack_lexicon`.
+            data: Contains a packed mapping.
             start: Its offset.
             numbers: The distinct numbers.
         """
         self._data, self._numbers = data, numbers
-        head: tuple[int, ...] = _HEAD.unpack_from(data, start)
+        head: tuple[int, ...] = HEAD.unpack_from(data, start)
         self._size, blocks, names, firsts = head
-        self._names = start + _HEAD.size
+        self._names = start + HEAD.size
         self._rows = self._names + names
-        self._boundaries = self._rows + _ROW.size * self._size
-        at = self._boundaries + _BOUNDARY.size * (blocks + 1)
+        self._boundaries = self._rows + ROW.size * self._size
+        at = self._boundaries + BOUNDARY.size * (blocks + 1)
         self._firsts = data[at : at + firsts].split(b"\0") if blocks else []
         self._groups: dict[str, dict[str, int]] = {}
         self.known: Known = Known(self)
@@ -123,7 +100,7 @@ class Lexicon(Mapping[str, int]):
             return ()
         found = names[at + 1 : -1].split(b"\0")
         found = found[: bisect_left(found, raw + _AFTER_ALL)]
-        start = self._rows + _ROW.size * (before + names.count(b"\0", 0, at))
+        start = self._rows + ROW.size * (before + names.count(b"\0", 0, at))
         rows = unpack_from(f"<{len(found)}H", self._data, start)
         return zip(map(bytes.decode, found), map(self._numbers.__getitem__, rows), strict=True)
 
@@ -131,19 +108,13 @@ class Lexicon(Mapping[str, int]):
         """The names of these blocks, each between NULs, and the number of names before them."""
         if first >= stop:
             return b"\0", 0
-        start, before = _BOUNDARY.unpack_from(self._data, self._boundaries + _BOUNDARY.size * first)
-        end, _ = _BOUNDARY.unpack_from(self._data, self._boundaries + _BOUNDARY.size * stop)
+        start, before = BOUNDARY.unpack_from(self._data, self._boundaries + BOUNDARY.size * first)
+        end, _ = BOUNDARY.unpack_from(self._data, self._boundaries + BOUNDARY.size * stop)
         return self._data[self._names + start : self._names + end + 1], before
 
     def _read_number(self, row: int) -> int:
-        at = self._rows + _ROW.size * row
-        return self._numbers[int.from_bytes(self._data[at : at + _ROW.size], "little")]
-
-
-def build_lexicon(numbers: Mapping[str, int]) -> Lexicon:
-    """The mapping as a lexicon, which needs little memory; it has at most 65,536 distinct numbers."""
-    rows = {number: row for row, number in enumerate(dict.fromkeys(numbers.values()))}
-    return Lexicon(pack_lexicon({name: rows[number] for name, number in numbers.items()}), 0, list(rows))
+        at = self._rows + ROW.size * row
+        return self._numbers[int.from_bytes(self._data[at : at + ROW.size], "little")]
 
 
 class Known(dict[str, int]):

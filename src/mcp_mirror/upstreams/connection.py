@@ -245,15 +245,15 @@ class ReconnectingConnection:
         Without one for the client's capabilities, use the one without capabilities, which `mcp-mirror check` writes.
         Some tools may be missing in it, so the upstream gets a few seconds to list them itself.
         """
-        settings = self.settings
-        if settings.listing_cache is None:
+        settings, services = self.settings, self.settings.services
+        if services.listing_cache is None:
             return
-        load = partial(settings.listing_cache.load, settings.policy, settings.redactor)
+        load = partial(services.listing_cache.load, settings.policy, settings.redactor)
         exact = await load(self.owner.capabilities)
         cached = exact or await load({})
         if cached is None:
             return
-        examined = await settings.examine(settings.policy, cached.tools)
+        examined = await services.examine(settings.policy, cached.tools)
         if self.listing is not None or self.settled.is_set():
             return
         self.listing = Listing(
@@ -285,9 +285,9 @@ class ReconnectingConnection:
 
     async def _save_listing(self) -> None:
         """Write the listing to the cache, even if the gateway stops now, as `mcp-mirror check` does."""
-        settings = self.settings
-        if self._is_cached and self.listing and settings.listing_cache:
-            cache, capabilities = settings.listing_cache, self.owner.capabilities
+        settings, cache = self.settings, self.settings.services.listing_cache
+        if self._is_cached and self.listing and cache:
+            capabilities = self.owner.capabilities
             with anyio.CancelScope(shield=True):
                 await cache.save(settings.policy, settings.redactor, capabilities, self.listing)
 

@@ -41,31 +41,37 @@ class ConnectionCounts(msgspec.Struct):
     """Open connections that ended."""
 
 
+class ConnectionServices(msgspec.Struct, frozen=True):
+    """The objects that the connections to all upstreams share."""
+
+    spool: Spool
+    child_watchdog: ChildWatchdog
+    client_info: types.Implementation
+    examine: Examine
+    open_list: OpenList
+    listing_cache: ListingCache | None = None
+    """Keeps listings between runs; None: listings are not kept."""
+
+
 class ConnectionSettings(msgspec.Struct, frozen=True):
     """The settings and helpers of all connections to one upstream."""
 
     policy: UpstreamPolicy
-    spool: Spool
-    child_watchdog: ChildWatchdog
-    client_info: types.Implementation
+    services: ConnectionServices
     redactor: Redactor
-    examine: Examine
-    open_list: OpenList
     limiter: UpstreamLimiter
     authorizer: "Authorizer | None" = None
     """Provides OAuth tokens; None if the upstream needs none."""
-    listing_cache: ListingCache | None = None
-    """Keeps listings between runs; None: listings are not kept."""
     counts: ConnectionCounts = msgspec.field(default_factory=ConnectionCounts)
     timer: SharedTimer | None = None
     """The timer for requests with the `timeout` of the policy; None: each request has a timer of its own."""
 
     def transport(self, output: ServerOutput, accept_cookies: "AcceptCookies") -> "StdioTransport | HttpTransport":
         """Return a new transport for one session."""
-        endpoint = self.policy.endpoint
+        endpoint, spool = self.policy.endpoint, self.services.spool
         if isinstance(endpoint, HttpEndpoint):
             from mcp_mirror.upstreams.transports.http import HttpTransport  # noqa: PLC0415  # takes long to import
 
-            return HttpTransport(endpoint, self.policy.timeout, self.spool, accept_cookies, output, self.authorizer)
+            return HttpTransport(endpoint, self.policy.timeout, spool, accept_cookies, output, self.authorizer)
         assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # local functions have no connection
-        return StdioTransport(self.policy.name, endpoint, self.spool, self.child_watchdog, output)
+        return StdioTransport(self.policy.name, endpoint, spool, self.services.child_watchdog, output)

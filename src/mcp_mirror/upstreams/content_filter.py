@@ -11,7 +11,7 @@ import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data, rebuild_notification, rebuild_request
+from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data, rebuild_notification, rebuild_request
 
 
 class ChannelProxy(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ ConnectionKey = str
 """The owner of a dedicated connection: a session, or callers of one principal with the same capabilities."""
 
 
-class Sessions(Protocol):
+class ClientSessions(Protocol):
     """The clients' sessions, by the keys of their dedicated connections."""
 
     def is_open(self, key: str) -> bool:
@@ -133,7 +133,7 @@ class DedicatedConnectionPolicy(msgspec.Struct, frozen=True):
     """The rules for dedicated connections, over all upstreams."""
 
     slots: ConnectionSlots
-    sessions: Sessions
+    sessions: ClientSessions
     idle_timeout: float
     """Seconds without use after which a principal's connection closes; a session's connection ends with the session."""
 

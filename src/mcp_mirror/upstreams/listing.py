@@ -18,10 +18,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.core.tool_inspection import InspectedTool
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.files import UNFINISHED_NAMES, atomic_write, open_folder, open_secret
+from mcp_mirror.system.slices import Steps
 from mcp_mirror.types import Buffer
 
 CacheScope = Literal["public", "private"]

@@ -22,13 +22,14 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import CAPABILITY_OF, ClientChannel
 from mcp_mirror.errors import BusyError, RefusedError, summarize_traceback
-from mcp_mirror.payload.floods import Pacer, RepeatedLog
+from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.security.rate_limits import Limit, TokenBucket
 from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.system.slices import Pacer
 from mcp_mirror.upstreams.content_filter import filter_content, is_filtered
-from mcp_mirror.upstreams.fields import MAX_BOUNDED, rebuild_notification
+from mcp_mirror.upstreams.rebuilt_messages import MAX_BOUNDED, rebuild_notification
 from mcp_mirror.upstreams.transports.payloads import ServerMessage
 from mcp_mirror.upstreams.transports.requests import PausableTimeout
 

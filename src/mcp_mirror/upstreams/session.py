@@ -25,15 +25,15 @@ from pydantic_core import to_json
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
-from mcp_mirror.payload.floods import take_sliced
 from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_items
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line
-from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.listing import CacheScope, Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher
+from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.transports.network_errors import is_answered, is_invalid, read_marked
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.request_headers import RequestHeaders
@@ -129,7 +129,7 @@ class UpstreamSession:
         """The level that `set_level` set last, on 2025-11-25 servers."""
         uses_http = isinstance(policy.endpoint, HttpEndpoint)
         self._headers = RequestHeaders(version, is_stateless=self.is_stateless) if uses_http else None
-        self._client_info = settings.client_info.model_dump(by_alias=True, mode="json", exclude_none=True)
+        self._client_info = settings.services.client_info.model_dump(by_alias=True, mode="json", exclude_none=True)
         self._token = token_hex(8)
         """The beginning of the tokens of this session's requests."""
         self._request_numbers = count()
@@ -159,7 +159,7 @@ class UpstreamSession:
         listed = await self._list_tools() if self.offers("tools") else PagedList()
         cut = f"Upstream {self.name!r} lists more tools than {listed.cut} allows. The gateway does not serve the rest."
         info = self.client.server_info
-        examined = await self._settings.examine(self.policy, listed.items)
+        examined = await self._settings.services.examine(self.policy, listed.items)
         return Listing(
             tools=tuple(one.raw for one in examined),
             examined=examined,
@@ -222,7 +222,7 @@ class UpstreamSession:
             return response
         with response:
             try:
-                opened = await self._settings.open_list(response, member, limit)
+                opened = await self._settings.services.open_list(response, member, limit)
             except WireError as error:
                 raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
             if isinstance(opened, RejectedFrame):
@@ -446,7 +446,7 @@ async def open_session(
     visible = msgspec.structs.replace(owner, channel=channel)
     async with anyio.create_task_group() as tasks:
         dispatcher = NotificationDispatcher(tasks, visible, policy.bounds)
-        bypass = PayloadBypass(owner.capabilities, dispatcher.dispatch, settings.spool.policy)
+        bypass = PayloadBypass(owner.capabilities, dispatcher.dispatch, settings.services.spool.policy)
 
         @asynccontextmanager
         async def open_streams() -> AsyncIterator[Any]:
@@ -456,7 +456,7 @@ async def open_session(
                 yield read, write
 
         transport: Transport = open_streams()
-        async with Client(transport, mode=mode, client_info=settings.client_info, cache=None) as client:
+        async with Client(transport, mode=mode, client_info=settings.services.client_info, cache=None) as client:
             try:
                 yield UpstreamSession(settings, client, bypass, dispatcher)
             finally:

@@ -14,14 +14,12 @@ import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
-from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection
-from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine, OpenList
+from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.content_filter import (
     ContentFilteredChannel,
     filter_content,
@@ -42,7 +40,7 @@ from mcp_mirror.upstreams.elicitation import (
     read_input_required,
     restore_keys,
 )
-from mcp_mirror.upstreams.listing import Listing, ListingCache
+from mcp_mirror.upstreams.listing import Listing
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Status
 from mcp_mirror.upstreams.session import UpstreamRequest, build_refusal
@@ -74,17 +72,11 @@ class ChangeListeners(msgspec.Struct, frozen=True):
 class UpstreamDependencies(msgspec.Struct, frozen=True):
     """The objects that all upstreams share."""
 
-    spool: Spool
-    child_watchdog: ChildWatchdog
-    client_info: types.Implementation
-    examine: Examine
-    open_list: OpenList
+    connections: ConnectionServices
     listeners: ChangeListeners
     dedicated: DedicatedConnectionPolicy
     answer_timeout: float
     """Seconds that a suspended call waits for a client's answer."""
-    listing_cache: ListingCache | None = None
-    """Keeps listings between runs; None: listings are not kept."""
 
 
 class ServerUpstream:
@@ -109,15 +101,10 @@ class ServerUpstream:
         self._request_limit = policy.request_limit
         self._settings = ConnectionSettings(
             policy,
-            dependencies.spool,
-            dependencies.child_watchdog,
-            dependencies.client_info,
+            dependencies.connections,
             redactor,
-            dependencies.examine,
-            dependencies.open_list,
             UpstreamLimiter(policy.name, policy.bounds),
             authorizer,
-            dependencies.listing_cache,
             timer=SharedTimer(policy.timeout),
         )
         self._listeners = dependencies.listeners
@@ -205,10 +192,9 @@ class ServerUpstream:
             self._check_size(request.size, self._request_limit)
         self._waiting += 1
         try:
-            if answered is not None and "held" in answered.state:
-                self._check_scopes(channel)
-                return await self._suspended.resume(answered, channel)
             self._check_scopes(channel)
+            if answered is not None and "held" in answered.state:
+                return await self._suspended.resume(answered, channel)
             key = self._connection_key(channel)
             connection = self._shared if key is None else await self._get_dedicated(key, channel)
             filtered = channel if self.policy.preview else filter_content(channel)
@@ -336,7 +322,7 @@ class ServerUpstream:
             policy.slots.free(slot)
             return dedicated
         modes: Modes = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
-        # A server of protocol version 2026-07-28 may refuse the handshake, see `connection_for`.
+        # A server of protocol version 2026-07-28 may refuse the handshake, see `_get_dedicated`.
         is_new = self.listing is not None and self.listing.is_stateless
         connection = ReconnectingConnection(
             self._settings,

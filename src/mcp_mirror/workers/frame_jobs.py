@@ -159,7 +159,7 @@ def open_list(path: str, member: str, most: int) -> OpenedList | RejectedFrame:
 def scan(path: str, options: ProcessingOptions) -> Scanned | RejectedFrame:
     """Process a response in a file."""
     files = _Files(path)
-    result = process_frame(files.frame, options, options.estimate, files.keep)
+    result = process_frame(files.frame, options, files.keep)
     if isinstance(result, RejectedFrame):
         return result
     captured = result.captured

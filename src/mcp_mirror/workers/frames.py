@@ -15,13 +15,13 @@ from mcp_mirror.core.resolve import EscapedPath, Pointer
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.paths import has_candidates
-from mcp_mirror.payload.floods import has_few_parts
 from mcp_mirror.payload.json_rpc import Lifted
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import map_file, map_span
+from mcp_mirror.system.slices import has_few_parts
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 from mcp_mirror.workers.frame_jobs import (
     OpenedList,

@@ -13,7 +13,6 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
-import anyio.lowlevel
 import msgspec
 from msgspec.structs import replace
 
@@ -22,6 +21,7 @@ from mcp_mirror.core.tool_inspection import InspectedTool, inspect_definition, r
 from mcp_mirror.core.validation import MAX_WORK
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool
 from mcp_mirror.workers.schema_jobs import (
@@ -49,8 +49,6 @@ _EXAMINATION: Final = 2.0
 """Seconds that the examination of one tool may take in a worker process."""
 _LISTING: Final = 10.0
 """Seconds that worker processes may take for the tools of one listing."""
-_SLICE: Final = 0.002
-"""Seconds after which the examination of a listing lets other tasks run."""
 _SMALL: Final = 1 << 15
 """Bytes of a definition that the event loop may examine."""
 _TOOL_CONTAINERS: Final = 30_000
@@ -116,10 +114,11 @@ class SchemaWorkers:
             policy: The policy of the upstream. Only tools that it admits are examined.
             items: The tools, JSON text.
         """
-        listing = _Listing(policy)
+        listing, pacer = _Listing(policy), Pacer()
         found: list[InspectedTool] = []
         for item in items:
-            await listing.pause()
+            await pacer.end()
+            pacer.begin()
             if listing.served > policy.bounds.max_tools:
                 break
             if (one := listing.reject_large(item)) is None:
@@ -210,7 +209,7 @@ class SchemaWorkers:
 
 
 class _Listing(msgspec.Struct):
-    """The examination of one listing, with its budgets and time slices."""
+    """The examination of one listing, with its budgets."""
 
     policy: UpstreamPolicy
     served: int = 0
@@ -218,13 +217,6 @@ class _Listing(msgspec.Struct):
     """Objects and arrays of all definitions."""
     seconds_left: float = _LISTING
     """Seconds that worker processes may still take."""
-    _began: float = msgspec.field(default_factory=monotonic)
-
-    async def pause(self) -> None:
-        """Let other tasks run if this slice is over."""
-        if monotonic() > self._began + _SLICE:
-            await anyio.lowlevel.checkpoint()
-            self._began = monotonic()
 
     def build_key(self, item: Buffer) -> bytes:
         """The cache key of a definition."""

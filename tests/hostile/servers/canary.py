@@ -1,4 +1,4 @@
-"""An upstream over stdio with a canary in every field. `canary.py VERSION`; see `mcp_mirror.upstreams.fields`."""
+"""An upstream over stdio with a canary in every field. `canary.py VERSION`; see `upstreams/rebuilt_messages.py`."""
 
 import json
 import re

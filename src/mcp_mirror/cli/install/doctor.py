@@ -16,9 +16,9 @@ from mcp_mirror.cli.console import IS_GATEWAY, print_problems
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_program
 from mcp_mirror.cli.install.files import describe_command
-from mcp_mirror.cli.install.started_program import end_programs, list_tools
-from mcp_mirror.cli.install.starting import ServerStart
+from mcp_mirror.cli.install.server_start import ServerStart
 from mcp_mirror.cli.install.targets import find_chosen
+from mcp_mirror.cli.install.tool_probe import end_programs, list_tools
 from mcp_mirror.cli.options import AWAIT_VARIABLE, ClientArgument
 from mcp_mirror.cli.run import print_note, run_until_signal
 from mcp_mirror.core.amounts import format_count

@@ -5,7 +5,7 @@ import shutil
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.entries import read_words
 from mcp_mirror.cli.install.in_place import find_changed, is_merged
-from mcp_mirror.cli.install.starting import ServerStart
+from mcp_mirror.cli.install.server_start import ServerStart
 from mcp_mirror.cli.install.targets import Entry, Target, find_chosen
 from mcp_mirror.cli.options import ClientArgument
 from mcp_mirror.cli.run import print_note

@@ -17,10 +17,10 @@ from mcp_mirror.gateway.context_budgets import ContextBudgets, Reservation, coun
 from mcp_mirror.gateway.tool_search import choose_listing
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.observability.events import EventRecorder
-from mcp_mirror.payload.floods import finish
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.settings.limits import CallQuota
 from mcp_mirror.stores.event_log import DAY, EventLog
+from mcp_mirror.system.slices import finish
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.content_filter import is_for_client
 

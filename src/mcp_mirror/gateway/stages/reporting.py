@@ -21,7 +21,7 @@ from mcp_mirror.gateway.call import (
 from mcp_mirror.gateway.context_budgets import count_reply_tokens
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import UNKNOWN, Audit
-from mcp_mirror.observability.events import MAX_ARGUMENTS, EventRecorder, FinishedCall
+from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.content_filter import is_for_client
@@ -99,27 +99,25 @@ class EventStage(msgspec.Struct, frozen=True):
         trace, size, tool = call.trace, len(call.arguments), name_tool(call)
         message = str(end.error) if isinstance(end.error, MirrorError) else ""
         refusal = (trace.refusal or message or read_texts(end.reply)) if trace.reason else ""
-        self.recorder.add(
-            FinishedCall(
-                call.namespace,
-                call.id,
-                end.milliseconds,
-                tool,
-                find_upstream(call),
-                "refused" if trace.reason else end.outcome,
-                trace.reason or "",
-                count_reply_bytes(end.reply),
-                trace.sent or 0,
-                trace.kept_out,
-                trace.path or "",
-                trace.inputs,
-                bytes(call.arguments) if size <= MAX_ARGUMENTS else None,
-                size,
-                trace.path_labels,
-                _UNKNOWN_TOOL if refusal and tool == UNKNOWN else refusal,
-                trace.detail.get("script_call", ""),
-            )
+        if refusal and tool == UNKNOWN:
+            refusal = _UNKNOWN_TOOL
+        event = CallEvent(
+            id=call.id,
+            at=0.0,  # the recorder knows the time
+            milliseconds=end.milliseconds,
+            tool=tool,
+            upstream=find_upstream(call),
+            outcome="refused" if trace.reason else end.outcome,
+            reason=trace.reason or "",
+            bytes=count_reply_bytes(end.reply),
+            sent=trace.sent or 0,
+            kept_out=trace.kept_out,
+            path=trace.path or "",
+            inputs=trace.inputs,
+            parent=trace.detail.get("script_call", ""),
         )
+        arguments = bytes(call.arguments) if size <= MAX_ARGUMENTS else None
+        self.recorder.add(FinishedCall(call.namespace, event, arguments, size, trace.path_labels, refusal))
 
 
 class UsageStage(msgspec.Struct, frozen=True):

@@ -18,10 +18,10 @@ from mcp_mirror.core.text_format import JSON_LINES, find_delimiter, find_format,
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
-from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, trim
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.settings.labels import Labels
+from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, Descriptor, Member, Span
 from mcp_mirror.workers.sql import TableValue
 

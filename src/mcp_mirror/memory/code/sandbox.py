@@ -56,6 +56,8 @@ _KEPT: Final = 4_000
 """Characters of the beginning and of the end of an exception's message that are kept."""
 _SUSPENSIONS: Final = 10_000
 """Times that a script may ask the gateway for anything but a tool call, such as a file."""
+_KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""The signal that ends a process at once. Windows has no SIGKILL, and ends a process at every signal."""
 _GRACE: Final = 1.0
 """Seconds after its limit in which a worker process must end a script by itself."""
 
@@ -264,7 +266,7 @@ class _Execution:
             self._is_stopped = True
             if self._worker is not None:
                 with suppress(ProcessLookupError):
-                    os.kill(self._worker, signal.SIGKILL)
+                    os.kill(self._worker, _KILL)
         self._answers.put(None)
 
     def run(self) -> Outcome:

@@ -9,7 +9,7 @@ from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, find_pointers, substitute_pointers
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.lookup import encode_json_string, find_argument, find_value
-from mcp_mirror.memory.tools.read import run_query
+from mcp_mirror.memory.tools.read import query_value
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
@@ -47,7 +47,7 @@ async def edit(call: ToolInput) -> Content:
     cost = _EDIT_COST * (len(found_value.blob) + sent)
     if sent > _MAX_SENT_BYTES:
         cost = min(cost, THREAD_BYTES)
-    pieces = await run_query(call, found_value, change, cost)
+    pieces = await query_value(call, found_value, change, cost)
     size = max(pieces.size, _PIECE_COST * len(pieces))
     inputs = (found_value, *used)
     preview = all(one.preview for one in inputs)

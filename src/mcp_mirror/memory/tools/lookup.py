@@ -6,10 +6,11 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.capture import MAX_MEDIA_BYTES
-from mcp_mirror.core.value_sizes import count_tokens
+from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import RefusalReason, ToolError
+from mcp_mirror.memory.lookup_errors import ErrorContent
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
-from mcp_mirror.memory.value_lookup import ErrorContent, FoundValue, look_up
+from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, parse_wrapped_path, read_notice_path, strip_wrapping, unwrap_result
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
@@ -38,7 +39,7 @@ async def retrieve(call: ToolInput) -> Content:
     found_value = await find_argument(call)
     is_small = len(found_value.blob) <= MAX_MEDIA_BYTES
     if not (is_small and _is_media(found_value)):
-        tokens, budget = count_tokens(found_value.blob, call.memory.estimate), call.memory.mirror.answer_budget
+        tokens, budget = count_value_tokens(found_value.blob, call.memory.estimate), call.memory.mirror.answer_budget
         if tokens > budget:
             size = format_bytes(await count_shown_bytes(call, found_value))
             raise ToolError(

@@ -7,7 +7,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.embedded_json import find_embedded_json
-from mcp_mirror.core.value_sizes import count_tokens
+from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
@@ -113,4 +113,4 @@ def _advise_on_table(memory: Memory, found_value: FoundValue) -> str | None:
 def _is_short(memory: Memory, found: Buffer) -> bool:
     """Whether the model sees a result instead of its notice."""
     is_small = found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES
-    return is_small and count_tokens(found, memory.estimate) <= memory.mirror.inline_budget
+    return is_small and count_value_tokens(found, memory.estimate) <= memory.mirror.inline_budget

@@ -3,7 +3,7 @@
 from typing import Final, TypeVar, cast
 
 from mcp_mirror.core.amounts import format_bytes, format_time
-from mcp_mirror.core.value_sizes import count_tokens
+from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_answer_content, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
@@ -36,8 +36,8 @@ async def describe(call: ToolInput) -> Content:
     """Return the size, shape and origin of a value."""
     found_value = await find_argument(call)
     memory = call.memory
-    shape = await run_query(call, found_value, Shape(memory.budget.without(_PROVENANCE)))
-    tokens = count_tokens(found_value.blob, memory.estimate)
+    shape = await query_value(call, found_value, Shape(memory.budget.without(_PROVENANCE)))
+    tokens = count_value_tokens(found_value.blob, memory.estimate)
     described = await memory.store.describe(call.namespace, found_value.path.base)
     origin = _describe_origin(described, memory.flows) if isinstance(described, Descriptor) else ""
     size = format_bytes(await count_shown_bytes(call, found_value))
@@ -70,7 +70,7 @@ async def read(call: ToolInput) -> Content:
     cost = len(found_value.blob)
     if found_value.kind != "text" and cost <= INLINE_BYTES and b"\\u" in bytes(found_value.blob):
         cost *= _ESCAPE_COST
-    return build_answer_content(await run_query(call, found_value, window, cost))
+    return build_answer_content(await query_value(call, found_value, window, cost))
 
 
 async def grep(call: ToolInput) -> Content:
@@ -90,7 +90,7 @@ async def grep(call: ToolInput) -> Content:
         path=str(found_value.path),
     )
     cost = len(found_value.blob) + _STEP_COST * measure_pattern(search.pattern)
-    return build_answer_content(await run_query(call, found_value, search, cost))
+    return build_answer_content(await query_value(call, found_value, search, cost))
 
 
 def _read_limit(arguments: Arguments, default: int | None = None) -> int | None:
@@ -99,7 +99,9 @@ def _read_limit(arguments: Arguments, default: int | None = None) -> int | None:
     return None if limit is None or limit <= 0 else limit
 
 
-async def run_query(call: ToolInput, found_value: FoundValue, query: Query[Answer], cost: int | None = None) -> Answer:
+async def query_value(
+    call: ToolInput, found_value: FoundValue, query: Query[Answer], cost: int | None = None
+) -> Answer:
     """Run a query on a value: inline, in a thread or in a worker process; see `QueryRunner.run`."""
     memory = call.memory
     principal, seconds = call.namespace, memory.tools.timeout

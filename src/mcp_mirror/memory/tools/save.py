@@ -16,17 +16,17 @@ from mcp_mirror.core.result_processing import (
     RejectedFrame,
     process_frame,
 )
-from mcp_mirror.core.value_sizes import count_tokens
+from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import StoreError, ToolError, WireError
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import NewBases
-from mcp_mirror.payload.floods import INLINE_BYTES, run_by_size
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
+from mcp_mirror.system.slices import INLINE_BYTES, run_by_size
 from mcp_mirror.types import Buffer, Provenance
 
 _SHOWN_BYTES: Final = 1 << 20
@@ -78,7 +78,7 @@ def show(call: ToolInput, value: NewValue) -> str | None:
     """Return a computed value as it is; None if it must be stored: a large value, an object, one without preview."""
     memory, (blob,) = call.memory, tuple(value.pieces)
     is_short = blob[:1] != b"{" and value.size <= _SHOWN_BYTES and value.preview
-    if is_short and count_tokens(blob, memory.estimate) < min(PASS_THROUGH_TOKENS, memory.mirror.inline_budget):
+    if is_short and count_value_tokens(blob, memory.estimate) < min(PASS_THROUGH_TOKENS, memory.mirror.inline_budget):
         return as_plain_text(blob)
     return None
 
@@ -166,4 +166,4 @@ async def _process(
 ) -> ProcessedResult | RejectedFrame:
     if isinstance(frame, SpooledFrame):
         return await call.memory.scanner.scan(frame, options)
-    return await run_by_size(len(frame), process_frame, frame, options, options.estimate)
+    return await run_by_size(len(frame), process_frame, frame, options)

@@ -21,6 +21,7 @@ __all__ = [
     "LABELS",
     "QUERY",
     "RETRIEVE",
+    "RUN",
     "TOOLS",
     "Memory",
     "MemoryTool",
@@ -31,6 +32,8 @@ __all__ = [
 
 RETRIEVE: Final = "retrieve_final_answer_from_memory"
 QUERY: Final = "memory_query"
+RUN: Final = "memory_run"
+"""The tool of `memory/code/run.py`, which is not in `TOOLS`: only some installations can serve it."""
 
 _ANY_SIZE: Final = {"anthropic/maxResultSizeChars": 500_000}
 """Raises the client's limit on results, because `answer_budget` limits them."""
@@ -143,7 +146,7 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
     )
 }
 
-LABELS: Final = frozenset({QUERY, "memory_edit", "memory_put", "memory_import", PRUNED_LABEL})
+LABELS: Final = frozenset({QUERY, RUN, "memory_edit", "memory_put", "memory_import", PRUNED_LABEL})
 """The labels of paths of values that the gateway's own tools made, or that were pruned from a conversation."""
 
 _NEED_ROOTS: Final = frozenset({"memory_import", "memory_export"})
@@ -183,11 +186,11 @@ def explain_unserved(name: str, policy: MemoryToolsPolicy, elsewhere: str = "") 
         policy: The configuration of the tools.
         elsewhere: A sentence that says where all memory tools are served, if this client never gets all of them.
     """
-    if name not in (*TOOLS, "memory_run"):
+    if name not in (*TOOLS, RUN):
         return None
     if elsewhere:
         reason = elsewhere
-    elif name == "memory_run" and policy.admits(name):
+    elif name == RUN and policy.admits(name):
         reason = "It needs the extra `code`: pip install '.[code]' in the checkout."
     elif name in _NEED_ROOTS and policy.admits(name):
         reason = "It needs folders in `memory_tools.roots` of the gateway's configuration."

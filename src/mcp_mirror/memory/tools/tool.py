@@ -8,21 +8,22 @@ from uuid import UUID
 import msgspec
 
 from mcp_mirror.core.replies import encode_text_block
+from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import FlowGuard
+from mcp_mirror.memory.lookup_errors import unknown_path_error
 from mcp_mirror.memory.usage import UsageCounter
-from mcp_mirror.memory.value_lookup import find_nearest, unknown_path_error
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
 from mcp_mirror.paths import SHOWN_END
-from mcp_mirror.payload.floods import run_by_size
 from mcp_mirror.payload.json_rpc import decode_as, is_json
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.stores.base import Store
+from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner

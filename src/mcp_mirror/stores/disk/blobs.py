@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.stores.base import cut
+from mcp_mirror.stores.base import cut_into_pieces
 from mcp_mirror.types import Buffer, FileSpan, Segments
 
 _CHUNK: Final = 1 << 18
@@ -132,7 +132,7 @@ class Blobs:
         digest = f"{fingerprint}{secrets.token_hex(_RANDOM)}"
         with self._reserve_temporary_path() as path:
             yield (file and self._link(path, digest, file)) or BlobDraft(
-                path, digest, 0, self._write_file(path, cut(blob, _CHUNK))
+                path, digest, 0, self._write_file(path, cut_into_pieces(blob, _CHUNK))
             )
 
     @contextmanager
@@ -242,7 +242,7 @@ def compute_fingerprint(owner: str, blob: Segments) -> str:
     size, position = sum(map(len, blob)), 0
     hashed = hmac.new(owner.encode("utf-8", "surrogatepass"), size.to_bytes(8, "big"), "sha256")
     starts = [at * max(size - _SAMPLE_BYTES, 0) // (_SAMPLES - 1) for at in range(_SAMPLES)]
-    for piece in cut(blob, _CHUNK):
+    for piece in cut_into_pieces(blob, _CHUNK):
         for start in starts:
             if position - _SAMPLE_BYTES < start < position + len(piece):
                 hashed.update(piece[max(start - position, 0) : start + _SAMPLE_BYTES - position])
@@ -259,7 +259,7 @@ def _has_bytes(path: Path, start: int, blob: Segments) -> bool:
     read = bytearray(_CHUNK)
     with path.open("rb", buffering=0) as file:
         file.seek(start)
-        for piece in cut(blob, _CHUNK):
+        for piece in cut_into_pieces(blob, _CHUNK):
             if len(piece) < len(read):
                 read = bytearray(len(piece))
             # A bytearray is compared by memcmp, also with a memoryview.

@@ -17,10 +17,9 @@ from mcp_mirror.stores.quotas import (
     TOMBSTONE_LIFETIME,
     Eviction,
     SpaceUsage,
-    make_tombstone,
+    keep_origin,
 )
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.types import Descriptor
 
 TOTALS: Final = 'SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage'
 """The number and bytes of all values."""
@@ -35,7 +34,7 @@ Row = tuple[int, str, str, bytes, int]
 class DiskEviction:
     """Makes room in the index."""
 
-    def __init__(self, policy: StorePolicy, clock: Callable[[], float], records: RecordCodec[Descriptor]) -> None:
+    def __init__(self, policy: StorePolicy, clock: Callable[[], float], records: RecordCodec) -> None:
         self._policy, self._clock, self._records = policy, clock, records
 
     def find_expired(self, change: sqlite3.Connection, owner: str | None, limit: int) -> list[Row]:
@@ -89,7 +88,7 @@ class DiskEviction:
             change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
             if known := self._records.decode_or_report(namespace, base, record):
                 envelope = self._records.encryptor.new_envelope(namespace, base)
-                left = self._records.encode(make_tombstone(known, reason, now).descriptor, envelope)
+                left = self._records.encode(keep_origin(known), envelope)
                 change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
                 tombstone = (namespace, base, label_of(base), reason, now, left)
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)

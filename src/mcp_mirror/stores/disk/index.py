@@ -106,7 +106,7 @@ class Index:
         policy: StorePolicy,
         clock: Callable[[], float],
         blobs: Blobs,
-        records: RecordCodec[Descriptor],
+        records: RecordCodec,
     ) -> None:
         self._path = path
         self._records = records

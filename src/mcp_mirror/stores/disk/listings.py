@@ -51,9 +51,7 @@ _TRAFFIC: Final = "SELECT sent, kept_out FROM traffic WHERE namespace = ?"
 class DiskListings:
     """Lists the values of namespaces. Safe for use from any thread."""
 
-    def __init__(
-        self, index: Index, records: RecordCodec[Descriptor], clock: Callable[[], float], lifetime: float
-    ) -> None:
+    def __init__(self, index: Index, records: RecordCodec, clock: Callable[[], float], lifetime: float) -> None:
         self._index, self._records, self._clock, self._lifetime = index, records, clock, lifetime
 
     def list(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:

@@ -33,7 +33,7 @@ from mcp_mirror.stores.disk.process_dir import PROCESS_DIR_NAMES, ProcessDir, lo
 from mcp_mirror.stores.encryption import CHANGED, EncryptedEventLog, Encryptor, clamp_span, sealed_span
 from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.quotas import ExpirySweeper, refuse_oversized
-from mcp_mirror.stores.records import RecordCodec, pack_descriptor, unpack_descriptor
+from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.system.files import UnsafePathError, atomic_write, map_file, open_folder
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
@@ -84,7 +84,7 @@ class DiskStore:
         self._encryptor = Encryptor(policy.encryption)
         self._event_log = DiskEventLog(folder / _EVENTS, clock)
         self.events: Final[EventLog] = EncryptedEventLog(self._event_log, self._encryptor)
-        self._records = RecordCodec(pack_descriptor, unpack_descriptor, self._encryptor)
+        self._records = RecordCodec(self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
         self._listings = DiskListings(self._index, self._records, clock, policy.lifetime)
         self._sweeper = ExpirySweeper(partial(self._run_change, self._maintain))

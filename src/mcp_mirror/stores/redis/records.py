@@ -23,10 +23,6 @@ arguments or results. Every key has an expiry. With `store.encryption`, records 
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
-from mcp_mirror.stores.encryption import CHUNK as SEALED
-from mcp_mirror.stores.encryption import chunks_of, sealed_span
-from mcp_mirror.types import Span
-
 CHUNK: Final = 4 << 20
 """Bytes of a value per blob key, so that each command takes a fraction of a second."""
 FORMAT: Final = "2"
@@ -55,30 +51,6 @@ class StoredValue(NamedTuple):
     def is_object(self) -> bool:
         """Whether the value is an object in a bucket."""
         return self.chunk == 0
-
-
-class ChunkRange(NamedTuple):
-    """A byte range of one chunk."""
-
-    number: int
-    start: int
-    length: int
-
-
-def find_chunk_ranges(value: StoredValue, span: Span, *, is_sealed: bool) -> list[ChunkRange]:
-    """The ranges of chunks that contain a range of a value, of complete encrypted chunks if it is sealed."""
-    if is_sealed:
-        first, last = chunks_of(span)
-        span = Span(first * SEALED, min(last * SEALED, value.size) - first * SEALED)
-    ranges: list[ChunkRange] = []
-    for number in range(span.start // value.chunk, -(-span.stop // value.chunk)) if span.length else ():
-        at = number * value.chunk
-        start = max(span.start - at, 0)
-        part = Span(start, min(span.stop - at, value.chunk) - start)
-        if is_sealed:
-            part = sealed_span(min(value.chunk, value.size - at), part)
-        ranges.append(ChunkRange(number, part.start, part.length))
-    return ranges
 
 
 class KeyNames(NamedTuple):

@@ -19,7 +19,17 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import ObjectMissingError, Tombstone
-from mcp_mirror.stores.encryption import CHANGED, HEAD, EncryptedEventLog, Encryptor, Envelope, clamp_span, sealed_span
+from mcp_mirror.stores.encryption import (
+    CHANGED,
+    HEAD,
+    SEALED_CHUNK,
+    EncryptedEventLog,
+    Encryptor,
+    Envelope,
+    clamp_span,
+    sealed_size,
+    sealed_span,
+)
 from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.quotas import (
     EXPIRED_PER_PUT,
@@ -32,7 +42,7 @@ from mcp_mirror.stores.quotas import (
     make_tombstone,
     refuse_oversized,
 )
-from mcp_mirror.stores.records import RecordCodec, pack_descriptor, unpack_descriptor
+from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.connection import RedisConnection
 from mcp_mirror.stores.redis.event_log import RedisEventLog
 from mcp_mirror.stores.redis.objects import ObjectRegistry
@@ -43,9 +53,8 @@ from mcp_mirror.stores.redis.records import (
     StoredValue,
     decode_name,
     encode_name,
-    find_chunk_ranges,
 )
-from mcp_mirror.stores.redis.transfer import assemble, stream_object, stream_pieces
+from mcp_mirror.stores.redis.transfer import assemble, cut_span, stream_pieces
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 if TYPE_CHECKING:
@@ -58,6 +67,8 @@ OBJECT_BYTES: Final = 64 << 10
 """Bytes above which a value is not an argument of the script but written before, as an object if there is a bucket."""
 _STAGED: Final = 1800
 """Seconds after which the chunks of an unfinished put expire."""
+_OBJECT_PIECE: Final = 128 * SEALED_CHUNK
+"""Bytes of an object that one request reads."""
 _UPLOAD_PIECE: Final = 1 << 20
 """Bytes of a value that are encrypted and uploaded together."""
 _EXPIRED_PER_BATCH: Final = 32
@@ -111,7 +122,7 @@ class RedisStore:
         self._keys = KeyNames(f"{policy.prefix}{FORMAT}")
         self._redis = RedisConnection(policy.url, _SCRIPT.read_text(encoding="utf-8"), self._keys.beginning)
         self._encryptor = Encryptor(policy.encryption)
-        self._codec = RecordCodec(pack_descriptor, unpack_descriptor, self._encryptor)
+        self._codec = RecordCodec(self._encryptor)
         self.events: Final[EventLog] = EncryptedEventLog(RedisEventLog(self._redis, self._keys, clock), self._encryptor)
         self._expiry = round(policy.lifetime + TOMBSTONE_LIFETIME)
         """Seconds after which all keys but those of bytes expire: they describe a value after it has expired."""
@@ -276,10 +287,8 @@ class RedisStore:
         try:
             parts = self._stream_stored(value, wanted, is_sealed=envelope is not None)
             return await assemble(parts, value.size, wanted, envelope, self._folder)
-        except _RemovedError:
-            return None
         except ObjectMissingError:
-            present = await self._open(namespace, base)
+            present = await self._open(namespace, base) if value.is_object else None
             if present and present[0].mark == value.mark:
                 raise StoreError(_LOST) from None
             return None
@@ -294,26 +303,27 @@ class RedisStore:
         return StoredValue(owner, name, mark.decode(), size, chunk), record
 
     async def _stream_stored(self, value: StoredValue, wanted: Span, *, is_sealed: bool) -> AsyncIterator[Buffer]:
-        """The stored form of a range.
+        """The stored form of a range, in parts of complete encrypted chunks if it is encrypted.
 
         Raises:
-            _RemovedError: The chunks were removed, or are too short.
-            ObjectMissingError: The object does not exist.
+            ObjectMissingError: The object or a chunk does not exist, or the chunk is too short.
             StoreError: The object cannot be read.
         """
+        stored = sealed_span(value.size, wanted) if is_sealed else wanted
         if value.is_object:
             if self._objects is None:
                 raise StoreError(_NO_BLOBS)
-            stored = sealed_span(value.size, wanted) if is_sealed else wanted
-            async for piece in stream_object(self._objects, value.mark, stored):
-                yield piece
+            for part in cut_span(stored, _OBJECT_PIECE):
+                yield await self._objects.read(value.mark, part)
             return
-        for number, start, length in find_chunk_ranges(value, wanted, is_sealed=is_sealed):
+        chunk = sealed_size(value.chunk) if is_sealed else value.chunk
+        for part in cut_span(stored, chunk):
+            number, start = divmod(part.start, chunk)
             key = self._keys.blob(value, number)
-            [part] = await self._redis.run([("GETRANGE", key, start, start + length - 1)])
-            if len(part) != length:
-                raise _RemovedError
-            yield part
+            [read] = await self._redis.run([("GETRANGE", key, start, start + part.length - 1)])
+            if len(read) != part.length:
+                raise ObjectMissingError("A chunk of a stored value does not exist.")
+            yield read
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:  # noqa: ARG002  # as every store
         """None: values are not in files."""
@@ -419,7 +429,3 @@ class RedisStore:
         """The encoded tool labels of all values and tombstones."""
         [labels] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
         return tuple(labels)
-
-
-class _RemovedError(Exception):
-    """A value was removed while it was read."""

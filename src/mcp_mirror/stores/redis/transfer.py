@@ -2,23 +2,18 @@
 
 import mmap
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio.to_thread
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.stores.base import cut
-from mcp_mirror.stores.encryption import CHUNK, SEALED_CHUNK, Envelope
+from mcp_mirror.stores.base import cut_into_pieces
+from mcp_mirror.stores.encryption import CHUNK, Envelope
 from mcp_mirror.system.files import write_all
 from mcp_mirror.types import Buffer, Segments, Span
 
-if TYPE_CHECKING:
-    from mcp_mirror.stores.s3 import S3Blobs
-
-_OBJECT_PIECE: Final = 128 * SEALED_CHUNK
-"""Bytes of an object that one request reads."""
 _SPOOLED: Final = 16 << 20
 """Bytes above which a value is read into a memory-mapped file."""
 
@@ -32,7 +27,7 @@ async def stream_pieces(blob: Segments, piece: int, size: int, envelope: Envelop
         size: Bytes of the value.
         envelope: Encrypts the value; None if it stays in clear.
     """
-    for number, part in enumerate(cut(blob, piece)):
+    for number, part in enumerate(cut_into_pieces(blob, piece)):
         if envelope is None:
             yield part
         else:
@@ -43,10 +38,13 @@ def _seal_piece(envelope: Envelope, piece: Buffer, size: int, first: int) -> byt
     return b"".join(envelope.seal((piece,), size, first))
 
 
-async def stream_object(objects: "S3Blobs", name: str, span: Span) -> AsyncIterator[Buffer]:
-    """A range of an object, in parts of complete encrypted chunks."""
-    for start in range(span.start, span.stop, _OBJECT_PIECE):
-        yield await objects.read(name, Span(start, min(_OBJECT_PIECE, span.stop - start)))
+def cut_span(span: Span, piece: int) -> Iterator[Span]:
+    """The parts of a span between multiples of `piece` bytes."""
+    start = span.start
+    while start < span.stop:
+        stop = min(start - start % piece + piece, span.stop)
+        yield Span(start, stop - start)
+        start = stop
 
 
 async def assemble(

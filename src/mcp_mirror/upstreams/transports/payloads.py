@@ -37,7 +37,7 @@ from mcp_mirror.payload.json_rpc import (
 from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
-from mcp_mirror.upstreams.fields import MAX_BOUNDED
+from mcp_mirror.upstreams.rebuilt_messages import MAX_BOUNDED
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
     Outcome,

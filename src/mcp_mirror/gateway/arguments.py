@@ -1,0 +1,186 @@
+"""Fits the arguments of a call to its tool: replaces memory paths by values, validates, and corrects what it can."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from mcp_mirror.core.catalog import CatalogEntry
+from mcp_mirror.core.conversion import MisfitError, Resolved
+from mcp_mirror.core.resolve import (
+    Correction,
+    EscapedPath,
+    Pointer,
+    find_corrections,
+    find_refused_text,
+    substitute_pointers,
+    unwrap_pointer,
+)
+from mcp_mirror.core.schema import types_at
+from mcp_mirror.errors import StoreError, ToolError
+from mcp_mirror.gateway.call import Call, Runtime
+from mcp_mirror.gateway.services import Services
+from mcp_mirror.memory.path_advice import PathAdvice
+from mcp_mirror.paths import MemoryPath, parse_path
+from mcp_mirror.payload.json_spans import Miss, locate
+from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.settings.labels import Labels
+from mcp_mirror.system.slices import run_by_parts, run_by_size
+from mcp_mirror.types import Buffer, JsonToken, Location, Segments
+
+VALIDATED_BYTES: Final = 1 << 18
+"""Arguments up to this size are validated against the tool's schema."""
+_MAX_PATH_BYTES: Final = 1200
+"""Bytes of a path that an error proposes: whole, with escapes."""
+_MISSING: Final = re.compile(r'(?:(?P<at>\S+): )?"(?P<name>[^"]+)" is a required property')
+_CORRECT: Final = "Correct them and call again."
+
+Found = Pointer | EscapedPath | Correction
+"""A string of the arguments that is replaced."""
+
+
+class CallInputs(msgspec.Struct, frozen=True):
+    """The stored values that go into a call."""
+
+    found: tuple[Pointer | EscapedPath, ...]
+    """Strings of the arguments that are replaced."""
+    values: Mapping[Pointer, Resolved]
+    """The stored values that pointers in the arguments name."""
+    labels: Labels
+    """The joined flow labels of the values."""
+    preview: bool
+    """The model may see parts of all values, and thus of what the upstream makes of them."""
+
+
+class ArgumentFitter(msgspec.Struct, frozen=True):
+    """Fits the arguments of calls."""
+
+    services: Services
+    runtime: Runtime
+
+    async def fit(self, call: Call, entry: CatalogEntry, inputs: CallInputs) -> Segments:
+        """Replace the pointers in the arguments of a call by their values, and validate the arguments.
+
+        Raises:
+            ToolError: The arguments do not fit; the message names the path of a value that does, if there is one.
+        """
+        is_literal = not inputs.values and call.script is None
+        may_quote = is_literal or (inputs.preview and self.runtime.state.flows.may_show(inputs.labels))
+        try:
+            return await self._substitute_and_validate(call, entry, inputs, may_quote=may_quote)
+        except ToolError as error:
+            advised = None
+            if may_quote and call.script is None:
+                with suppress(StoreError):
+                    advised = await self._advise(call, entry, inputs, error)
+            raise advised or error from None
+
+    async def _substitute_and_validate(
+        self, call: Call, entry: CatalogEntry, inputs: CallInputs, *, may_quote: bool
+    ) -> Segments:
+        """Replace pointers by their values and validate the result against the tool's own schema.
+
+        If the arguments are not valid, they are corrected where the schema allows only one reading
+        (`find_corrections`, `unwrap_pointer`). `may_quote`: an error may quote the values.
+        """
+        arguments, found, values = call.arguments, inputs.found, inputs.values
+        try:
+            sent = await _substitute(entry, arguments, found, values) if found else (arguments,)
+        except MisfitError as misfit:
+            if (unwrapped := unwrap_pointer(arguments, found, misfit, types_at(entry.schema))) is None:
+                raise
+            item, array = unwrapped
+            found = tuple(array if one == item else one for one in found)
+            values = {array if one == item else one: value for one, value in values.items()}
+            sent = await _substitute(entry, arguments, found, values)
+        if (fault := await self._find_fault(call, entry, sent)) is None:
+            return sent
+        corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_at(entry.schema))
+        if corrections:
+            replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
+            changed = await _substitute(entry, arguments, replaced, values)
+            if (left := await self._find_fault(call, entry, changed)) is None:
+                return changed
+            fault = fault if _is_null(left, fault) else left
+        if not may_quote:
+            fault = "the value of a memory path does not match the tool's schema"
+        raise ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. {_CORRECT}")
+
+    async def _find_fault(self, call: Call, entry: CatalogEntry, arguments: Segments) -> str | None:
+        """Return the first fault of the arguments; None if they are valid, or if the upstream validates large ones."""
+        if sum(map(len, arguments)) > VALIDATED_BYTES:
+            return None
+        return await self.services.schema_workers.validate(entry, b"".join(arguments), call.namespace)
+
+    async def _advise(self, call: Call, entry: CatalogEntry, inputs: CallInputs, error: ToolError) -> ToolError | None:
+        """Return an error that names the path of a value that fits; None if none is found."""
+        types_of = types_at(entry.schema)
+        advice = partial(
+            PathAdvice, self.services.writer, self.services.scanner, self.runtime.state.flows, call.namespace
+        )
+        if isinstance(error, MisfitError):
+            *above, last = error.location
+            if isinstance(last, int) and error.own & types_of(tuple(above)):
+                return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
+            path = parse_path(error.path)
+            named = partial(_is_named, types_of, error.location)
+            near = path and await advice(error.wanted, named).find_near(path)
+            return _name_path(error.cause, near) if near else None
+        arguments = call.arguments
+        refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
+        if refused is None:
+            return None
+        meant = await advice(refused.wanted).find_meant(refused.text, may_be_any=not refused.is_item)
+        return _name_path(str(error).removesuffix(_CORRECT).rstrip(), meant) if meant else None
+
+
+async def _substitute(
+    entry: CatalogEntry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
+) -> Segments:
+    """Replace pointers by their values, which may need to be parsed or quoted."""
+    size = max((len(value.blob) for value in values.values()), default=0)
+    return await run_by_size(size, substitute_pointers, arguments, found, values, types_at(entry.schema))
+
+
+def _is_null(missing: str, fault: str) -> bool:
+    """Whether the member that is missing after the corrections was null, and a fault reports that."""
+    if (found := _MISSING.match(missing)) is None:
+        return False
+    location = f"{found['at']}.{found['name']}" if found["at"] else found["name"]
+    return fault.startswith(f"{location}: null is not ")
+
+
+def _name_path(cause: str, path: MemoryPath) -> ToolError:
+    """An error about an argument that does not fit, with a path that does."""
+    return ToolError(f"{cause} Pass a path that fits, such as {as_json_string(str(path), _MAX_PATH_BYTES)}.")
+
+
+def _is_named(types_of: Callable[[Location], frozenset[str]], location: Location, key: str) -> bool:
+    """Whether the schema of the argument at a location names a member."""
+    return bool(types_of((*location, key)))
+
+
+async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
+    """Return the arguments that the schema mirrors into HTTP headers, parsed, as a tree of their locations."""
+
+    def select() -> dict[str, Any]:
+        selected: dict[str, Any] = {}
+        text = b"".join(arguments)
+        for location in entry.headers:
+            if not isinstance(span := locate(text, location), Miss):
+                with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header
+                    _set_at(selected, location, json.loads(text[span.start : span.stop]))
+        return selected
+
+    return await run_by_size(sum(map(len, arguments)), select)
+
+
+def _set_at(tree: dict[str, Any], location: tuple[JsonToken, ...], value: object) -> None:
+    *above, last = location
+    for token in above:
+        tree = tree.setdefault(str(token), {})
+    tree[str(last)] = value

@@ -1,0 +1,190 @@
+"""The errors of scripts that fail: what failed, what the script did before, and how to correct it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.amounts import format_count
+from mcp_mirror.core.similar_names import find_nearest
+from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.code.inputs import describe_keys, describe_text
+from mcp_mirror.memory.code.progress import Progress
+from mcp_mirror.memory.code.sandbox import INPUT, RESULT, TYPE_CHECK, Failure
+from mcp_mirror.memory.code.scripts import ScriptTool
+from mcp_mirror.memory.tools.table import RUN, TOOLS
+from mcp_mirror.settings.policies import CodePolicy
+
+_MAX_STORED: Final = 20
+"""Stored values that an error names."""
+_MAX_NAMED: Final = 10
+"""Inputs and results whose fields an error names."""
+_PARSED: Final = "Inputs and results of tools are parsed values already: use them without json.loads."
+_PRINTED: Final = "Lists and dictionaries that Python printed are parsed already: use them without ast.literal_eval."
+_ONE_LINE: Final = "Write each statement on a line of its own."
+_AGAIN: Final = "Call memory_run again with a corrected script."
+"""Without "Correct the script" at its beginning: small models then call `memory_edit`."""
+_NO_METHOD: Final = "A method is not a value here: use a lambda, such as key=lambda name: counts[name]."
+_MEMORY_TOOLS: Final = (
+    "A script cannot call the gateway's memory tools. "
+    "Pass paths in `inputs` instead: each variable is the whole value, and the script computes with it."
+)
+_MODULES: Final = (
+    *("asyncio", "base64", "collections", "csv", "datetime", "decimal", "functools", "hashlib", "itertools", "json"),
+    *("math", "random", "re"),
+)
+_IMPORTABLE: Final = f"A script can import {', '.join(_MODULES[:-1])} and {_MODULES[-1]}."
+_FILES: Final = 'Each input is a file too: csv.DictReader(open("/memory/NAME", newline="")).'
+_EPOCH: Final = "Write datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(number))."
+_ADVICE: Final[Mapping[str, str]] = {
+    "the JSON object must be str": _PARSED,  # json.loads(value)
+    "has no attribute 'read'": _PARSED,  # json.load(value)
+    "'dict' object has no attribute 'get'": _NO_METHOD,  # key=counts.get
+    "fromtimestamp'": _EPOCH,  # datetime.fromtimestamp(number)
+    "No module named 'ast'": _PRINTED,
+    "No module named 'io'": _FILES,  # io.StringIO(text)
+    "No module named": _IMPORTABLE,
+    "must be separated by newlines": _ONE_LINE,
+    "not allowed on the same line": _ONE_LINE,
+}
+"""Parts of messages of exceptions, with advice."""
+_TEXT_FOR_ROWS: Final = (
+    "string indices must be integers",
+    "'str' object has no attribute",
+    "'str' object is not a mapping",
+)
+"""Parts of messages of a script that takes a text, or the keys of an object, for parsed rows."""
+_WRONG_SHAPE: Final = (
+    *_TEXT_FOR_ROWS,
+    "list indices must be integers",
+    "'list' object has no attribute",
+    "'dict' object has no attribute",
+)
+"""Parts of messages of a script that takes values for others."""
+_UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
+_MISSPELLED: Final = 0.75
+"""The similarity (`difflib`) from which a name is a misspelled other one; *drivers* and *trips* have 0.5."""
+_MAX_COMPARED: Final = 60
+"""Characters of a name that may be a misspelled other one."""
+_MAX_VARIABLES: Final = 200
+"""Variables of a script with which an undefined name is compared."""
+_VARIABLE: Final = re.compile(r"\b([A-Za-z_]\w*)\s*=")
+_UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
+"""Parts of messages about a name that a script does not have."""
+
+
+def build_error(failure: Failure, policy: CodePolicy, progress: Progress) -> ToolError:
+    """Return the error of a failed script: what failed, the printed text and the stored values."""
+    parts = [_describe_failure(failure, policy, progress)]
+    if progress.changes and progress.preview:
+        calls = format_count(progress.changes, "call")
+        parts.append(f"Before that it made {calls} of tools that can change something. Do not repeat them.")
+    if progress.text and progress.preview:
+        parts.append(f"printed:\n{progress.text}")
+    if progress.stored:
+        listed = "\n".join(f'{tool}: "{path}"' for tool, path in progress.stored[-_MAX_STORED:])
+        parts.append(f"The results of its calls stay stored:\n{listed}")
+    return ToolError("\n".join(parts))
+
+
+def _describe_failure(failure: Failure, policy: CodePolicy, progress: Progress) -> str:
+    """Return the line and the exception; only the class of the exception if the script read a value without preview."""
+    where = f" in line {failure.line}" if failure.line else ""
+    if failure.limit:
+        return f"The script was ended{where}: {_describe_limit(failure.limit, policy)}"
+    if failure.kind == RESULT:
+        return failure.message
+    if failure.kind == TYPE_CHECK:
+        return f"The script was not run.\n{failure.message}\n{_AGAIN}"
+    if not progress.preview:
+        hidden = "The message is not shown, because a value that the script read has no preview."
+        return f"The script failed{where} with {failure.kind}. {hidden}"
+    if failure.kind == INPUT:
+        return f'An input cannot be parsed: {failure.message}. Read it as text with open("/memory/name").read().'
+    source = f"\n    {failure.source[:200]}" if failure.source else ""
+    return "\n".join((f"The script failed{where}:{source}", failure.message, *_advise(failure, progress)))
+
+
+def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
+    """Yield what corrects a script that failed, a sentence per line."""
+    if name := _find_missing_input(failure.message, progress):
+        yield f"inputs has no {name}: first call the tool that gets it, then give its path in inputs."
+        return
+    if (undefined := _UNDEFINED.search(failure.message)) and undefined[1] in _MODULES:
+        yield f"Begin with `import {undefined[1]}`."
+    general = next((text for part, text in _ADVICE.items() if part in failure.message), None)
+    if failure.kind == "KeyError":
+        yield from _describe_keys(progress)
+    elif general:
+        yield general
+    elif _mentions(failure, _WRONG_SHAPE):
+        yield from _describe_texts(progress)
+        yield from _describe_keys(progress)
+    if not any(refusal in failure.message for refusal in progress.refusals):
+        yield _AGAIN
+
+
+def _find_missing_input(message: str, progress: Progress) -> str | None:
+    """Return an undefined name that a script reads as a collection: models forget to give an input.
+
+    A module that is not imported and a misspelled name are other mistakes.
+    """
+    if (found := _UNDEFINED.search(message)) is None or found[1] in _MODULES:
+        return None
+    name, code = found[1], progress.code
+    if len(name) > _MAX_COMPARED:
+        return None
+    variables = dict.fromkeys(one for one in _VARIABLE.findall(code) if len(one) <= _MAX_COMPARED)
+    known = (*progress.inputs, *islice(variables, _MAX_VARIABLES))
+    is_read = re.search(rf"\bin\s+{name}\b(?!\()|\b{name}\s*[\[.]", code)
+    return name if is_read and not get_close_matches(name, known, cutoff=_MISSPELLED) else None
+
+
+def takes_text_for_rows(failure: Failure) -> bool:
+    """Whether a script takes a text, or the keys of an object, for parsed rows."""
+    return _mentions(failure, _TEXT_FOR_ROWS)
+
+
+def _mentions(failure: Failure, parts: Sequence[str]) -> bool:
+    return any(part in failure.message for part in parts)
+
+
+def _describe_texts(progress: Progress) -> Iterator[str]:
+    """Yield a sentence about each text that the script has, at most 10."""
+    described = (describe_text(name, value) for name, value in (*progress.texts.items(), *progress.parsed.items()))
+    return islice(filter(None, described), _MAX_NAMED)
+
+
+def _describe_keys(progress: Progress) -> Iterator[str]:
+    """Yield one sentence about the keys of the values that the script has, at most 10, if there are any."""
+    described = (describe_keys(name, value) for name, value in progress.parsed.items())
+    if clauses := list(islice(filter(None, described), _MAX_NAMED)):
+        yield f"{'; '.join(clauses)}."
+
+
+def _describe_limit(limit: str, policy: CodePolicy) -> str:
+    described = {
+        "seconds": f"it computed longer than {policy.seconds:g} s (`code.seconds`). Use a part of the values.",
+        "memory": f"it used more than {policy.memory >> 20:,} MiB (`code.memory`). Use a part of the values, or read "
+        'lines with open("/memory/name").',
+        "calls": f"it made too many calls ({policy.calls:,} tool calls are accepted, `code.calls`).",
+    }
+    return described[limit]
+
+
+def explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool]) -> Failure:
+    """Add advice to a mistake that names a memory tool, or similar tools to one that names an unknown tool."""
+    if not any(part in failure.message for part in _UNKNOWN_NAME):
+        return failure
+    unknown = [word for word in re.split("[`']", failure.message) if word.isidentifier() and word not in tools]
+    if not {*TOOLS, RUN}.isdisjoint(unknown):
+        return msgspec.structs.replace(failure, message=f"{failure.message}\n{_MEMORY_TOOLS}")
+    near = [name for word in unknown for name in find_nearest(word, tools)]
+    if failure.kind != TYPE_CHECK or "has no attribute" not in failure.message or not near:
+        return failure
+    return msgspec.structs.replace(
+        failure, message=f"{failure.message}\nSimilar tools: {', '.join(dict.fromkeys(near))}."
+    )

@@ -1,0 +1,261 @@
+"""The errors of memory paths that have no value: they name the nearest paths or keys, or how to write the path."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_mirror.core.amounts import format_time
+from mcp_mirror.core.embedded_json import describe_embedded_data
+from mcp_mirror.core.similar_names import MAX_COMPARED_CHARACTERS, MAX_NEAREST, find_nearest, sort_by_similarity
+from mcp_mirror.errors import RefusalReason, ToolError
+from mcp_mirror.paths import (
+    MemoryPath,
+    escape_token,
+    find_notice_bases,
+    is_pathless_notice,
+    label_of,
+    label_of_near_miss,
+    parse_path,
+    position_token,
+    unescape_token,
+)
+from mcp_mirror.payload.json_spans import INDEX, Miss, trim
+from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.stores.base import Store, Tombstone
+from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.types import Buffer, Descriptor, Location
+
+_NEWEST_BASES: Final = 64
+"""The caller's newest values that are compared with an unknown path."""
+_NEIGHBOURS: Final = 6
+"""Alphabetical neighbours of an unknown path, on each side, that are compared with it."""
+_MAX_LISTED_KEYS: Final = 12
+_KEY_BYTES: Final = 80
+"""Bytes of a key or a tool's name that an error quotes."""
+_PATH_BYTES: Final = 300
+"""Bytes of a path that an error quotes."""
+_MAX_STEPS: Final = 8
+"""Steps of an expression that an error suggests."""
+_SUGGESTION_BYTES: Final = 4 * _PATH_BYTES
+"""Bytes of a path that an error proposes: whole, with escapes."""
+_OTHER_SYNTAX: Final = re.compile(r"[.\[\\]\S|#")
+"""The beginning of a part of a value as JMESPath, JSONPath and programs write it."""
+_STEP: Final = re.compile(
+    r"\.?\[(?:(?P<index>\d+)|'(?P<single>[^'\\]*)'|\"(?P<double>[^\"\\]*)\")\]"
+    r"|\.(?P<name>\w[\w-]*|\"(?P<quoted>[^\"\\]*)\")|#?/(?P<key>[^/\[]*)|\\(?P<other>[^/\\.\[]+)"
+)
+"""One key or index in these syntaxes."""
+_SLICE: Final = re.compile(r"-?\d*:-?\d*|-\d+")
+"""A range of items, or an item from the end, as Python writes them."""
+_DELETED: Final = "It was deleted or has expired, or the path is not exact. "
+"""Stores keep no record of a deleted value."""
+_REASONS: Final = {"expired": "expired", "evicted": "was evicted to make room"}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorContent:
+    """The parts that the error about a missing key may contain."""
+
+    include_keys: bool = True
+    """It may list the keys of the value."""
+    advise_query: bool = False
+    """It may advise an expression, because the client is served `memory_query`."""
+
+
+def quote_path(path: MemoryPath) -> str:
+    """Return a path for an error message."""
+    return as_json_string(str(path), _PATH_BYTES)
+
+
+async def unknown_path_error(store: Store, namespace: str, text: str, unstored: str = "") -> ToolError:
+    """Return the error for a path without a value, with the caller's nearest or newest paths.
+
+    Args:
+        store: The store that was searched.
+        namespace: The memory that was searched.
+        text: The path, as the model wrote it.
+        unstored: The tool whose result the model saw last, if that was whole and not stored. Small models look for such
+            a result under an invented path, and must not call the tool again (docs/evaluation/wording.md).
+    """
+    if len(named := find_notice_bases(text)) > 1:
+        paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
+        return _build_refusal(f"This is a whole notice, which names several paths. Give only one: {paths}.")
+    newest = await store.newest(namespace, _NEWEST_BASES)
+    if is_pathless_notice(text.strip()) and newest:
+        # In the form of a notice, so that a model that pastes this error as well gives the path.
+        return _build_refusal(
+            f'"{newest[0]}"\nThis path stands for the newest result. You gave the text of a notice without its path, '
+            "so nothing was called. Use the path as the argument of the next tool."
+        )
+    base = text[:MAX_COMPARED_CHARACTERS].partition("/")[0]
+    near = await _find_neighbours(store, namespace, base) if newest else ()
+    is_path = parse_path(text) is not None
+    advice = await run_fairly(namespace, _advise, text, newest, (*newest, *near), "" if is_path else unstored)
+    cause = _DELETED if is_path else ""
+    return _build_refusal(f"No value is stored under {as_json_string(text, 160)}. {cause}{advice}")
+
+
+def _build_refusal(message: str) -> ToolError:
+    """The error of a path that does not resolve."""
+    return ToolError(message, RefusalReason.UNKNOWN_PATH)
+
+
+def expired_error(path: MemoryPath, tombstone: Tombstone) -> ToolError:
+    """Return the error of a value that has expired or was evicted."""
+    provenance = tombstone.descriptor.provenance
+    return _build_refusal(
+        f"The value of {quote_path(path)} {_REASONS[tombstone.reason]} at {format_time(tombstone.at)}. "
+        f"It came from tool {as_json_string(provenance.tool, _KEY_BYTES)} of upstream {provenance.upstream!r}: "
+        "call it again and use the new path."
+    )
+
+
+def deleted_error(path: MemoryPath) -> ToolError:
+    """Return the error of a value that another call has deleted during this one."""
+    return _build_refusal(
+        f"The value of {quote_path(path)} was deleted during this call. Call the tool that returned it again."
+    )
+
+
+def missing_key_error(
+    path: MemoryPath, described: Descriptor, depth: int, miss: Miss, text: Buffer, content: ErrorContent
+) -> ToolError:
+    """Return the error of a key that does not exist. Logs do not get the keys that the value has.
+
+    Args:
+        path: The path with the key.
+        described: The whole value; if the model may not see parts of it, positions stand for keys.
+        depth: The number of tokens before the key.
+        miss: The object or array without the key.
+        text: The JSON text of a text without the key; empty: unknown.
+        content: The parts that the error may contain.
+    """
+    if not content.include_keys:
+        return _build_refusal(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
+    include_keys = described.preview
+    here = str(MemoryPath(path.base, path.tokens[:depth]))
+    token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
+    steps = _read_steps(f".{token}")
+    if include_keys and len(steps) > 1 - token.startswith("[") and _has_member(miss, steps[0]):
+        advice = _suggest_path(MemoryPath(path.base, (*path.tokens[:depth], *steps, *path.tokens[depth + 1 :])))
+    elif miss.kind == "object":
+        advice = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss)
+    elif miss.kind == "array":
+        advice = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
+        if content.advise_query and miss.length and (expression := _write_projection(path.tokens[depth:])):
+            advice += f" Query this path: the JMESPath expression {expression} selects from its items."
+    elif include_keys and text and (data := describe_embedded_data(text, trim(text))):
+        use = "Use the path itself."
+        if content.advise_query:
+            expression = _write_expression(path.tokens[depth:])
+            use = f"Query the path itself: the JMESPath expression {expression} finds this part."
+        advice = f"It is {data.description}. {use}"
+    else:
+        advice = f"It is {miss.kind}, which has no keys: use the path itself."
+    cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."
+    return _build_refusal(f"{cause} {advice}").with_log_message(cause)
+
+
+async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str, ...]:
+    """Bases that begin like a text, or with a similar tool's label and the same digits."""
+    texts = {text, text.lower()}
+    if label := label_of_near_miss(text):
+        labels = await store.labels(namespace)
+        digits = text.partition(f"{label}-")[2].lower()
+        texts |= {f"{one}-{digits}" for one in find_nearest(label, labels)}
+    found = [await store.bases_near(namespace, one, _NEIGHBOURS) for one in sorted(texts)]
+    return tuple(base for bases in found for base in bases)
+
+
+def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: str) -> str:
+    """Name the bases similar to a text, else those of the same tool, else the unstored result or the newest bases."""
+    fallback = (
+        f"The result of {unstored} is complete, and not stored: the answer is in it. For other data, first call the "
+        "tool that gets it."
+    )
+    if not bases:
+        return fallback if unstored else "Nothing is stored yet: first call the tool that gets the data."
+    bases = tuple(dict.fromkeys(bases))
+    given, text = text, text[:MAX_COMPARED_CHARACTERS].partition("/")[0].casefold()
+    extended = (base for base in bases if text.startswith(base.casefold()) and _OTHER_SYNTAX.match(text, len(base)))
+    if whole := next(extended, None):
+        example = f'A part of a value follows a slash, such as "{whole}/0" or "{whole}/name".'
+        steps = _read_steps(given[len(whole) :])
+        return _suggest_path(MemoryPath(whole, steps)) if steps else example
+    same_tool = [base for base in bases if text.startswith(f"{label_of(base)}-".casefold())]
+    near = find_nearest(text, bases) or same_tool
+    if unstored and not near:
+        return fallback
+    listed = ", ".join(f'"{base}"' for base in (near or newest)[:MAX_NEAREST])
+    return f"{'Nearest' if near else 'Newest'} are {listed}. Copy a path exactly."
+
+
+def _read_steps(part: str) -> tuple[str, ...]:
+    """The keys and indices of a part as JMESPath, JSONPath or a program writes it; empty if it is an expression."""
+    steps: list[str] = []
+    position = 0
+    while position < len(part) <= _PATH_BYTES:
+        step = _STEP.match(part, position)
+        if step is None:
+            return ()
+        key = step["quoted"] or step[step.lastgroup or 0]
+        steps.append(unescape_token(key) if step.lastgroup == "key" else key)
+        position = step.end()
+    return tuple(steps)
+
+
+def _suggest_path(path: MemoryPath) -> str:
+    return f"Write it as {as_json_string(str(path), _SUGGESTION_BYTES)}."
+
+
+def _write_expression(tokens: Location) -> str:
+    """Write the first tokens of a path as a JMESPath expression."""
+    written = ""
+    for token in map(str, tokens[:_MAX_STEPS]):
+        if INDEX.fullmatch(token):
+            written += f"[{token}]"
+        else:
+            is_plain = token.isascii() and token.isidentifier() and len(token) <= _KEY_BYTES
+            written += f".{token if is_plain else as_json_string(token, _KEY_BYTES)}"
+    return written.removeprefix(".")
+
+
+def _write_projection(tokens: Location) -> str:
+    """Write a key of all items, a slice or a place from the end, and the tokens below, as a JMESPath expression.
+
+    Returns:
+        Empty for tokens that begin with anything else.
+    """
+    first = str(tokens[0])
+    if first == "*" or _SLICE.fullmatch(first):
+        items, rest = f"[{first}]", _write_expression(tokens[1:])
+    elif first.isascii() and first.isidentifier():
+        items, rest = "[*]", _write_expression(tokens)
+    else:
+        return ""
+    return f"{items}{'.' if rest and not rest.startswith('[') else ''}{rest}"
+
+
+def _has_member(miss: Miss, key: str) -> bool:
+    """Whether an object has a key, or an array an index."""
+    is_item = miss.kind == "array" and INDEX.fullmatch(key) is not None and int(key) < miss.length
+    return is_item or key in miss.keys
+
+
+def _list_keys(miss: Miss, wanted: str, here: str) -> str:
+    """List the keys, the most similar one first, and the path of this one: models paste the keys as they are."""
+    if not miss.keys:
+        return "It is an empty object."
+    keys = [escape_token(key) for key in sort_by_similarity(wanted, miss.keys)[:_MAX_LISTED_KEYS]]
+    listed = ", ".join(as_json_string(key, _KEY_BYTES) for key in keys)
+    more = f" and {miss.length - _MAX_LISTED_KEYS:,} more" if miss.length > _MAX_LISTED_KEYS else ""
+    nearest = as_json_string(f"{here}/{keys[0]}", _SUGGESTION_BYTES)
+    return f"Its keys are {listed}{more}. Pass a whole path, such as {nearest}."
+
+
+def _list_positions(miss: Miss) -> str:
+    if not miss.keys:
+        return "It is an empty object."
+    last = f' to "/{position_token(miss.length - 1)}"' if miss.length > 1 else ""
+    return f'Its keys are hidden; name them by position: "/{position_token(0)}"{last}.'

@@ -1,0 +1,27 @@
+"""Names that are similar to a name."""
+
+import pytest
+
+from mcp_mirror.core.similar_names import find_nearest, sort_by_similarity
+from mcp_mirror.memory.tools.table import RETRIEVE
+
+TOOLS = ("read_text_file_mirrored", "read_file_mirrored", "docs_get_file_info_mirrored", RETRIEVE)
+
+
+@pytest.mark.parametrize(
+    ("name", "likely"),
+    [
+        ("read_text_file", ["read_text_file_mirrored", "read_file_mirrored"]),
+        ("READ_FILE_MIRRORED", ["read_file_mirrored", "read_text_file_mirrored"]),
+        ("get_file_info", ["docs_get_file_info_mirrored"]),
+        ("read_flie", ["read_file_mirrored"]),
+        ("retrieve_final_answer", [RETRIEVE]),
+        *((name, []) for name in ("xyz", "", "r", "nothing", "send_mail")),
+    ],
+)
+def test_only_names_that_share_something_with_the_query_are_near(name: str, likely: list[str]) -> None:
+    assert find_nearest(name, TOOLS)[: len(likely) or None] == likely
+
+
+def test_all_names_have_an_order_whatever_they_have_in_common() -> None:
+    assert sort_by_similarity("rows", ["x", "shape", "ROW", "rows"]) == ["rows", "ROW", "shape", "x"]
