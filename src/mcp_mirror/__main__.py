@@ -3,7 +3,7 @@
 import io
 import sys
 
-from mcp_mirror.cli.main import app
+from mcp_mirror.cli.main import app, import_lazily
 
 
 def main() -> None:
@@ -11,6 +11,8 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # As for standard error: names and values may have characters that the encoding of a pipe lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is None:
+        import_lazily("mcp_mirror.observability.standard_error").open_closed_stream()
     app()
 
 

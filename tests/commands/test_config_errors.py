@@ -80,7 +80,7 @@ BAD_KEYS = [
     ("cwd: ~", f"upstreams.a.cwd: expected text that is not empty, got nothing{BARE}"),
     ("cwd: 5", "upstreams.a.cwd: expected text that is not empty, got a whole number; put it in quotes"),
     ("transport: sse", "upstreams.a.transport: with 'command' expected stdio; or leave it out"),
-    ("transport: tcp", "upstreams.a.transport: expected one of stdio, streamable-http, sse, got text"),
+    ("transport: tcp", "upstreams.a.transport: expected one of stdio, streamable-http, sse, got another word"),
     ("headers: {A: b}", "upstreams.a.headers: this key belongs to 'url', not to 'command'; remove it"),
     ("tools: {allow: '*'}", "upstreams.a.tools.allow: expected a list, got text"),
     ("tools: []", "upstreams.a.tools: expected a mapping, got an empty list"),
@@ -128,9 +128,12 @@ BAD_SECTIONS = [
     ),
     (
         "mirror: {provider: nobody}",
-        "mirror.provider: expected one of default, openai, anthropic, anthropic-4.6, google, llama, mistral, got text",
+        (
+            "mirror.provider: expected one of default, openai, anthropic, anthropic-4.6, google, llama, mistral, "
+            "got another word"
+        ),
     ),
-    ("mirror: {notice: nice}", "mirror.notice: expected one of compact, paper, json, opaque, got text"),
+    ("mirror: {notice: nice}", "mirror.notice: expected one of compact, paper, json, opaque, got another word"),
     ("mirror: {capture: 1}", "mirror.capture: expected one of auto, large, always, never, got a whole number"),
     (
         "mirror: {startup_wait: -1}",
@@ -138,9 +141,9 @@ BAD_SECTIONS = [
     ),
     ("store: {kind: redsi}", "store.kind: expected one of memory, disk, redis, got 'redsi'; did you mean 'redis'?"),
     ("store: {kind: Disk}", "store.kind: expected one of memory, disk, redis, got 'Disk'; did you mean 'disk'?"),
-    ('store: {kind: "redi\\e"}', "store.kind: expected one of memory, disk, redis, got text"),
+    ('store: {kind: "redi\\e"}', "store.kind: expected one of memory, disk, redis, got another word"),
     ("memory_tools: al", "memory_tools: expected one of minimal, standard, all, got 'al'; did you mean 'all'?"),
-    ("store: {kind: valkey}", "store.kind: expected one of memory, disk, redis, got text"),
+    ("store: {kind: valkey}", "store.kind: expected one of memory, disk, redis, got another word"),
     ("store: {max_bytes: 0}", f"store.max_bytes: {SIZE} zero"),
     ("store: {max_bytes: 5 bits}", f"store.max_bytes: {SIZE} text"),
     ("store: {max_bytes: 24h}", f"store.max_bytes: {SIZE} text"),
@@ -202,7 +205,7 @@ BAD_SECTIONS = [
     ("mcpServers: {a: {command: x, disabled: maybe}}", "mcpServers.a.disabled: expected true or false, got text"),
     ("mcpServers: {a: {command: x, disabledTools: x}}", "mcpServers.a.disabledTools: expected a list, got text"),
     ("mcpServers: {a: 5}", "mcpServers.a: expected a mapping, got a whole number"),
-    ("lock: {mode: sometimes}", "lock.mode: expected one of off, warn, block, got text"),
+    ("lock: {mode: sometimes}", "lock.mode: expected one of off, warn, block, got another word"),
     ("store: {encryption: {}}", "store.encryption: expected 'keys', which is missing"),
     ("store: {encryption: }", "store.encryption: expected 'keys', which is missing"),
     (
@@ -211,7 +214,7 @@ BAD_SECTIONS = [
     ),
     (
         "store: {encryption: {keys: [short]}}",
-        "store.encryption.keys.0: expected a secret of 32 characters or more, got text",
+        "store.encryption.keys.0: expected a secret of 32 characters or more, got a shorter one",
     ),
     (
         "upstreams: {a: {command: x, enabled: false, timeot: 1}}",

@@ -17,6 +17,8 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 KEYS = {one.key: one.default for one in list_keys(WirePolicy)}
 FIVE = "{calls_per_minute: 5}"
 
+ISSUER = ", issuers: [{issuer: 'https://a.example.com', jwks: 'https://a.example.com/jwks', audience: x}]"
+
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_changes_one_setting(load: Callable[..., Config], key: str) -> None:
@@ -85,6 +87,18 @@ def test_single_principals_have_limits_of_their_own(load: Callable[..., Config])
     assert (alice.name, alice.calls_per_day, alice.namespace_bytes, alice.namespace_values) == ("alice", 0, 1024, None)
     assert (bob.name, bob.calls_per_day) == ("bob", None)
     assert config.has_call_quotas
+    assert [one for one in config.warnings if "auth.principals.bob: these limits have no effect: no token" in one]
+
+
+@pytest.mark.parametrize(("more", "is_known"), [("", False), (ISSUER, True)])
+def test_limits_of_an_unknown_principal_are_a_warning(
+    load: Callable[..., Config], more: str, *, is_known: bool
+) -> None:
+    config = load(
+        f"auth: {{tokens: {{alice: 'sha256:{'0' * 64}'}}, principals: {{alise: {{calls_per_day: 1}}}}{more}}}"
+    )
+    found = [one for one in config.warnings if "auth.principals.alise" in one]
+    assert [one.endswith("did you mean 'alice'?") for one in found] == ([] if is_known else [True])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 from tests.auth.conftest import HASHES, TOKENS, Served, serving_gateway
@@ -342,3 +343,25 @@ async def test_a_token_is_asked_for_once_and_kept_in_the_tab(configured: Configu
         traces = await browser("evaluate", code="[document.cookie, localStorage.length, location.href]")
         assert traces == ["", 0, f"{opened.address}#/values"]
         assert (await browser("text", selector="#scope"))[0] == "alice"
+
+
+async def test_an_operator_without_data_learns_where_that_of_others_is(configured: Configured, raw: Any) -> None:
+    tokens = {"alice": {"hash": HASHES["alice"], "scopes": ["operator"]}, "bob": HASHES["bob"]}
+    config = configured({"raw": raw()}, auth={"tokens": tokens}, dashboard={"operator_scopes": ["operator"]})
+    async with serving_gateway(config) as served, open_browser() as browser:
+        opened, owner = Opened(served, browser), '["token", "bob"]'
+        await put(opened.store, [1], "theirs", 1, namespace=owner, created=time.time())
+        await log_calls(opened.store, [make_call(1, time.time(), "theirs", "crm")], owner)
+        await opened.open("#/calls")
+        await browser("fill", selector="#token", text=TOKENS["alice"])
+        await browser("press", key="Enter")
+        for section in ("Calls", "Values", "Lineage", "Savings", "Why"):
+            await browser("click", selector=f'nav a:text-is("{section}")')
+            await browser("wait", selector="main h1", text=section)
+            await browser("wait", selector=".empty", text="Only the data of alice is shown: choose another principal")
+        await browser("evaluate", code=f"location.hash = '#/calls?principal={quote(owner)}'")
+        await browser("wait", selector="tbody tr", text="theirs")
+        await browser("click", selector='nav a:text-is("Why")')
+        await browser("wait", selector="main h1", text="Why")
+        await browser("wait", selector=".empty")
+        assert "alice" not in (await browser("text", selector=".empty"))[0]

@@ -151,6 +151,20 @@ async def test_a_cache_that_cannot_be_read_is_not_used(
         assert "say_mirrored" in await names(client)
 
 
+async def test_a_cache_that_cannot_be_written_is_reported_once(
+    raw: Any, configured: Configured, open_lines: OpenLines, tmp_path: Path
+) -> None:
+    config = configured({name: raw() for name in ("one", "two", "three")})
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "listings").write_text("a file")
+    async with open_lines(config) as client:
+        await client.greet()
+        assert len(await names(client)) > 2
+    reported = [line for line in client.stderr if b"Listings of upstreams cannot be kept in" in line]
+    assert len(reported) == 1, client.stderr
+    assert b"Until that is corrected, each start waits" in reported[0]
+
+
 async def test_the_name_of_a_kept_listing_depends_on_no_secret(
     raw: Any, configured: Configured, run: Run, tmp_path: Path
 ) -> None:

@@ -84,6 +84,27 @@ async def test_a_hangup_changes_upstreams_and_other_calls_continue(
         assert any(b"configuration was reloaded" in line for line in client.stderr)
 
 
+async def test_calls_that_a_reload_ends_are_logged(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    running, server = tmp_path / "running", {"drain": 0.2}
+    arguments = {"started": str(running), "until": str(tmp_path / "never")}
+    async with open_lines(configured({"kept": raw(), "dropped": raw()}, server=server)) as client:
+        await client.greet()
+        await until_listed(client, "dropped_hear_mirrored")
+        call = json.dumps({"name": "dropped_hang_mirrored", "arguments": arguments})
+        await client.send(f'{{"jsonrpc":"2.0","id":71,"method":"tools/call","params":{call}}}')
+        await until(running.exists)
+        configured({"kept": raw()}, server=server)
+        client.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(BOUND):
+            while json.loads(line := await client.receive()).get("id") != 71:
+                pass
+        assert "'dropped' closed the connection" in line.decode()
+    [logged] = [line for line in client.stderr if b"stopped by a reload" in line]
+    assert b"upstream dropped was stopped by a reload, and requests failed that had not ended within 0.2 s" in logged
+
+
 @pytest.mark.parametrize(
     ("how", "version"),
     sample(

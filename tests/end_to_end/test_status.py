@@ -63,6 +63,16 @@ async def test_check_prints_each_upstream_as_soon_as_it_is_ready(
     assert b"late: ready" in (await asyncio.wait_for(process.communicate(), BOUND))[0]
 
 
+async def test_a_reader_that_closes_its_end_ends_check_without_a_message(configured: Configured, raw: Any) -> None:
+    config = configured({name: raw() for name in ("one", "two", "three")})
+    command = f"{COMMAND} check --config {config} | head -n 1"
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_shell(command, stdout=pipe, stderr=pipe)
+    async with asyncio.timeout(BOUND):
+        out, err = await process.communicate()
+    assert (b": ready, " in out, out.count(b"\n"), err) == (True, 1, b"")
+
+
 async def test_check_counts_one_tool_in_the_singular(configured: Configured, run: Run) -> None:
     cached = forked_upstream(str(SERVERS / "cached.py"))
     ended = await run("check", "--config", str(configured({"cached": cached})))

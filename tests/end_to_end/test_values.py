@@ -16,7 +16,7 @@ import pytest
 
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
-from mcp_mirror.types import Traffic
+from mcp_mirror.types import Descriptor, Provenance, Traffic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,6 +153,25 @@ async def test_values_of_another_namespace_are_listed_by_its_name(stored: tuple[
     assert ended.out == "No values are stored for alice. Other namespaces: local (--namespace).\n"
     ended = await run("values", "show", paths["json"], "--namespace", "alice", "--config", config)
     assert (ended.code, "name" in ended.out) == (2, False)
+
+
+async def test_clear_names_the_other_namespaces_or_clears_all(tmp_path: Path, run: Run) -> None:
+    folder = str(tmp_path / "store")
+    provenance = Provenance("up", "tool", "0" * 64)
+    async with DiskStore(StorePolicy(), time.time, tmp_path / "store") as store:
+        for name in ("alice", "bob"):
+            described = Descriptor("tool-1", "text", 3, 1, (), time.time(), 9e12, provenance)
+            await store.put(f'["token", "{name}"]', described, (b'"a"',))
+    ended = await run("values", "clear", "--yes", "--store", folder)
+    assert ended.err == "Deleted 0 values. Other namespaces: alice, bob (--namespace).\n"
+    ended = await run("values", "clear", "--all", "--namespace", "alice", "--store", folder)
+    assert (ended.code, "Choose one of --all and --namespace." in ended.err) == (2, True)
+    ended = await run("values", "clear", "--all", "--store", folder)
+    assert (ended.code, "would delete 2 values, 6 B, of 2 namespaces. Confirm" in ended.err) == (2, True)
+    assert (await run("values", "clear", "--all", "--older-than", "1h", "--yes", "--store", folder)).err == (
+        "Deleted 0 values.\n"
+    )
+    assert (await run("values", "clear", "--all", "--yes", "--store", folder)).err == "Deleted 2 values.\n"
 
 
 async def test_principals_are_named_as_the_option_takes_them(tmp_path: Path, run: Run) -> None:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 CLIENTS = 6
 VALUE = 300_000
 SMALL = 20_000
-FULL = "The store failed. Its disk is full: free some space there, or lower `store.max_bytes`."
+FULL = (
+    "The store failed. Its disk is full: free some space there, or delete values with `mcp-mirror values clear`. "
+    "A lower `store.max_bytes` prevents this."
+)
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="a small file system is mounted, which root may do on Linux"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
-from mcp_mirror.system.files import UnsafePathError
+from mcp_mirror.system.files import UnsafePathError, open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,6 +104,20 @@ async def test_a_store_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(folder, SOMEBODY, -1)
     with pytest.raises(StoreError, match=f"{folder} belongs to another user .* Run mcp-mirror as that user, or"):
         await use_store(folder)
+
+
+@needs_root
+def test_a_private_folder_of_another_user_is_refused_by_its_owner() -> None:
+    with tempfile.TemporaryDirectory() as parent:  # `tmp_path` is below folders that others cannot enter
+        folder = Path(parent, "store")
+        folder.mkdir(mode=0o700)
+        Path(parent).chmod(0o755)
+        os.seteuid(SOMEBODY)
+        try:
+            with pytest.raises(UnsafePathError, match=rf"{folder} belongs to another user \(uid 0\)"):
+                open_folder(folder, ())
+        finally:
+            os.seteuid(0)
 
 
 async def test_the_mode_of_a_folder_with_other_files_is_kept(tmp_path: Path) -> None:

@@ -84,6 +84,25 @@ async def test_a_failed_reopen_continues_in_the_old_file(tmp_path: Path, caplog:
     assert "continues in the old file" in caplog.text
 
 
+async def test_a_removed_file_is_created_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    path = folder / "audit.jsonl"
+    with writing(path) as file:
+        assert await file.write(RECORD)
+        path.unlink()
+        assert await file.write(AuditRecord("call", "local", "then", "ok"))
+        assert records(path) == ["then"]
+        assert f"{path} was removed, and continues in a new file" in caplog.text
+        path.unlink()
+        folder.rmdir()
+        assert [await file.write(RECORD) for _ in range(3)] == [False] * 3
+        assert caplog.text.count(f"{path} loses records: No such file or directory") == 1
+        folder.mkdir()
+        assert await file.write(AuditRecord("call", "local", "again", "ok"))
+        assert records(path) == ["again"]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
 async def test_losses_on_a_full_disk_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with writing(Path("/dev/full")) as file:
@@ -175,7 +194,7 @@ def test_records_over_the_queue_limit_are_lost_without_waiting(
 def test_a_file_that_cannot_be_opened_is_an_error(place: Callable[[Path], Path], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with (
-        pytest.raises(MirrorError, match=r"cannot be opened: .+\. Correct or remove 'audit.path'"),
+        pytest.raises(MirrorError, match=r"cannot be opened: .+\. C(orrect|reate) .*'audit.path'"),
         writing(place(tmp_path)),
     ):
         pass

@@ -317,6 +317,27 @@ async def test_a_store_that_starts_on_a_full_disk_fails_and_recovers_later(small
     assert audit(folder) == {("me", "after")}
 
 
+async def test_a_store_opens_on_a_full_disk_to_read_and_to_delete(small_disk: Path, audit: Audit) -> None:
+    folder, deleted = small_disk / "store", [f"{size}-{n}" for n in range(4) for size in ("small", "large")]
+    policy = StorePolicy(ttl=9e9)
+    for pages in range(10):
+        async with DiskStore(policy, time.time, folder) as store:
+            await put(store, "kept", blob_of("kept"))
+            for base in deleted:
+                await put(store, base, blob_of("equal") if base.startswith("large") else small_of(base))
+        fill(small_disk, pages * 4096)
+        async with DiskStore(policy, time.time, folder) as store:  # a restarted gateway
+            assert bytes((await store.read("me", "kept")) or b"") == blob_of("kept")
+            with pytest.raises(StoreError, match="disk is full"):
+                await put(store, "new", blob_of("new"))
+            async with DiskStore(policy, time.time, folder) as other:  # `mcp-mirror values clear`
+                for base in deleted:
+                    assert await other.delete("me", base)
+            assert [one.base for one in await store.list("me")] == ["kept"]
+        (small_disk / "filler").unlink()
+    assert audit(folder) == {("me", "kept")}
+
+
 def remount(disk: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
 

@@ -272,7 +272,10 @@ async def test_a_store_of_another_format_is_refused_and_not_changed(
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
         (ours,) = index.execute("PRAGMA user_version").fetchone()
         index.execute(f"PRAGMA user_version = {ours + difference}")
-    with pytest.raises(StoreError, match=rf"format {ours + difference} .* knows format {ours}\. .*`store.path`"):
+    with pytest.raises(
+        StoreError,
+        match=rf"The store in {folder} has format {ours + difference} .* knows format {ours}\. .*`store.path`",
+    ):
         await opened(folder, clock).__aenter__()
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
         assert index.execute("SELECT count(*) FROM entries").fetchone() == (1,)

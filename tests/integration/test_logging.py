@@ -4,16 +4,19 @@ import errno
 import io
 import json
 import logging
+import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from mcp_mirror.config import load_config
 from mcp_mirror.observability.logging import SecretFilter, configure_logging, print_status
+from mcp_mirror.observability.standard_error import writing_in_background
 from mcp_mirror.security.redaction import HIDDEN
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import Config
@@ -178,3 +181,34 @@ def test_the_name_of_an_upstream_is_not_redacted_as_an_argument(
     configure_logging(2, load_config(path, {}))
     logging.getLogger("mcp_mirror.x").warning("call tool=list_customers upstream=customers another-word")
     assert capsys.readouterr().err.endswith(f"call tool=list_customers upstream=customers {HIDDEN}\n")
+
+
+@pytest.mark.usefixtures("log")
+def test_lines_that_find_no_reader_are_lost_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, sink = os.pipe()
+    with open(source, encoding="utf-8") as reader, open(sink, "w", encoding="utf-8") as writer:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stderr", writer)
+        configure_logging(0)
+        with writing_in_background():
+            for number in range(5_000):
+                logging.getLogger("mcp_mirror.x").warning("%d %s", number, "x" * 300)
+            lines = iter(reader.readline, "")
+            shown = [int(line.split()[3]) for line in takewhile(lambda line: "are lost" not in line, lines)]
+            logging.getLogger("mcp_mirror.x").warning("later")
+            found = next(line for line in lines if "later" in line)
+        writer.close()
+        rest = reader.read()
+    assert shown == list(range(len(shown)))
+    assert 1_000 <= len(shown) < 2_000
+    assert found.endswith("mcp_mirror.x: later\n")
+    assert rest == ""
+
+
+def test_the_end_does_not_wait_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, sink = os.pipe()
+    with open(source, encoding="utf-8"), open(sink, "w", encoding="utf-8") as writer:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stderr", writer)
+        began = time.monotonic()
+        with writing_in_background():
+            sys.stderr.write("x" * 300_000)
+        assert time.monotonic() - began < 10

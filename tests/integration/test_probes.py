@@ -11,6 +11,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from mcp_mirror.errors import StoreError
+from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
 from mcp_mirror.server.probes import ProbeMiddleware, Readiness
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -115,3 +116,17 @@ async def test_a_shutdown_waits_for_three_probes_and_for_none_if_nothing_probes(
                 for _ in range(3):
                     await anyio.lowlevel.checkpoint()
                     assert not await readiness.is_ready()
+
+
+@pytest.mark.parametrize(("headers", "status"), [({}, 503), ({"Mcp-Session-Id": "one"}, 404)])
+async def test_a_request_during_a_shutdown_is_rejected_and_a_session_ended(
+    headers: dict[str, str], status: int
+) -> None:
+    shutdown = anyio.Event()
+    transport = httpx2.ASGITransport(ShutdownMiddleware(PlainTextResponse("the application"), shutdown))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        assert (await http.post("/mcp", headers=headers)).status_code == 200
+        shutdown.set()
+        refused = await http.post("/mcp", headers=headers)
+    assert refused.status_code == status
+    assert refused.json()["error"]["message"].startswith("The gateway is stopping")

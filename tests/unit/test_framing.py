@@ -128,7 +128,8 @@ def test_empty_lines_are_not_kept() -> None:
 
 
 def test_a_discarded_message_names_the_limit_or_the_failure() -> None:
-    assert DiscardedFrame(b"{", 3000).explain() == "A message of 3,000 bytes is over `limits.max_message_bytes`."
+    over = "A message of 3,000 bytes is over `limits.max_message_bytes`: send less, or raise it."
+    assert DiscardedFrame(b"{", 3000).explain() == over
     assert (
         "cannot be written: No space left on device." in DiscardedFrame(b"{", 3000, "No space left on device").explain()
     )

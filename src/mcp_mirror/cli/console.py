@@ -5,7 +5,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from rich import box
 from rich.console import Console
@@ -28,10 +28,16 @@ _REFRESHES: Final = 4
 """Updates of the lines in a second."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """Raise the error: rich raises SystemExit, at which asyncio leaves its other tasks as they are."""
+        raise BrokenPipeError from None
+
+
 def open_console(*, is_stderr: bool = False) -> Console:
     """Return a console; where its output goes into a file or a pipe, it is wide enough not to cut tables."""
-    console = Console(stderr=is_stderr, soft_wrap=True)
-    return console if console.is_terminal else Console(stderr=is_stderr, soft_wrap=True, width=_WIDTH)
+    console = _Console(stderr=is_stderr, soft_wrap=True)
+    return console if console.is_terminal else _Console(stderr=is_stderr, soft_wrap=True, width=_WIDTH)
 
 
 def new_table(texts: Iterable[str], numbers: Iterable[str] = ()) -> Table:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +27,7 @@ from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.errors import ConfigError, MirrorError, UpstreamError, unwrap_error_group
 from mcp_mirror.observability.logging import configure_logging, print_status
 from mcp_mirror.observability.signals import Signals, open_signals
+from mcp_mirror.observability.standard_error import writing_in_background
 from mcp_mirror.server.server import explain_failed_start
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import StdioEndpoint
@@ -202,13 +203,12 @@ class Serving(msgspec.Struct, frozen=True):
                 tasks.cancel_scope.cancel()
 
         try:
-            run_until_signal(serve_all(), shutdown, config.server.drain, print_error=self.print_error)
+            with writing_in_background(), closing(signals):
+                run_until_signal(serve_all(), shutdown, config.server.drain, print_error=self.print_error)
         except typer.Exit:
             if failures and not self.address:
                 answer_client(str(failures[0]))
             raise
-        finally:
-            signals.close()
 
     def _follow_changes(
         self,

@@ -216,11 +216,12 @@ def lineage(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
 
 
 @values_app.command()
-def clear(
+def clear(  # typer reads the options from the parameters
     older_than: Annotated[
         str, typer.Option(help="Only values stored longer ago than this, such as 12h or 7d.", metavar="AGE")
     ] = "",
     namespace: NamespaceOption = LOCAL,
+    of_all: Annotated[bool, typer.Option("--all", help="The values of all namespaces.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     config: ConfigOption = None,
     store: StoreOption = None,
@@ -232,15 +233,19 @@ def clear(
     Example: mcp-mirror values clear --older-than 7d
     """
     before = time.time() - parse_age(older_than, "--older-than")
+    if of_all and namespace != LOCAL:
+        raise MirrorError("Choose one of --all and --namespace.")
 
     async def run(values: _StoredValues) -> None:
-        found = [one for one in await values.store.list(values.namespace) if one.created <= before]
-        size = format_bytes(sum(one.size for one in found))
-        what = f"{format_count(len(found), 'value')}, {size}, of {values.namespace}"
+        owners = sorted(await values.store.namespaces()) if of_all else [values.namespace]
+        found = [(owner, one) for owner in owners for one in await values.store.list(owner) if one.created <= before]
+        size = format_bytes(sum(one.size for _, one in found))
+        whose = format_count(len(owners), "namespace") if of_all else values.namespace
         if found and not yes:
-            _confirm(what)
-        deleted = [await values.store.delete(values.namespace, one.base) for one in found]
-        print_note(f"Deleted {format_count(sum(deleted), 'value')}.")
+            _confirm(f"{format_count(len(found), 'value')}, {size}, of {whose}")
+        deleted = [await values.store.delete(owner, one.base) for owner, one in found]
+        others = "" if of_all or found else await values.name_others()
+        print_note(f"Deleted {format_count(sum(deleted), 'value')}.{others}")
 
     _run((config, store), namespace, run)
 

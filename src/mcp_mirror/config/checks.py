@@ -1,6 +1,7 @@
 """The rules between several keys of a configuration."""
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import chain
 from typing import Final, NamedTuple
@@ -118,6 +119,12 @@ def _check_auth(auth: AuthPolicy, root: YamlMapping) -> Iterator[_Problem]:
             message = f"the token lacks the scope {missing[0]!r} of 'auth.scopes', so every request with it is refused"
             yield _Problem(("auth", "tokens", token.name), message, is_warning=True)
     yield from (_Problem(("auth", "issuers"), message) for message in _find_issuer_problems(auth))
+    known = [token.name for token in auth.tokens]
+    for one in () if auth.issuers else auth.principals:
+        if one.name not in known:
+            near = get_close_matches(one.name, known, 1)
+            message = f"no token in 'auth.tokens' has this name{f'; did you mean {near[0]!r}?' if near else ''}"
+            yield _Problem(("auth", "principals", one.name), f"these limits have no effect: {message}", is_warning=True)
 
 
 def _find_issuer_problems(auth: AuthPolicy) -> Iterator[str]:

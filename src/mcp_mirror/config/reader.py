@@ -146,7 +146,10 @@ class Reader(msgspec.Struct, frozen=True):
     def _reject(self, node: Node, expected: str, options: Sequence[str] = ()) -> Any:
         is_reported = isinstance(node, Scalar) and node.kind == "unusable"
         if self.is_strict and not is_reported:
-            got = _suggest_option(node, options) or f"{kind_name(node)}{_suggest_quotes(node, expected)}"
+            got = (
+                _suggest_option(node, options)
+                or f"{_name_text(node, expected, options)}{_suggest_quotes(node, expected)}"
+            )
             message = f"expected {expected}, got {got}"
             self.findings.report(_hide_key(node), message)
         return _BAD
@@ -201,6 +204,14 @@ def _suggest_quotes(node: Node, expected: str) -> str:
     if node.kind == "nothing":
         return "; there is always a limit" if "seconds above" in expected else ""
     return "; put it in quotes" if expected.startswith("text") and node.kind in ("number", "boolean") else ""
+
+
+def _name_text(node: Node, expected: str, options: Sequence[str]) -> str:
+    """Return `kind_name`, but where a text was expected too, how the text differs."""
+    name = kind_name(node)
+    if name != "text":
+        return name
+    return "a shorter one" if expected.startswith("a secret of") else "another word" if options else name
 
 
 def _suggest_option(node: Node, options: Sequence[str]) -> str:

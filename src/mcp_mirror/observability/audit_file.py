@@ -57,6 +57,10 @@ def _has_truncated_line(path: str) -> bool:
         return False
 
 
+def _explain(error: OSError | UnsafePathError) -> str:
+    return (error.strerror or "it cannot be written") if isinstance(error, OSError) else str(error)
+
+
 class AuditFile:
     """An `AuditSink` that writes to a file until `close`."""
 
@@ -78,9 +82,10 @@ class AuditFile:
             raise MirrorError(f"The audit log cannot be used: {error}") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "not a usable path"
-            raise MirrorError(
-                f"The audit log {path!r} cannot be opened: {reason}. Correct or remove 'audit.path'."
-            ) from None
+            fix = "Correct or remove 'audit.path'."
+            if isinstance(error, FileNotFoundError):
+                reason, fix = "its folder does not exist", "Create the folder, or correct 'audit.path'."
+            raise MirrorError(f"The audit log {path!r} cannot be opened: {reason}. {fix}") from None
         self._is_truncated = _has_truncated_line(path)
         self._thread = threading.Thread(target=self._write_all, name="audit", daemon=True)
         self._thread.start()
@@ -145,28 +150,41 @@ class AuditFile:
 
     def _reopen_file(self) -> None:
         try:
-            opened = open_log(self._path)
+            self._open_new_file()
         except (OSError, UnsafePathError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            _logger.error("The audit log cannot be reopened and continues in the old file: %s", reason)  # noqa: TRY400  # a traceback adds nothing
-            return
+            _logger.error(  # noqa: TRY400  # a traceback adds nothing
+                "The audit log %s cannot be opened again and continues in the old file: %s. Correct that, then send "
+                "SIGHUP.",
+                self._path,
+                _explain(error),
+            )
+
+    def _open_new_file(self) -> None:
+        opened = open_log(self._path)
         os.close(self._file)
         self._file, self._is_truncated = opened, _has_truncated_line(self._path)
 
     def _write_line(self, line: bytes) -> bool:
         """Append a line. If a full disk or the end of a process truncated the last line, end that line first."""
-        line = b"\n" + line if self._is_truncated else line
         try:
+            if not os.fstat(self._file).st_nlink:  # a record in a file without a name is lost
+                self._open_new_file()
+                _logger.warning(
+                    "The audit log %s was removed, and continues in a new file. To rotate it, rename it and send "
+                    "SIGHUP.",
+                    self._path,
+                )
+            line = b"\n" + line if self._is_truncated else line
             size = os.write(self._file, line)
-        except OSError as error:
-            return self._fail(error.strerror or "it cannot be written")
+        except (OSError, UnsafePathError) as error:
+            return self._fail(_explain(error))
         self._is_truncated = size < len(line)
         if self._is_truncated:
             return self._fail("the disk is full")
         self.written += 1
         if self._is_failing:
             self._is_failing = False
-            _logger.warning("The audit log is written again; %d records are lost", self.lost)
+            _logger.warning("The audit log %s is written again; %d records are lost", self._path, self.lost)
         return True
 
     def _fail(self, reason: str) -> bool:
@@ -178,7 +196,11 @@ class AuditFile:
         """Log the first loss, and again after records were written."""
         if not self._is_failing:
             self._is_failing = True
-            _logger.error("The audit log loses records: %s", reason)
+            _logger.error(
+                "The audit log %s loses records: %s. Correct that; the gateway tries again with each record.",
+                self._path,
+                reason,
+            )
 
 
 @contextmanager

@@ -10,13 +10,13 @@ import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from secrets import token_bytes
-from typing import Final
+from typing import Final, TextIO
 from urllib.parse import urlsplit
 
 from mcp_mirror.errors import summarize_traceback
+from mcp_mirror.observability.standard_error import write_line
 from mcp_mirror.security.redaction import HIDDEN, encode_secret, find_secrets, list_secret_forms
 from mcp_mirror.security.sanitize import PathHasher, cut, sanitize
 from mcp_mirror.settings.policies import Config, LogFormat
@@ -100,6 +100,14 @@ def _describe_origin(record: logging.LogRecord) -> str:
     return f"{origin}, on {type(error).__name__}{f': {shortage}' if shortage else ''}"
 
 
+class _StandardErrorHandler(logging.StreamHandler[TextIO]):
+    """Writes to the present `sys.stderr`, which `writing_in_background` replaces for a time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def configure_logging(verbosity: int, config: Config | None = None) -> None:
     """Send logs to standard error.
 
@@ -108,7 +116,7 @@ def configure_logging(verbosity: int, config: Config | None = None) -> None:
         config: The configuration with the log format and the secrets to redact; None before it is read. They apply to
             other handlers of the gateway's own logger too.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardErrorHandler()
     handler.setFormatter(_SafeFormatter(_create_secret_filter(config), config.server.log_format if config else "text"))
     for other in logging.getLogger(OWN_LOGGER).handlers:
         other.setFormatter(create_message_formatter(config))
@@ -132,10 +140,7 @@ def print_status(config: Config, line: str, *, level: str = "info") -> None:
     """
     if config.server.log_format == "json":
         line = _format_line("json", datetime.now(UTC).timestamp(), level, OWN_LOGGER, line.removeprefix("mcp-mirror: "))
-    # `print` writes the line break separately if standard error is not buffered, and lines of several workers mix.
-    with suppress(OSError):
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+    write_line(line)
 
 
 def create_path_hasher(config: Config | None) -> PathHasher:

@@ -39,7 +39,7 @@ class DiscardedFrame(NamedTuple):
     def explain(self) -> str:
         """The error for the sender of the message."""
         if self.failure is None:
-            return f"A message of {self.size:,} bytes is over `limits.max_message_bytes`."
+            return f"A message of {self.size:,} bytes is over `limits.max_message_bytes`: send less, or raise it."
         return (
             f"A message of {self.size:,} bytes was discarded, because temporary files cannot be written: "
             f"{self.failure}. The log of the gateway names their folder: make room there, or correct it."

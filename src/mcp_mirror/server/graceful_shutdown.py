@@ -1,5 +1,8 @@
 """Graceful shutdown of the HTTP server: open requests are answered, new requests get a 503, listen streams end.
 
+A new request of a session gets a 404, because the session ends with this gateway: the client opens a new session, which
+a proxy sends to another gateway.
+
 A listen stream (a GET, or a `subscriptions/listen` request) would keep the server open, because the client ends it.
 Requests that are open when the grace period ends are cancelled; their clients get an error with the cause.
 """
@@ -21,11 +24,20 @@ _LAST_WRITE: Final = 1.0
 """Seconds that the error for a cancelled request may take: its client may have stopped reading."""
 _CLOSE: Final = (b"connection", b"close")
 _SUBSCRIPTION: Final = b"subscriptions/listen"
-_SHUTDOWN_BODY: Final = {
-    "jsonrpc": "2.0",
-    "id": None,
-    "error": {"code": types.INTERNAL_ERROR, "message": STOPPING},
-}
+_SESSION: Final = b"mcp-session-id"
+_SESSION_ENDED: Final = (
+    "The gateway is stopping, and this session has ended. Open a new session and repeat the request."
+)
+
+
+def _build_refusal(scope: Scope) -> JSONResponse:
+    """Return the response to a request that arrives during the shutdown."""
+    has_session = any(name == _SESSION for name, _ in scope["headers"])
+    status, code, message = (
+        (404, types.INVALID_REQUEST, _SESSION_ENDED) if has_session else (503, types.INTERNAL_ERROR, STOPPING)
+    )
+    body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+    return JSONResponse(body, status, {"connection": "close"})
 
 
 class ShutdownMiddleware:
@@ -40,7 +52,7 @@ class ShutdownMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif self._shutdown.is_set():
-            await JSONResponse(_SHUTDOWN_BODY, 503, {"connection": "close"})(scope, receive, send)
+            await _build_refusal(scope)(scope, receive, send)
         elif is_listen_request(scope):
             stream = ListenStream(receive, send, self._shutdown)
             await self._app(scope, stream.receive, stream.send)

@@ -74,7 +74,11 @@ def open_folder(folder: Path, own_names: Collection[str]) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _HAS_MODES:
         return
-    opened = os.open(folder, _FOLDER)
+    try:
+        opened = os.open(folder, _FOLDER)
+    except PermissionError:
+        _refuse_foreign(folder, folder.stat())
+        raise
     try:
         found = os.fstat(opened)
         _refuse_foreign(folder, found)

@@ -109,6 +109,8 @@ class ListingCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._written: dict[str, bytes] = {}
+        self._is_failing = False
+        """The system has refused a file."""
 
     async def load(
         self, policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any]
@@ -120,7 +122,10 @@ class ListingCache:
             cached = msgspec.json.decode(raw, type=CachedListing)
         except FileNotFoundError:
             return None
-        except (OSError, MirrorError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except OSError as error:
+            self._report_failure(error)
+            return None
+        except (MirrorError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             _logger.warning("The listing of upstream %s in %s is not used: %s", policy.name, self._folder / name, error)
             return None
         self._written[name] = raw
@@ -148,8 +153,22 @@ class ListingCache:
             if len(raw) <= _MAX_BYTES and self._written.get(name) != raw:
                 await anyio.to_thread.run_sync(_write, self._folder, name, raw)
                 self._written[name] = raw
-        except (OSError, MirrorError, UnicodeEncodeError, OverflowError) as error:
+                self._is_failing = False
+        except OSError as error:
+            self._report_failure(error)
+        except (MirrorError, UnicodeEncodeError, OverflowError) as error:
             _logger.warning("The listing of upstream %s cannot be written to %s: %s", policy.name, self._folder, error)
+
+    def _report_failure(self, error: OSError) -> None:
+        """Log the first failure of the system: the others have the same cause."""
+        if not self._is_failing:
+            self._is_failing = True
+            _logger.warning(
+                "Listings of upstreams cannot be kept in %s: %s. Until that is corrected, each start waits for its "
+                "upstreams.",
+                self._folder,
+                error.strerror or error,
+            )
 
 
 def _read(path: Path) -> bytes:

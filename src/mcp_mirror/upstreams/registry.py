@@ -3,6 +3,7 @@
 A failing upstream reconnects; the others are not affected.
 """
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -14,6 +15,8 @@ from mcp_mirror.errors import UpstreamError
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
 from mcp_mirror.upstreams.upstream import ClientIdentity, ServerUpstream, UpstreamDependencies
+
+_logger = logging.getLogger(__name__)
 
 Upstream = ServerUpstream | LocalUpstream
 """A source of tools: one of the user's MCP servers, or functions of the program that embeds the gateway."""
@@ -201,4 +204,10 @@ async def _stop_when_drained(upstream: Upstream, scope: anyio.CancelScope, drain
     with anyio.move_on_after(drain):
         while upstream.is_in_use:  # noqa: ASYNC110  # requests end in many places, and this runs rarely
             await anyio.sleep(_DRAIN_INTERVAL)
+    if upstream.is_in_use:
+        _logger.warning(
+            "upstream %s was stopped by a reload, and requests failed that had not ended within %g s (`server.drain`).",
+            upstream.policy.name,
+            drain,
+        )
     scope.cancel()

@@ -1,7 +1,7 @@
 // The live list of calls, and the calls with a reason why a path was not used or a call was refused.
 
 import * as api from "./api.js";
-import { announce, bytes, clock, count, empty, failure, h, milliseconds, moment, replace, valueLink } from "./dom.js";
+import { announce, bytes, clock, count, empty, emptyOf, failure, h, milliseconds, moment, replace, valueLink } from "./dom.js";
 
 const PAUSE = 2000;
 const MOST = 500;
@@ -77,10 +77,10 @@ export async function showCalls(view, onlyWhy = false) {
     table.hidden = isEmpty;
     if (!isEmpty) return replace(message);
     const isFiltered = Object.values(filters).some(Boolean);
-    const text = isFiltered ? "No call passes these filters. Clear a filter to see more."
-      : onlyWhy ? "Every path was used, and no call was refused. Reasons appear here as soon as one is not."
-        : "No calls yet. Use a tool in your MCP client, and the call appears here within seconds.";
-    replace(message, empty(text));
+    if (isFiltered) return replace(message, empty("No call passes these filters. Clear a filter to see more."));
+    const text = onlyWhy ? "Every path was used, and no call was refused. Reasons appear here as soon as one is not."
+      : "No calls yet. Use a tool in your MCP client, and the call appears here within seconds.";
+    replace(message, emptyOf(session, principal, text));
   }
 
   function showMore() {

@@ -111,3 +111,9 @@ export function failure(error, retry) {
 export function empty(text) {
   return h("p", { class: "empty" }, text);
 }
+
+// A principal has nothing yet. An operator whose page shows the operator's own data may look for that of others.
+export function emptyOf(session, principal, text) {
+  const hasOthers = session.is_operator && session.principals.length > 1 && !principal;
+  return empty(hasOthers ? `${text} Only the data of ${session.principals[0].name} is shown: choose another principal at the top.` : text);
+}

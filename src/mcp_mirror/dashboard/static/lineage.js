@@ -1,7 +1,7 @@
 // The lineage of a value, or of the newest calls: which call made which value, and which calls used it.
 
 import * as api from "./api.js";
-import { announce, bytes, clock, empty, h, replace, s, shorten, valueHref, valueLink } from "./dom.js";
+import { announce, bytes, clock, empty, emptyOf, h, replace, s, shorten, valueHref, valueLink } from "./dom.js";
 import { layOut } from "./layout.js";
 
 const BOX = { width: 198, height: 44, x: 44, y: 16, margin: 14 };
@@ -17,9 +17,9 @@ export async function showLineage(view) {
   const title = path ? ["Lineage of ", h("span", { class: "path" }, shorten(path))] : "Lineage of the newest calls";
   const links = path && h("p", {}, valueLink(path, "Open the value", owner), " · ", h("a", { href: owner ? `#/lineage?${new URLSearchParams({ principal: owner })}` : "#/lineage" }, "Newest calls"));
   if (!graph.nodes.length) {
-    const text = path ? "The log of calls has neither the call that made this value nor one that used it. It keeps the newest calls."
-      : "No call has stored or used a value yet. Use a tool with a large result, then pass its path to another tool.";
-    return replace(main, h("h1", {}, title), links, empty(text));
+    const reason = path ? empty("The log of calls has neither the call that made this value nor one that used it. It keeps the newest calls.")
+      : emptyOf(session, principal, "No call has stored or used a value yet. Use a tool with a large result, then pass its path to another tool.");
+    return replace(main, h("h1", {}, title), links, reason);
   }
   replace(main, h("h1", {}, title), links,
     h("p", { class: "legend" }, "Rounded: values. Square: calls. Dashed: values that are gone. Select a box to open it."),

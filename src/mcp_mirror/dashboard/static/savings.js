@@ -1,7 +1,7 @@
 // Tokens and money over time, and the use of the memory.
 
 import * as api from "./api.js";
-import { bytes, count, empty, failure, h, money, replace, short } from "./dom.js";
+import { bytes, count, emptyOf, failure, h, money, replace, short } from "./dom.js";
 
 const DAYS = [["Today", 1], ["7 days", 7], ["30 days", 30], ["90 days", 90]];
 
@@ -44,7 +44,7 @@ export async function showSavings(view) {
     const price = found.prices.find((one) => one.name === found.model);
     const ratio = total.sent ? `${count(total.kept_out / total.sent)} for each token shown` : "";
     replace(report,
-      total.calls === 0 ? empty("No calls in this time. Use a tool in your MCP client, or choose a longer time.") : [
+      total.calls === 0 ? emptyOf(session, principal, "No calls in this time. Use a tool in your MCP client, or choose a longer time.") : [
         h("div", { class: "cards" },
           card("Tokens kept out", short(total.kept_out), ratio),
           card("Tokens shown", short(total.sent), `${count(total.calls)} ${total.calls === 1 ? "call" : "calls"}`),

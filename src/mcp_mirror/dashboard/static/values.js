@@ -1,7 +1,7 @@
 // The list of stored values with its filters, a page at a time.
 
 import * as api from "./api.js";
-import { announce, bytes, count, duration, empty, failure, h, moment, replace, valueLink } from "./dom.js";
+import { announce, bytes, count, duration, empty, emptyOf, failure, h, moment, replace, valueLink } from "./dom.js";
 
 const KINDS = ["object", "array", "text", "number", "boolean", "null", "binary"];
 const PAGE = 100;
@@ -69,7 +69,7 @@ export async function showValues(view) {
     const searched = isFiltered && page.searched > page.values.length ? ` Compared with the filters: ${count(page.searched)}.` : "";
     replace(summary, page.total ? `${count(page.total)} ${page.total === 1 ? "value" : "values"}, ${bytes(page.bytes)}.${searched}` : "");
     if (isSearching && page.values.length === 0) replace(results, h("p", {}, "Searching older values…"));
-    else if (hasNews || !page.values.length) replace(results, page.values.length ? buildTable(page) : empty(explain(page, isFiltered)));
+    else if (hasNews || !page.values.length) replace(results, page.values.length ? buildTable(page) : explain(page, isFiltered));
     if (isSearching) return pages.contains(stop) || replace(pages, stop);
     const older = () => { before.push(here); load(next); };
     replace(pages,
@@ -79,9 +79,9 @@ export async function showValues(view) {
   }
 
   function explain(page, isFiltered) {
-    if (next) return `None of the newest ${count(page.searched)} values passes these filters. Search further, or change a filter.`;
-    if (isFiltered && page.total) return "No value passes these filters. Clear a filter to see more.";
-    return "Nothing is stored yet. Call a tool whose result is large, such as a file or a list of records, in your MCP client.";
+    if (next) return empty(`None of the newest ${count(page.searched)} values passes these filters. Search further, or change a filter.`);
+    if (isFiltered && page.total) return empty("No value passes these filters. Clear a filter to see more.");
+    return emptyOf(session, principal, "Nothing is stored yet. Call a tool whose result is large, such as a file or a list of records, in your MCP client.");
   }
 
   function buildTable(page) {

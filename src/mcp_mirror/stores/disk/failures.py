@@ -9,8 +9,13 @@ from typing import Final
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.disk.process_dir import NO_LOCKS
 
-_FULL: Final = "Its disk is full: free some space there, or lower `store.max_bytes`."
-_READ_ONLY: Final = "Its folder is not writable: make it writable, or choose another folder (`store.path`)."
+_FULL: Final = (
+    "Its disk is full: free some space there, or delete values with `mcp-mirror values clear`. A lower "
+    "`store.max_bytes` prevents this."
+)
+_READ_ONLY: Final = (
+    "Its folder, or a file in it, is not writable: make it writable, or choose another folder (`store.path`)."
+)
 _HANDLES: Final = "No file handle is free: raise the limit of open files (`ulimit -n`), or call again later."
 _UNOPENED: Final = (
     "Its index cannot be opened: check that its folder exists and that this user may read and write the files in it, "
@@ -63,9 +68,9 @@ def is_damage(error: sqlite3.Error) -> bool:
     return _explain(error) == _DAMAGED
 
 
-def is_full(error: sqlite3.Error) -> bool:
+def is_full(error: OSError | sqlite3.Error) -> bool:
     """Whether an error means that the disk is full."""
-    return _explain(error) == _FULL
+    return (_BY_ERRNO.get(error.errno or 0) if isinstance(error, OSError) else _explain(error)) == _FULL
 
 
 def is_busy(error: sqlite3.Error) -> bool:

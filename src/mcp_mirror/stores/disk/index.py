@@ -63,6 +63,9 @@ _MAX_COMPARED: Final = 4
 _COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
     ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
 
+_SIZE: Final = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+"""The bytes of the index with the content of the log."""
+
 _EXPIRED_PER_STEP: Final = 10
 """Expired values that are removed between two looks at the clock."""
 _FILES_AT_ONCE: Final = 16
@@ -143,7 +146,7 @@ class Index:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-            create_tables(connection)
+            create_tables(connection, self._path.parent)
             connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT}")
         except BaseException:
             connection.close()
@@ -379,11 +382,23 @@ class Index:
 
     def checkpoint(self) -> None:
         """Copy the log to the index. Calls do not wait for it, as they would for the checkpoints of SQLite itself."""
+        self._open_checkpointer().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def truncate_log(self, room: int) -> None:
+        """Copy the log to the index and return its space to the system, unless the index grows by more than `room`.
+
+        The log stays if another process reads at the moment.
+        """
+        checkpointer = self._open_checkpointer()
+        [(size,)] = checkpointer.execute(_SIZE).fetchall()
+        if size - self._path.stat().st_size <= room:
+            checkpointer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _open_checkpointer(self) -> sqlite3.Connection:
         with self.reading():
             if self._checkpointer is None:
                 self._checkpointer = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            checkpointer = self._checkpointer
-        checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            return self._checkpointer
 
     def _adopt_draft(self, change: sqlite3.Connection, draft: BlobDraft) -> None:
         self._blobs.adopt(draft)

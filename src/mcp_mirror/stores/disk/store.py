@@ -51,8 +51,8 @@ _DAMAGED: Final = "damaged"
 LISTINGS: Final = "listings"
 """The folder with the cached listings of upstreams."""
 _RESERVE: Final = "reserve"
-_RESERVE_BYTES: Final = 256 << 10
-"""Space for a deletion on a full disk: it changes the index, whose log grows."""
+_RESERVE_BYTES: Final = (256 << 10, 128 << 10)
+"""Space for a deletion on a full disk, which changes the index, whose log grows; and what is taken if there is less."""
 OWN_NAMES: Final = (f"{_INDEX}*", f"{_EVENTS}*", f"{_BLOBS}*", _DAMAGED, LISTINGS, _RESERVE, *PROCESS_DIR_NAMES)
 """Globs of all names in the folder of a store."""
 
@@ -210,16 +210,21 @@ class DiskStore:
                 raise
         with self._reserve_lock:  # another thread that reserves space now takes the last of it for a moment
             (self._folder / _RESERVE).unlink(missing_ok=True)
+            with suppress(sqlite3.Error):
+                self._index.truncate_log(_RESERVE_BYTES[-1])
             removed = self._index.delete(namespace, base, writes_uses=False)
             self._reserve_space()
             return removed
 
     def _reserve_space(self) -> None:
-        """Create the file that takes the space for a deletion, if it does not exist and there is space."""
+        """Create the file that takes the space for a deletion; on a full disk a smaller file, which grows later."""
         reserve = self._folder / _RESERVE
-        with self._reserve_lock, suppress(OSError):
-            if not reserve.exists():
-                atomic_write(reserve, (bytes(_RESERVE_BYTES),))
+        with self._reserve_lock:
+            for size in _RESERVE_BYTES:
+                with suppress(OSError):
+                    if not reserve.exists() or reserve.stat().st_size < size:
+                        atomic_write(reserve, (bytes(size),))
+                    return
 
     def _check_room(self) -> None:
         with self._blobs.draft("", (bytes(INLINE_BYTES),), None):
@@ -320,7 +325,14 @@ class DiskStore:
                 open_folder(self._folder, OWN_NAMES)
             except UnsafePathError as error:
                 raise StoreError(str(error)) from None
-            lost = self._open_locked()
+            reserve = self._folder / _RESERVE
+            try:
+                lost = self._open_locked()
+            except (OSError, sqlite3.Error) as error:
+                if not is_full(error) or not reserve.exists():
+                    raise
+                reserve.unlink()  # its space is enough to open the store, to read and to delete
+                lost = self._open_locked()
             self._reserve_space()
         self._is_open = True
         if lost:

@@ -1,6 +1,7 @@
 """The tables of the disk store's index."""
 
 import sqlite3
+from pathlib import Path
 from typing import Final
 
 from mcp_mirror.errors import StoreError
@@ -75,8 +76,8 @@ _TABLES: Final = (
 )
 
 
-def create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables of a new index, completely or not at all.
+def create_tables(connection: sqlite3.Connection, folder: Path) -> None:
+    """Create the tables of a new index in a folder, completely or not at all.
 
     Raises:
         StoreError: The index has another format.
@@ -87,7 +88,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
         return
     if found:
         raise StoreError(
-            f"The store has format {found} and this mcp-mirror knows format {_FORMAT}. "
+            f"The store in {folder} has format {found} and this mcp-mirror knows format {_FORMAT}. "
             "Use the mcp-mirror that created it, or choose another folder (`store.path`)."
         )
     with connection:  # commits, or rolls back
