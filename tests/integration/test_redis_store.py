@@ -851,6 +851,28 @@ async def test_a_server_out_of_memory_is_reported_and_keeps_its_values(
         check_accounts(own_redis, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("policy", "most", "warning"),
+    [
+        ("noeviction", 0, ""),
+        ("noeviction", 200 * MIB, ""),
+        ("allkeys-lru", 0, ""),
+        ("allkeys-lru", 200 * MIB, "`maxmemory-policy` allkeys-lru"),
+        ("noeviction", 20 * MIB, "`maxmemory` of the store's Redis server is 21 MB, and `store.max_bytes` 105 MB"),
+    ],
+)
+async def test_settings_of_the_server_that_lose_values_are_warned_about(
+    policy: str, most: int, warning: str, own_redis: RedisProcess, tmp_path: Path, caplog: Any
+) -> None:
+    own_redis.start()
+    own_redis.run("CONFIG", "SET", "maxmemory-policy", policy)
+    own_redis.run("CONFIG", "SET", "maxmemory", most)
+    async with opened(own_redis, tmp_path, max_bytes=100 * MIB) as store:
+        await put(store, "t-1")
+    assert len(caplog.messages) == bool(warning)
+    assert warning in "".join(caplog.messages)
+
+
 class Network:
     """What lies between: it can fall silent for those who are connected, as where a machine is exchanged."""
 

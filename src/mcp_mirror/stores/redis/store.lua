@@ -326,6 +326,14 @@ function operations.check()
   return 1
 end
 
+-- How the server limits its memory: what it does if it is full, and its bytes, 0 for no limit. Nothing if the user may not
+-- read that.
+function operations.memory_limit()
+  local found = pcall('INFO', 'memory')
+  if type(found) ~= 'string' then return end
+  return { string.match(found, 'maxmemory_policy:(%S+)'), tonumber(string.match(found, 'maxmemory:(%d+)')) }
+end
+
 -- Remove the chunks of an unfinished put, unless its value is visible because only a reply was lost.
 function operations.discard()
   local present = find(arguments.owner, arguments.base)

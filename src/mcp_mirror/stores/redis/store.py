@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import anyio
 import msgspec
 
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.store import StorePolicy
@@ -93,6 +94,14 @@ _REMOVED_BY_SERVER: Final = (
     "The store's Redis server has removed a stored value by itself. Set its `maxmemory-policy` to noeviction, and its "
     "`maxmemory` well above `store.max_bytes`: the gateways evict values themselves."
 )
+_EVICTS: Final = (
+    "The store's Redis server removes values by itself when its memory is full (`maxmemory-policy` %s). Set "
+    "noeviction: the gateways evict values themselves."
+)
+_TOO_SMALL: Final = (
+    "`maxmemory` of the store's Redis server is %s, and `store.max_bytes` %s. Set `maxmemory` well above: a full "
+    "server refuses values."
+)
 
 
 class RedisStore:
@@ -133,11 +142,22 @@ class RedisStore:
         self._has_lost_values = False
 
     async def __aenter__(self) -> Self:
-        """Log whether the server is available. The store works without it until its first use."""
+        """Log whether the server is available and may lose values. The store works without it until its first use."""
         with suppress(StoreError):
             await self._redis.run([("PING",)])
+            await self._warn_of_memory_limit()
         self._sweeper.start()
         return self
+
+    async def _warn_of_memory_limit(self) -> None:
+        found = await self._call("memory_limit")
+        if not found or not found[1]:
+            return
+        kind, most = found[0].decode(), found[1]
+        if kind != "noeviction":
+            _logger.warning(_EVICTS, kind)
+        elif most < self._policy.max_bytes and not self._objects:
+            _logger.warning(_TOO_SMALL, format_bytes(most), format_bytes(self._policy.max_bytes))
 
     async def __aexit__(self, *_: object) -> None:
         await self._sweeper.stop()
