@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_mirror.core.outlines import join_lines
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.query.indexes import index_text
@@ -275,6 +276,16 @@ def test_escapes_of_invisible_characters_and_of_json_are_shown(escape: str) -> N
 def test_an_item_of_escapes_is_shown_if_its_characters_fit() -> None:
     text = "\u0433\u043e\u0440\u043e\u0434" * 30
     assert read([text, 1], budget=Budget(1000, 370, estimate_tokens)).startswith(f'0: "{text}"')
+
+
+def test_formatted_json_is_shown_without_its_line_breaks() -> None:
+    blob = json.dumps([{"a": [1, "two\nlines  "], "b": {"c": {}}}, [[]]], indent=2).encode().replace(b"\n", b"\r\n")
+    assert read(blob) == '0: {"a": [1,"two\\nlines  "],"b": {"c": {}}}\n1: [[]]'
+
+
+@given(st.recursive(st.text(max_size=9) | st.floats(allow_nan=False), st.lists), st.sampled_from([1, "\t", " \t"]))
+def test_json_without_its_line_breaks_is_the_same_value(value: Any, indent: int | str) -> None:
+    assert json.loads(join_lines(json.dumps(value, indent=indent).encode())) == value
 
 
 @given(st.recursive(st.text(max_size=9), st.lists), st.integers(1, 30), st.booleans())

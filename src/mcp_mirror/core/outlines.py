@@ -36,10 +36,15 @@ _LINE_BREAK: Final = re.compile(rb"[ \t]*[\r\n][ \t\r\n]*")
 """A line break of JSON text with its indentation. It is between tokens, because strings escape line breaks."""
 
 
+def join_lines(text: Buffer) -> bytes:
+    """JSON text without its line breaks and their indentation, which only cost tokens."""
+    return _LINE_BREAK.sub(b"", bytes(text))
+
+
 def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
     """A small value as it is, any other as kind and size."""
     if span.length <= _MAX_ESCAPED_VALUE:
-        shown = show_characters(_LINE_BREAK.sub(b"", bytes(blob[span.start : span.stop])))
+        shown = show_characters(join_lines(blob[span.start : span.stop]))
         if len(shown) <= MAX_SHOWN_VALUE:
             text = str(shown, "utf-8", "replace")
             return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), MAX_SHOWN_VALUE)

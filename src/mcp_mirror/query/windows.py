@@ -12,7 +12,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.embedded_json import describe_embedded_data
-from mcp_mirror.core.outlines import outline_value
+from mcp_mirror.core.outlines import join_lines, outline_value
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
@@ -212,7 +212,7 @@ def _list_entries(
 
 def _show_value_or_outline(blob: Buffer, span: Span, budget: Budget) -> str:
     if span.length <= budget.characters * _ESCAPED:
-        text = str(show_characters(bytes(blob[span.start : span.stop])), "utf-8")
+        text = str(show_characters(join_lines(blob[span.start : span.stop])), "utf-8")
         if budget.admits(text):
             return text
     return f"({outline_value(blob, span)}: too large to be shown here, take its path)"
