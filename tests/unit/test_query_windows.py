@@ -1,6 +1,7 @@
 """Windows of a value by characters, lines, items and keys, within the budget and with the next offset."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -281,6 +282,13 @@ def test_an_item_of_escapes_is_shown_if_its_characters_fit() -> None:
 def test_formatted_json_is_shown_without_its_line_breaks() -> None:
     blob = json.dumps([{"a": [1, "two\nlines  "], "b": {"c": {}}}, [[]]], indent=2).encode().replace(b"\n", b"\r\n")
     assert read(blob) == '0: {"a": [1,"two\\nlines  "],"b": {"c": {}}}\n1: [[]]'
+
+
+def test_a_value_of_many_spaces_is_shown_in_linear_time() -> None:
+    blob = json.dumps([" " * 200_000, "\t"]).encode()
+    began = time.perf_counter()
+    assert len(read(blob, budget=Budget(10**6, 10**6, estimate_tokens))) > 200_000
+    assert time.perf_counter() - began < 2
 
 
 @given(st.recursive(st.text(max_size=9) | st.floats(allow_nan=False), st.lists), st.sampled_from([1, "\t", " \t"]))
