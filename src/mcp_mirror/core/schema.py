@@ -95,7 +95,8 @@ def build_twin(tool: Mapping[str, Any], name: str, widened: Schema, description:
     hinted = f"{_end_sentence(text.rstrip())} {_ARGUMENT_HINT}".lstrip()
     if widened.get("properties") and not len(text) <= _MAX_DESCRIPTION < len(hinted):
         text = hinted
-    return advert | {"name": name, "description": text, "inputSchema": widened}
+    described = {"description": text} if text or "description" in advert else {}
+    return advert | {"name": name, **described, "inputSchema": widened}
 
 
 def remove_hint(description: str) -> str:
