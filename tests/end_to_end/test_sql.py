@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,6 +68,15 @@ async def test_instructions_name_one_tool_for_whole_values(tools: dict[str, Any]
     async with with_tools(memory_tools=tools) as mirror:
         whole = [one for one in mirror.instructions.split(". ") if one.startswith("Questions that need all rows")]
         assert [one.rpartition(" ")[2] for one in whole] == ([named] if named else [])
+
+
+@pytest.mark.parametrize(
+    "tools", [{}, {"set": "minimal"}, {"set": "all"}, {"deny": ["memory_grep"]}, {"deny": ["memory_read"]}]
+)
+async def test_instructions_name_only_memory_tools_that_are_served(tools: dict[str, Any]) -> None:
+    async with with_tools(memory_tools=tools) as mirror:
+        served = {one["function"]["name"] for one in mirror.tools()}
+        assert set(re.findall(r"memory_[a-z]+", mirror.instructions)) - {"memory_path"} <= served
 
 
 @pytest.mark.parametrize("line", ["{0},{1},{2}\n", "| {0} | {1} | {2} |\n"])

@@ -28,7 +28,7 @@ _MEMORY_INSTRUCTIONS: Final = (
 _SEARCH_INSTRUCTIONS: Final = (
     f"Most tools are not listed: find one with {FIND}, then call it by the name found with {CALL}."
 )
-_ABOUT_READ: Final = "memory_read and memory_grep are only for questions about what a value says."
+_ABOUT_READING: Final = "{tools} only for questions about what a value says."
 _ABOUT_WHOLE_VALUES: Final = (
     "Questions that need all rows of a table or all lines of a text (a sum, a count, the largest, a join) are for "
     "{tool}."
@@ -67,7 +67,8 @@ def _write_tool_instructions(tools: Mapping[str, MemoryTool]) -> Iterator[str]:
     of them with a script (docs/evaluation/wording.md).
     """
     if "memory_read" in tools:
-        yield _ABOUT_READ
+        names = "memory_read and memory_grep are" if "memory_grep" in tools else "memory_read is"
+        yield _ABOUT_READING.format(tools=names)
     if RUN in tools or accepts_sql(tools):
         yield _ABOUT_WHOLE_VALUES.format(tool=RUN if RUN in tools else QUERY)
     if "memory_edit" in tools:
