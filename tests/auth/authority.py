@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -32,6 +32,11 @@ class Authority:
     good: set[str] = field(default_factory=set)
     """Access tokens that the MCP server takes."""
     refresh: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+    """Refresh tokens that were exchanged; a second use ends all tokens (RFC 9700, section 4.14.2)."""
+    refreshes: int = 0
+    """Refreshes that wait for another one, for half a second."""
+    is_joined: asyncio.Event = field(default_factory=asyncio.Event)
     codes: dict[str, str] = field(default_factory=dict)
     """Challenges by code."""
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
@@ -94,6 +99,8 @@ class Authority:
         form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
         grant = form["grant_type"]
         self.asked.append((grant, {**form, "authorization": request.headers.get("authorization", "")}))
+        if grant == "refresh_token" and self.refreshes:
+            await self._wait_for_another()
         if self.status != 200 or not self._is_allowed(grant, form, request):
             return JSONResponse({"error": "invalid_grant", "error_description": json.dumps(form)}, 400)
         access, refresh = f"acc3ss-{secrets.token_urlsafe(24)}", f"r3fresh-{secrets.token_urlsafe(24)}"
@@ -102,13 +109,24 @@ class Authority:
         granted: dict[str, Any] = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in}
         return JSONResponse(granted if grant == "client_credentials" else granted | {"refresh_token": refresh})
 
+    async def _wait_for_another(self) -> None:
+        self.refreshes -= 1
+        if not self.refreshes:
+            self.is_joined.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.is_joined.wait(), 0.5)
+
     def _is_allowed(self, grant: str, form: dict[str, str], request: Request) -> bool:
         if grant == "client_credentials":
             basic = base64.b64encode(":".join(CLIENT).encode()).decode()
             return request.headers.get("authorization") == f"Basic {basic}"
         if grant == "refresh_token":
             known = form["refresh_token"] in self.refresh
+            if form["refresh_token"] in self.used:
+                self.refresh.clear()
+                self.good.clear()
             self.refresh.discard(form["refresh_token"])
+            self.used.add(form["refresh_token"])
             return known
         challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
         return self.codes.pop(form["code"], None) == challenge.rstrip("=")

@@ -218,6 +218,51 @@ async def test_a_refresh_that_another_gateway_has_won_uses_its_tokens(
     assert grants(authority) == ["authorization_code", "refresh_token"]
 
 
+async def test_gateways_with_one_token_file_do_not_refresh_at_once(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with (
+        open_application(load_config(config, {})) as one,
+        open_application(load_config(config, {})) as other,
+    ):
+        for application in (one, other):
+            assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        authority.refreshes = 2
+        answers: list[str] = []
+
+        async def ask(application: Application) -> None:
+            answers.append(await text(application, "hear_mirrored"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, one)
+            tasks.start_soon(ask, other)
+        assert [RECEIVED in answer for answer in answers] == [True, True]
+        authority.good.clear()
+        authority.refreshes = 0
+        assert RECEIVED in await text(application, "hear_mirrored")  # the authority has not ended the tokens
+    assert grants(authority) == ["authorization_code", "refresh_token", "refresh_token"]
+
+
+async def test_a_refresh_is_finished_although_the_gateway_ends(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    authority.good.clear()
+    authority.refreshes = 2  # the refresh takes half a second
+    async with open_application(load_config(config, {})):
+        async with asyncio.timeout(BOUND):
+            while "refresh_token" not in grants(authority):  # noqa: ASYNC110  # the gateway connects
+                await asyncio.sleep(0.01)
+    authority.refreshes = 0
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+    assert grants(authority) == ["authorization_code", "refresh_token"]
+
+
 async def test_a_user_signs_in_from_the_command_line(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:

@@ -165,12 +165,15 @@ class Authorizer:
     async def _refresh(self, context: OAuthContext, request: httpx2.Request) -> None:
         """Refresh the tokens, unless another gateway with the same token file has; without success there are none.
 
-        An authorization server may accept each refresh token once, so the file is read before, and after a failure.
+        An authorization server may accept each refresh token once, and end all tokens at a second use. So one gateway
+        at a time refreshes, the file is read before, and a refresh that was sent is not cancelled.
         """
-        await self._read_tokens(context)
-        if context.is_token_valid() or not context.can_refresh_token():
-            return
-        await self._run_flow(request, None)
+        async with self._storage.lock():
+            await self._read_tokens(context)
+            if context.is_token_valid() or not context.can_refresh_token():
+                return
+            with anyio.CancelScope(shield=True):
+                await self._run_flow(request, None)
         if context.current_tokens is None:
             await self._read_tokens(context)
             if not context.is_token_valid():
