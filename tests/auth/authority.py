@@ -44,6 +44,8 @@ class Authority:
     expires_in: int = 3600
     status: int = 200
     """Of the token endpoint's answers."""
+    error_status: int = 400
+    """Of the token endpoint's answers to bad requests."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """Changes to the metadata that the server sends."""
     issuer: str = ""
@@ -102,7 +104,7 @@ class Authority:
         if grant == "refresh_token" and self.refreshes:
             await self._wait_for_another()
         if self.status != 200 or not self._is_allowed(grant, form, request):
-            return JSONResponse({"error": "invalid_grant", "error_description": json.dumps(form)}, 400)
+            return JSONResponse({"error": "invalid_grant", "error_description": json.dumps(form)}, self.error_status)
         access, refresh = f"acc3ss-{secrets.token_urlsafe(24)}", f"r3fresh-{secrets.token_urlsafe(24)}"
         self.good.add(access)
         self.refresh.add(refresh)

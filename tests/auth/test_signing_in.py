@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Run
 
 BOUND = 60
+SIGN_IN = "A person has to sign in to it: run `mcp-mirror login guarded`."
 RECEIVED = '"shown": "ac"'
 """What the upstream says of a call that came with an access token."""
 
@@ -125,7 +126,7 @@ async def test_a_wrapped_server_uses_the_tokens_of_a_login_by_its_address(
         (upstream,) = application.upstreams
         with anyio.fail_after(BOUND):
             await upstream.settled.wait()
-        assert f"Run: mcp-mirror login guarded --url '{authority.url}/mcp'" in upstream.status.detail
+        assert f"run `mcp-mirror login guarded --url '{authority.url}/mcp'`." in upstream.status.detail
     with anyio.fail_after(BOUND):
         assert await sign_in(config.upstreams[0], (), browse) == str(tmp_path / "data/mcp-mirror/tokens/guarded.json")
     async with open_application(config) as application:
@@ -143,7 +144,7 @@ async def test_a_user_signs_in_once_and_tokens_are_refreshed(
         (upstream,) = application.upstreams
         with anyio.fail_after(BOUND):
             await upstream.settled.wait()
-        assert "Run: mcp-mirror login guarded" in upstream.status.detail
+        assert upstream.status.detail == SIGN_IN
         assert "not connected now: guarded" in await text(application, "hear_mirrored")
         await log_in(config, "more")
         async with asyncio.timeout(BOUND):
@@ -163,8 +164,50 @@ async def test_a_user_signs_in_once_and_tokens_are_refreshed(
         assert grants(authority)[asked_before:] == ["refresh_token"]
         authority.good.clear()
         authority.refresh.clear()  # the person has taken the permission back
+        asked_before = len(authority.asked)
+        ended = (
+            "Its authorization server did not renew the token (HTTP status 400, invalid_grant). A person has to sign in"
+        )
         for _ in range(2):
-            assert "Run: mcp-mirror login guarded" in await text(application, "hear_mirrored")
+            assert f"{ended} to it again: run `mcp-mirror login guarded`." in await text(application, "hear_mirrored")
+        assert grants(authority)[asked_before:] == ["refresh_token"]  # the refused token was not sent again
+
+
+@pytest.mark.parametrize("transport", ["streamable-http", "sse"])
+async def test_the_log_and_calls_name_the_login_command(
+    *, transport: str, authority: Authority, configured: Configured, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured({"guarded": {**wanting(authority, tmp_path), "transport": transport}})
+    assert await state_of(config) == f"down: {SIGN_IN}"
+    assert f"upstream guarded is down: {SIGN_IN}" in caplog.text
+    await log_in(config)
+    if transport == "sse":  # the authority serves the other one
+        return
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        (tmp_path / "kept" / "tokens.json").unlink()
+        authority.good.clear()
+        authority.refresh.clear()
+        assert SIGN_IN.removeprefix("A person has to sign in to it: ") in await text(application, "hear_mirrored")
+
+
+@pytest.mark.parametrize("status", [503, 429])
+async def test_nobody_signs_in_because_an_authorization_server_is_down_for_a_moment(
+    *, status: int, authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        authority.status = authority.error_status = status
+        answer = await text(application, "hear_mirrored")
+        assert answer == (
+            "Upstream 'guarded' requires authorization for 'hear'. The gateway has no token for it: its authorization "
+            f"server did not renew the token (HTTP status {status}, invalid_grant). Try again in a moment."
+        )
+        authority.status = 200
+        assert RECEIVED in await text(application, "hear_mirrored")
 
 
 async def test_a_token_that_was_withdrawn_early_is_refreshed_after_a_restart(
@@ -290,7 +333,11 @@ async def test_insufficient_scope_names_the_login_command_and_no_server_text(
     async with open_application(load_config(config, {})) as application:
         for rights, option in (("a more:rights", " --scope 'a more:rights'"), ("a'$(x)", ""), ("a" * 300, "")):
             authority.rights = rights
-            assert f"mcp-mirror login guarded{option} (" in await text(application, "hear_mirrored")
+            answer = await text(application, "hear_mirrored")
+            assert answer == (
+                "Upstream 'guarded' requires authorization for 'hear'. It requires a scope that the gateway's token "
+                f"does not have. A person has to sign in to it again: run `mcp-mirror login guarded{option}`."
+            )
         authority.rights = ""
         assert RECEIVED in await text(application, "hear_mirrored")
 
@@ -303,7 +350,7 @@ async def test_tokens_of_one_url_are_not_sent_to_another(
     other = Authority()
     async with governing(other):
         state = await state_of(configured({"guarded": wanting(other, tmp_path)}))
-    assert "Run: mcp-mirror login guarded" in state
+    assert state == f"down: {SIGN_IN}"
     assert other.asked == []
 
 

@@ -34,8 +34,8 @@ from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.http_server import HttpServer, format_url, listen
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
-from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, BrowserSignIn
-from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection
+from mcp_mirror.upstreams.oauth import Authorizer, BrowserSignIn
+from mcp_mirror.upstreams.transports.network_errors import AuthorizationError, explain_failed_connection
 
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
@@ -146,7 +146,7 @@ async def _sign_in(authorizer: Authorizer, endpoint: HttpEndpoint) -> str | None
     except TimeoutError:
         return f"the browser did not return within {_SIGN_IN_TIMEOUT:g} s"
     except AuthorizationError as error:
-        return str(error)
+        return error.reason
     except httpx2.TransportError as error:
         reason = explain_failed_connection(error, error.request.url).removesuffix(".")
         return reason[:1].lower() + reason[1:]

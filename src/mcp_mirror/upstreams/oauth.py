@@ -31,11 +31,14 @@ from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTran
 from mcp_mirror.settings.access import is_confidential
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.token_file import TokenFile
+from mcp_mirror.upstreams.transports.network_errors import AuthorizationError
 
 _logger = logging.getLogger(__name__)
 
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
+_TRANSIENT: Final = frozenset({408, 429, *range(500, 600)})
+"""Statuses of an authorization server that does not decide about the token now."""
 _TIMEOUT: Final = 20.0
 """Seconds for a request to an authorization server."""
 _MAX_RESPONSE: Final = 1 << 18
@@ -49,10 +52,6 @@ _SAFE: Final = re.compile(r"[a-z_]{1,40}")
 """The form of an OAuth error code; other text is not repeated."""
 _UNUSED_REDIRECT: Final = "http://127.0.0.1/callback"
 """The redirect URL without a browser."""
-
-
-class AuthorizationError(httpx2.TransportError):
-    """A request has no token; the message says what to do."""
 
 
 class BrowserSignIn(msgspec.Struct, frozen=True):
@@ -93,7 +92,11 @@ class Authorizer:
         self._storage: TokenFile
         """The storage of the provider."""
         self._lock = anyio.Lock()
-        self._server_error = ""
+        self._server_error, self._server_status = "", 0
+        """What an authorization server last answered instead of a token, and its HTTP status."""
+        self._ended = ""
+        """The refresh token in the file if the authorization server refused it: it is not sent again."""
+        self._ended_error = ""
         self._required_scope: str | None = None
         """The scope that the upstream required when it last rejected a request."""
         self._rejected, self._rejected_at = "", 0.0
@@ -119,7 +122,7 @@ class Authorizer:
             if not context.is_token_valid() and context.can_refresh_token():
                 await self._refresh(context, request)
             if self._needs_sign_in and (context.current_tokens is None or self._is_rejected(context)):
-                raise self._sign_in(self._required_scope)
+                raise self._build_sign_in(self._required_scope)
             _add_token(request, context)
 
     async def renew(self, request: httpx2.Request, refusal: httpx2.Response) -> None:
@@ -144,7 +147,7 @@ class Authorizer:
                 self._required_scope = extract_field_from_www_auth(refusal, "scope")
                 if refusal.status_code == _UNAUTHORIZED and shown:
                     self._rejected, self._rejected_at = shown, anyio.current_time()
-                raise self._sign_in(self._required_scope)
+                raise self._build_sign_in(self._required_scope, is_step_up=refusal.status_code == _FORBIDDEN)
             await self._run_flow(request, self._with_scopes(refusal))
 
     async def _load_context(self) -> OAuthContext:
@@ -159,6 +162,7 @@ class Authorizer:
         try:
             context.current_tokens = await context.storage.get_tokens() or context.current_tokens
             context.client_info = await context.storage.get_client_info() or context.client_info
+            self._ended = self._ended if _read_refresh_token(context) == self._ended else ""
         except UpstreamError as error:
             raise AuthorizationError(str(error)) from None
 
@@ -172,17 +176,34 @@ class Authorizer:
             await self._read_tokens(context)
             if context.is_token_valid() or not context.can_refresh_token():
                 return
+            if self._ended:
+                context.clear_tokens()
+                return
             with anyio.CancelScope(shield=True):
                 await self._run_flow(request, None)
         if context.current_tokens is None:
             await self._read_tokens(context)
             if not context.is_token_valid():
+                self._note_refusal(context)
                 context.clear_tokens()
+
+    def _note_refusal(self, context: OAuthContext) -> None:
+        """Note that the authorization server did not refresh the tokens.
+
+        Raises:
+            AuthorizationError: It may refresh them later, so that a person need not sign in.
+        """
+        if self._server_status not in _TRANSIENT:
+            self._ended, self._ended_error = _read_refresh_token(context), self._server_error
+        elif self._policy.grant == "authorization_code":
+            context.clear_tokens()
+            raise self._build_failure(UpstreamError("its authorization server did not renew the token"))
 
     async def _run_flow(self, request: httpx2.Request, refusal: httpx2.Response | None) -> None:
         """Run the provider's flow for a request, after its `refusal` if it was sent, up to where it would send it."""
         assert self._provider is not None  # noqa: S101  # `_loaded` comes first
-        flow, self._server_error = self._provider.async_auth_flow(request), ""
+        flow = self._provider.async_auth_flow(request)
+        self._server_error, self._server_status = "", 0
         try:
             outgoing = await anext(flow)
             while True:
@@ -224,7 +245,7 @@ class Authorizer:
         except (ValueError, KeyError, TypeError, RecursionError):
             code = ""
         shown = f", {code}" if isinstance(code, str) and _SAFE.fullmatch(code) else ""
-        self._server_error = f" (HTTP status {answer.status_code}{shown})"
+        self._server_error, self._server_status = f" (HTTP status {answer.status_code}{shown})", answer.status_code
 
     def _with_scopes(self, refusal: httpx2.Response) -> httpx2.Response:
         """Return the response with the scopes of the configuration added to its challenge."""
@@ -247,11 +268,18 @@ class Authorizer:
         is_same = self._rejected == f"Bearer {context.current_tokens.access_token}"
         return is_same and anyio.current_time() < self._rejected_at + _REJECTED_FOR
 
-    def _sign_in(self, scope: str | None) -> AuthorizationError:
+    def _build_sign_in(self, scope: str | None, *, is_step_up: bool = False) -> AuthorizationError:
         self._provider = None  # a person may sign in at any time
         option = f" --scope '{self._redactor.clean(scope)}'" if scope and _SCOPES.fullmatch(scope) else ""
         address = f" --url '{self._redactor.clean(self._url)}'" if self._is_wrapped else ""
-        return AuthorizationError(f"a person has to sign in to it. Run: mcp-mirror login {self._name}{address}{option}")
+        cause = ""
+        if is_step_up:
+            cause = "It requires a scope that the gateway's token does not have. "
+        elif self._ended:
+            cause = f"Its authorization server did not renew the token{self._ended_error}. "
+        command = f"mcp-mirror login {self._name}{address}{option}"
+        message = f"{cause}A person has to sign in to it{' again' if cause else ''}: run `{command}`."
+        return AuthorizationError(message, needs_sign_in=True)
 
     def _build_failure(self, error: Exception) -> AuthorizationError:
         """Return the error without text of the SDK, which repeats text of servers."""
@@ -261,7 +289,8 @@ class Authorizer:
         kind = next((text for of, text in _FAILURES if isinstance(error, of)), unreached)
         reason = str(error) if isinstance(error, MirrorError) else f"its authorization server {kind}"
         _logger.warning("No token for upstream %s: %s%s", self._name, reason, self._server_error)
-        return AuthorizationError(f"the gateway has no token for it: {reason}{self._server_error}")
+        reason += self._server_error
+        return AuthorizationError(f"The gateway has no token for it: {reason}.", reason=reason)
 
     async def _create_provider(self) -> OAuthClientProvider:
         def get_context() -> OAuthContext:
@@ -365,6 +394,10 @@ def _is_rejected(response: httpx2.Response) -> bool:
     return response.status_code == _UNAUTHORIZED
 
 
+def _read_refresh_token(context: OAuthContext) -> str:
+    return (context.current_tokens and context.current_tokens.refresh_token) or ""
+
+
 def _add_token(request: httpx2.Request, context: OAuthContext) -> None:
     if context.current_tokens:
         request.headers["authorization"] = f"Bearer {context.current_tokens.access_token}"
@@ -374,4 +407,6 @@ async def _read_key(path: str) -> str:
     try:
         return await anyio.Path(path).read_text(encoding="ascii")
     except (OSError, ValueError):
-        raise AuthorizationError(f"the key {path} that signs for the gateway cannot be read") from None
+        raise AuthorizationError(
+            f"`private_key` ({path}) cannot be read. Correct its path or its permissions."
+        ) from None
