@@ -44,6 +44,8 @@ class Authority:
     expires_in: int = 3600
     status: int = 200
     """Of the token endpoint's answers."""
+    denied: str = "access_denied"
+    """The error for the browser if `status` is not 200."""
     error_status: int = 400
     """Of the token endpoint's answers to bad requests."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class Authority:
         query = dict(request.query_params)
         self.scopes = query.get("scope", "")
         if self.status != 200:
-            parameters = {"error": "access_denied", "state": query["state"]}
+            parameters = {"error": self.denied, "state": query["state"]}
         else:
             code = secrets.token_urlsafe(8)
             self.codes[code] = query["code_challenge"]

@@ -354,10 +354,34 @@ async def test_tokens_of_one_url_are_not_sent_to_another(
     assert other.asked == []
 
 
-async def test_a_denied_sign_in_stores_no_tokens(authority: Authority, configured: Configured, tmp_path: Path) -> None:
-    authority.status = 400
-    with pytest.raises(MirrorError, match=r"Signing in to upstream 'guarded' failed: .* access was denied"):
-        await log_in(configured({"guarded": wanting(authority, tmp_path)}))
+@pytest.mark.parametrize(
+    ("error", "reported"),
+    [
+        ("access_denied", "that access was denied"),
+        ("invalid_scope", "an error (invalid_scope)"),
+        ("Call +1 555", "an error"),
+    ],
+)
+async def test_a_denied_sign_in_stores_no_tokens(
+    *, error: str, reported: str, authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.status, authority.denied = 400, error
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    command = forked_python(COMMAND, "login", "guarded", "--config", str(config))
+    process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stderr=PIPE)
+    assert process.stderr is not None
+    lines, page = [], ""
+    async with asyncio.timeout(BOUND):
+        while line := (await process.stderr.readline()).decode().strip():
+            lines.append(line)
+            if line.startswith("http"):
+                async with httpx2.AsyncClient(follow_redirects=True) as browser:
+                    page = (await browser.get(line)).text
+        assert await process.wait() == 2
+    assert lines[2:] == [
+        f"mcp-mirror: Signing in to upstream 'guarded' failed: the authorization server reports {reported}."
+    ]
+    assert page.startswith("You are not signed in")
     assert not (tmp_path / "kept").exists()
 
 

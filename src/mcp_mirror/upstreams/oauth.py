@@ -241,11 +241,11 @@ class Authorizer:
         if answer.status_code < httpx2.codes.BAD_REQUEST:
             return
         try:
-            code = answer.json()["error"]
+            code = read_error_code(answer.json()["error"])
         except (ValueError, KeyError, TypeError, RecursionError):
             code = ""
-        shown = f", {code}" if isinstance(code, str) and _SAFE.fullmatch(code) else ""
-        self._server_error, self._server_status = f" (HTTP status {answer.status_code}{shown})", answer.status_code
+        self._server_status = answer.status_code
+        self._server_error = f" (HTTP status {answer.status_code}{', ' if code else ''}{code})"
 
     def _with_scopes(self, refusal: httpx2.Response) -> httpx2.Response:
         """Return the response with the scopes of the configuration added to its challenge."""
@@ -356,7 +356,10 @@ class Authorizer:
 
 _FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (OAuthTokenError, "returned no token"),
-    (OAuthRegistrationError, "does not register this client; set `auth.oauth.client_id`"),
+    (
+        OAuthRegistrationError,
+        "does not register this client; check the requested scopes, or set `auth.oauth.client_id`",
+    ),
     (OAuthFlowError, "returned an invalid response"),
     (ValueError, "returned an invalid response"),
 )
@@ -386,6 +389,11 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close the connections."""
         await self._inner.aclose()
+
+
+def read_error_code(found: object) -> str:
+    """Return an OAuth error code; an empty text for anything else, which is not repeated."""
+    return found if isinstance(found, str) and _SAFE.fullmatch(found) else ""
 
 
 def _is_rejected(response: httpx2.Response) -> bool:
