@@ -48,6 +48,7 @@ class Authority:
     """The error for the browser if `status` is not 200."""
     error_status: int = 400
     """Of the token endpoint's answers to bad requests."""
+    metadata_status: int = 200
     metadata: dict[str, Any] = field(default_factory=dict)
     """Changes to the metadata that the server sends."""
     issuer: str = ""
@@ -76,6 +77,8 @@ class Authority:
         )
 
     async def server(self, _: Request) -> Response:
+        if self.metadata_status != 200:
+            return Response(status_code=self.metadata_status)
         return JSONResponse({
             "issuer": self.url,
             "authorization_endpoint": f"{self.url}/authorize",

@@ -411,6 +411,18 @@ async def test_secrets_are_not_sent_to_addresses_that_an_upstream_names(
     assert authority.asked == []
 
 
+@pytest.mark.parametrize("status", [404, 503])
+@pytest.mark.parametrize("client", [{}, {"client_id": CLIENT[0], "client_secret": CLIENT[1]}])
+async def test_a_sign_in_does_not_guess_the_endpoints_of_an_authorization_server(
+    *, client: dict[str, str], status: int, authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.metadata_status = status
+    client = client and {**client, "issuer": authority.url}
+    with pytest.raises(MirrorError, match=rf"its authorization server has no metadata now \(HTTP status {status}\)"):
+        await log_in(configured({"guarded": wanting(authority, tmp_path, **client)}))
+    assert (authority.asked, authority.scopes) == ([], "")  # neither the gateway nor the browser went to the upstream
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such modes")
 async def test_readable_or_damaged_token_files_are_not_used(
     authority: Authority, configured: Configured, tmp_path: Path

@@ -208,6 +208,7 @@ class Authorizer:
             outgoing = await anext(flow)
             while True:
                 if outgoing is not request:
+                    self._check_metadata(outgoing)
                     answer = await self._send(outgoing)
                 elif refusal is None:
                     return
@@ -221,6 +222,21 @@ class Authorizer:
             raise self._build_failure(error) from None
         finally:
             await flow.aclose()
+
+    def _check_metadata(self, request: httpx2.Request | None = None) -> None:
+        """Check that the endpoints of the authorization server are known before a request to one of them.
+
+        Without metadata, the SDK takes the default endpoints at the upstream's own origin, and so would send it the
+        client's secret and the person's authorization code.
+
+        Raises:
+            UpstreamError: The upstream names an authorization server, which has no metadata.
+        """
+        assert self._provider is not None  # noqa: S101  # `_run_flow` checks it
+        context = self._provider.context
+        is_discovery = request is not None and request.method == "GET"
+        if context.auth_server_url and context.oauth_metadata is None and not is_discovery:
+            raise UpstreamError("its authorization server has no metadata now")
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request to an authorization server: with its own client, within limits, and never unencrypted."""
@@ -312,11 +328,17 @@ class Authorizer:
             redirect_uris=[AnyUrl(browser.redirect_url if browser else _UNUSED_REDIRECT)],
             scope=" ".join(policy.scopes) or None,
         )
+
+        async def show(url: str) -> None:
+            self._check_metadata()
+            assert browser is not None  # noqa: S101  # the caller's condition
+            await browser.show(url)
+
         return OAuthClientProvider(
             self._url,
             metadata,
             storage,
-            browser.show if browser else None,
+            show if browser else None,
             browser.wait if browser else None,
             policy.client_metadata_url,
         )
