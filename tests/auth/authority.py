@@ -52,6 +52,10 @@ class Authority:
     metadata: dict[str, Any] = field(default_factory=dict)
     """Changes to the metadata that the server sends."""
     issuer: str = ""
+    is_for_this_server: bool = True
+    """Whether the MCP server takes new access tokens."""
+    named: str = ""
+    """The resource in the metadata of the MCP server; default: the right one."""
     rights: str = ""
     """Scopes that calls require and that no client has."""
     scopes: str = ""
@@ -73,7 +77,7 @@ class Authority:
     async def resource(self, _: Request) -> Response:
         servers = [self.issuer or self.url]
         return JSONResponse(
-            {"resource": f"{self.url}/mcp", "authorization_servers": servers, "scopes_supported": ["a"]}
+            {"resource": self.named or f"{self.url}/mcp", "authorization_servers": servers, "scopes_supported": ["a"]}
         )
 
     async def server(self, _: Request) -> Response:
@@ -111,7 +115,8 @@ class Authority:
         if self.status != 200 or not self._is_allowed(grant, form, request):
             return JSONResponse({"error": "invalid_grant", "error_description": json.dumps(form)}, self.error_status)
         access, refresh = f"acc3ss-{secrets.token_urlsafe(24)}", f"r3fresh-{secrets.token_urlsafe(24)}"
-        self.good.add(access)
+        if self.is_for_this_server:
+            self.good.add(access)
         self.refresh.add(refresh)
         granted: dict[str, Any] = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in}
         return JSONResponse(granted if grant == "client_credentials" else granted | {"refresh_token": refresh})

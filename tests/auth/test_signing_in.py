@@ -342,6 +342,17 @@ async def test_insufficient_scope_names_the_login_command_and_no_server_text(
         assert RECEIVED in await text(application, "hear_mirrored")
 
 
+async def test_a_rejected_token_is_not_reported_as_a_missing_one(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.is_for_this_server = False
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    by_header = {"url": f"{authority.url}/mcp", "headers": {"Authorization": "Bearer 0ld-t0ken"}}
+    for path in (config, configured({"guarded": by_header})):
+        assert "HTTP status 401 instead of MCP. It rejected the token: with `headers`" in await state_of(path)
+
+
 async def test_tokens_of_one_url_are_not_sent_to_another(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
@@ -398,7 +409,8 @@ async def test_a_refused_sign_in_is_reported_without_the_servers_text(
     ("change", "message"),
     [
         ({"issuer": "http://login.example.com"}, "names an authorization server without https"),
-        ({"metadata": {"issuer": "https://evil.example.com"}}, "returned an invalid response"),
+        ({"metadata": {"issuer": "https://evil.example.com"}}, "its authorization server names another issuer"),
+        ({"named": "https://internal.example.com/mcp"}, "its metadata names another resource than `url`. Correct"),
         ({"metadata": {"token_endpoint": "http://10.0.0.1/token"}}, "names an authorization server without https"),
     ],
 )
@@ -409,6 +421,17 @@ async def test_secrets_are_not_sent_to_addresses_that_an_upstream_names(
         setattr(authority, name, value)
     assert message in await state_of(configured({"guarded": alone(authority, tmp_path)}))
     assert authority.asked == []
+
+
+async def test_a_client_id_of_another_issuer_is_named_and_not_replaced(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    client = {"client_id": CLIENT[0], "client_secret": CLIENT[1], "issuer": "https://login.example.com"}
+    with pytest.raises(
+        MirrorError, match="`client_id` belongs to another authorization server than the upstream names"
+    ):
+        await log_in(configured({"guarded": wanting(authority, tmp_path, **client)}))
+    assert (authority.asked, authority.scopes) == ([], "")
 
 
 @pytest.mark.parametrize("status", [404, 503])

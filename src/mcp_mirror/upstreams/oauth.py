@@ -230,12 +230,19 @@ class Authorizer:
         client's secret and the person's authorization code.
 
         Raises:
-            UpstreamError: The upstream names an authorization server, which has no metadata.
+            UpstreamError: The upstream names an authorization server that has no metadata, or to which the configured
+                client does not belong: the SDK would register another client.
         """
         assert self._provider is not None  # noqa: S101  # `_run_flow` checks it
         context = self._provider.context
-        is_discovery = request is not None and request.method == "GET"
-        if context.auth_server_url and context.oauth_metadata is None and not is_discovery:
+        if request is not None and request.method == "GET":  # of metadata
+            return
+        if self._policy.client_id and context.client_info is None:
+            raise UpstreamError(
+                "`client_id` belongs to another authorization server than the upstream names. Correct `issuer`, or the "
+                "client"
+            )
+        if context.auth_server_url and context.oauth_metadata is None:
             raise UpstreamError("its authorization server has no metadata now")
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
@@ -303,7 +310,8 @@ class Authorizer:
             return error
         unreached = "leads to a private address (`allow_private`)" if PRIVATE in str(error) else "could not be reached"
         kind = next((text for of, text in _FAILURES if isinstance(error, of)), unreached)
-        reason = str(error) if isinstance(error, MirrorError) else f"its authorization server {kind}"
+        known = (text for begin, text in _FLOW_FAILURES if str(error).startswith(begin))
+        reason = str(error) if isinstance(error, MirrorError) else next(known, f"its authorization server {kind}")
         _logger.warning("No token for upstream %s: %s%s", self._name, reason, self._server_error)
         reason += self._server_error
         return AuthorizationError(f"The gateway has no token for it: {reason}.", reason=reason)
@@ -385,6 +393,21 @@ _FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (OAuthFlowError, "returned an invalid response"),
     (ValueError, "returned an invalid response"),
 )
+
+
+_FLOW_FAILURES: Final = (
+    ("Protected resource metadata request failed", "its metadata cannot be read now"),
+    (
+        "Protected resource ",
+        "its metadata names another resource than `url`. Correct `url`, or the public address in the server's settings",
+    ),
+    (
+        "Authorization server metadata issuer mismatch",
+        "its authorization server names another issuer than the upstream does, or than `issuer`. Correct the wrong one",
+    ),
+    ("State parameter mismatch", "the browser returned from another sign-in. Start again, and open only the new URL"),
+)
+"""How messages of the SDK begin, and the explanations."""
 
 
 class AuthorizingTransport(httpx2.AsyncBaseTransport):

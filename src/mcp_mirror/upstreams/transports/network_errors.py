@@ -54,12 +54,17 @@ _STATUS_ADVICE: Final = {
     501: _ELSEWHERE,
 }
 """What to try, by HTTP status."""
+_CREDENTIALS_ADVICE: Final = (
+    "It rejected the token: with `headers`, or --header of a wrapped server, check whether the token has expired; with "
+    "`mcp-mirror login`, whether the server accepts tokens of that authorization server for its `url`"
+)
 _NOT_SSE: Final = (
     "Check the path in `url`; a server of Streamable HTTP needs `transport: streamable-http`, or no --sse if wrapped"
 )
 _REDIRECTED: Final = "The gateway does not follow it: find the address with `curl -i`, and set `url` to it"
 _REFUSED_TLS: Final = "See the server's log; the gateway uses TLS 1.2 or later, and has no client certificate"
 _OK: Final = 200
+_UNAUTHORIZED: Final = 401
 _NOT_ALLOWED: Final = 405
 _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 
@@ -102,6 +107,8 @@ def _advise(response: httpx2.Response) -> str:
         return "Use https:// in `url`" if _leads_to_https(response) else _REDIRECTED
     if status == _NOT_ALLOWED and request.method == "GET":  # only the older transport opens its stream before a session
         return _NOT_SSE
+    if status == _UNAUTHORIZED and "authorization" in request.headers:
+        return _CREDENTIALS_ADVICE
     return _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
 
 
