@@ -192,7 +192,7 @@ async def test_the_log_and_calls_name_the_login_command(
 
 
 @pytest.mark.parametrize("status", [503, 429])
-async def test_nobody_signs_in_because_an_authorization_server_is_down_for_a_moment(
+async def test_a_short_outage_of_an_authorization_server_needs_no_sign_in(
     *, status: int, authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     config = configured({"guarded": wanting(authority, tmp_path)})
@@ -389,7 +389,8 @@ async def test_a_denied_sign_in_stores_no_tokens(
                 async with httpx2.AsyncClient(follow_redirects=True) as browser:
                     page = (await browser.get(line)).text
         assert await process.wait() == 2
-    assert lines[2:] == [
+    assert lines[2].endswith("open it on this machine: curl 'ADDRESS'")
+    assert lines[3:] == [
         f"mcp-mirror: Signing in to upstream 'guarded' failed: the authorization server reports {reported}."
     ]
     assert page.startswith("You are not signed in")

@@ -46,6 +46,10 @@ _CONNECT_TIMEOUT: Final = 20.0
 
 _CONTINUED: Final = "mcp-mirror continues in the terminal and prints the result there. You can close this window."
 _DENIED: Final = "You are not signed in: the authorization server reports an error. The terminal shows the next step."
+_ELSEWHERE: Final = (
+    f"A browser on another machine ends at an address on {_HOST} that does not open there. Copy this address, and open "
+    "it on this machine: curl 'ADDRESS'"
+)
 _LOGGERS: Final = ("mcp.client.auth", "mcp_mirror.upstreams.oauth")
 """They log each failure that the command prints."""
 
@@ -104,8 +108,11 @@ def login(
 
     async def show(url: str) -> None:
         print_note(f"To sign in, open this URL in a browser:\n{url}")
-        if browser and sys.stderr.isatty():
-            await anyio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
+        is_open = browser and sys.stderr.isatty()
+        if is_open:
+            is_open = await anyio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
+        if not is_open:
+            print_note(_ELSEWHERE)
 
     async def run() -> None:
         file = await sign_in(policy, tuple(scope.split()), show)
