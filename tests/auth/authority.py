@@ -54,6 +54,8 @@ class Authority:
     issuer: str = ""
     is_for_this_server: bool = True
     """Whether the MCP server takes new access tokens."""
+    is_open: bool = False
+    """Whether the MCP server takes requests without a token."""
     named: str = ""
     """The resource in the metadata of the MCP server; default: the right one."""
     rights: str = ""
@@ -145,7 +147,7 @@ class Authority:
 
     async def mcp(self, request: Request) -> Response:
         shown = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if shown not in self.good:
+        if shown not in self.good and not self.is_open:
             metadata = f"{self.url}/.well-known/oauth-protected-resource/mcp"
             return Response(status_code=401, headers={"www-authenticate": f'Bearer resource_metadata="{metadata}"'})
         if request.method != "POST":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import stat
 import sys
@@ -126,13 +127,45 @@ async def test_a_wrapped_server_uses_the_tokens_of_a_login_by_its_address(
         (upstream,) = application.upstreams
         with anyio.fail_after(BOUND):
             await upstream.settled.wait()
-        assert f"run `mcp-mirror login guarded --url '{authority.url}/mcp'`." in upstream.status.detail
+        assert (
+            f"run `mcp-mirror login guarded --url '{authority.url}/mcp'`, or wrap it with --header."
+            in upstream.status.detail
+        )
     with anyio.fail_after(BOUND):
         assert await sign_in(config.upstreams[0], (), browse) == str(tmp_path / "data/mcp-mirror/tokens/guarded.json")
     async with open_application(config) as application:
         assert RECEIVED in await text(application, "hear_mirrored")
     endpoint = build_wrap_config("other", describe_remote("http://x/mcp", ["Authorization: b"]), {}, None, {})
     assert "oauth=None" in repr(endpoint.upstreams[0].endpoint)
+
+
+async def test_a_wrapped_server_without_a_sign_in_needs_no_token(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    authority.is_open = True
+    config = build_wrap_config("guarded", describe_remote(f"{authority.url}/mcp"), {}, None, {})
+    async with open_application(config) as application:
+        assert '"shown": ""' in await text(application, "hear_mirrored")
+        authority.is_open = False
+        assert f"run `mcp-mirror login guarded --url '{authority.url}/mcp'`" in await text(application, "hear_mirrored")
+        with anyio.fail_after(BOUND):
+            await sign_in(config.upstreams[0], (), browse)
+        assert RECEIVED in await text(application, "hear_mirrored")
+
+
+async def test_a_wrapped_server_names_the_command_of_its_first_sign_in(authority: Authority, tmp_path: Path) -> None:
+    command = forked_python(COMMAND, "wrap", "--name", "guarded", "--url", f"{authority.url}/mcp")
+    environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path)}
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environ)
+    parameters = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": parameters}
+    async with asyncio.timeout(BOUND):
+        shown = b"".join(await process.communicate(json.dumps(request).encode() + b"\n")).decode()
+    assert (
+        "Server 'guarded' did not start: A person has to sign in to it: run "
+        f"`mcp-mirror login guarded --url '{authority.url}/mcp'`, or wrap it with --header."
+    ) in shown
 
 
 async def test_a_user_signs_in_once_and_tokens_are_refreshed(

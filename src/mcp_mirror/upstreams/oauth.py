@@ -112,7 +112,7 @@ class Authorizer:
             await self._run_flow(request, self._with_scopes(refusal))
 
     async def prepare(self, request: httpx2.Request) -> None:
-        """Add the token to a request; refresh it first if it has expired.
+        """Add the token to a request; refresh it first if it has expired. A wrapped server may need none.
 
         Raises:
             AuthorizationError: A token is missing, and no person can sign in.
@@ -121,7 +121,8 @@ class Authorizer:
             context = await self._load_context()
             if not context.is_token_valid() and context.can_refresh_token():
                 await self._refresh(context, request)
-            if self._needs_sign_in and (context.current_tokens is None or self._is_rejected(context)):
+            may_be_open = self._is_wrapped and not context.current_tokens and not self._ended
+            if self._needs_sign_in and not may_be_open and (not context.current_tokens or self._is_rejected(context)):
                 raise self._build_sign_in(self._required_scope)
             _add_token(request, context)
 
@@ -301,7 +302,8 @@ class Authorizer:
         elif self._ended:
             cause = f"Its authorization server did not renew the token{self._ended_error}. "
         command = f"mcp-mirror login {self._name}{address}{option}"
-        message = f"{cause}A person has to sign in to it{' again' if cause else ''}: run `{command}`."
+        alternative = ", or wrap it with --header" if self._is_wrapped and not cause else ""
+        message = f"{cause}A person has to sign in to it{' again' if cause else ''}: run `{command}`{alternative}."
         return AuthorizationError(message, needs_sign_in=True)
 
     def _build_failure(self, error: Exception) -> AuthorizationError:
