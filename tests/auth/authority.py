@@ -59,7 +59,9 @@ class Authority:
     named: str = ""
     """The resource in the metadata of the MCP server; default: the right one."""
     rights: str = ""
-    """Scopes that calls require and that no client has."""
+    """A scope that calls require."""
+    entitled: set[str] = field(default_factory=set)
+    """Access tokens with this scope."""
     scopes: str = ""
     """That were asked for last."""
     slow: int = 0
@@ -120,6 +122,8 @@ class Authority:
         if self.is_for_this_server:
             self.good.add(access)
         self.refresh.add(refresh)
+        if self.rights in self.scopes.split():
+            self.entitled.add(access)
         granted: dict[str, Any] = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in}
         return JSONResponse(granted if grant == "client_credentials" else granted | {"refresh_token": refresh})
 
@@ -155,7 +159,7 @@ class Authority:
         message = json.loads(await request.body())
         if "id" not in message:
             return Response(status_code=202)
-        if self.rights and message["method"] == "tools/call":
+        if self.rights and message["method"] == "tools/call" and shown not in self.entitled:
             challenge = f'Bearer error="insufficient_scope", scope="{self.rights}"'
             return Response(status_code=403, headers={"www-authenticate": challenge})
         result = await self._answer(message, request, shown)

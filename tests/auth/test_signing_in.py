@@ -375,6 +375,18 @@ async def test_insufficient_scope_names_the_login_command_and_no_server_text(
         assert RECEIVED in await text(application, "hear_mirrored")
 
 
+async def test_a_running_gateway_uses_a_later_sign_in_with_more_scopes(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        authority.rights = "more"
+        await log_in(config, "more")
+        assert RECEIVED in await text(application, "hear_mirrored")
+
+
 async def test_a_rejected_token_is_not_reported_as_a_missing_one(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:

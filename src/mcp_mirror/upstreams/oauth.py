@@ -135,8 +135,10 @@ class Authorizer:
         shown = request.headers.get("authorization")
         async with self._lock:
             context = await self._load_context()
-            _add_token(request, context)
-            if request.headers.get("authorization") != shown:  # another request got one already
+            await self._read_tokens(context)
+            if context.is_token_valid():
+                _add_token(request, context)
+            if request.headers.get("authorization") != shown:  # another request, gateway or sign-in got one already
                 return
             if refusal.status_code == _UNAUTHORIZED and context.current_tokens:
                 self._storage.reject(context.current_tokens)
