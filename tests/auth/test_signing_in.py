@@ -322,6 +322,26 @@ async def test_gateways_with_one_token_file_do_not_refresh_at_once(
     assert grants(authority) == ["authorization_code", "refresh_token", "refresh_token"]
 
 
+async def test_a_refresh_does_not_replace_the_tokens_of_a_new_sign_in(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    token_file = tmp_path / "kept" / "tokens.json"
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        authority.refreshes = 2  # the refresh takes half a second
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(text, application, "hear_mirrored")
+            async with asyncio.timeout(BOUND):
+                while "refresh_token" not in grants(authority):  # noqa: ASYNC110  # the authority notes it
+                    await asyncio.sleep(0.01)
+            await log_in(config)
+            signed_in = token_file.read_text()
+    assert token_file.read_text() == signed_in
+
+
 async def test_a_refresh_is_finished_although_the_gateway_ends(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:

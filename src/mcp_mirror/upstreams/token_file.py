@@ -114,7 +114,11 @@ class TokenFile(TokenStorage):
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Write tokens; see `TokenStorage`."""
         self._redact(tokens)
-        self._save(tokens)
+        if self._is_new:  # written last, so that a gateway does not replace them by earlier ones that it refreshes now
+            async with self.lock():
+                self._save(tokens)
+        else:
+            self._save(tokens)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """Return the client of the configuration, or the registered one."""
