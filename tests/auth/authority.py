@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -32,6 +32,11 @@ class Authority:
     good: set[str] = field(default_factory=set)
     """Access tokens that the MCP server takes."""
     refresh: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+    """Refresh tokens that were exchanged; a second use ends all tokens (RFC 9700, section 4.14.2)."""
+    refreshes: int = 0
+    """Refreshes that wait for another one, for half a second."""
+    is_joined: asyncio.Event = field(default_factory=asyncio.Event)
     codes: dict[str, str] = field(default_factory=dict)
     """Challenges by code."""
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
@@ -39,11 +44,24 @@ class Authority:
     expires_in: int = 3600
     status: int = 200
     """Of the token endpoint's answers."""
+    denied: str = "access_denied"
+    """The error for the browser if `status` is not 200."""
+    error_status: int = 400
+    """Of the token endpoint's answers to bad requests."""
+    metadata_status: int = 200
     metadata: dict[str, Any] = field(default_factory=dict)
     """Changes to the metadata that the server sends."""
     issuer: str = ""
+    is_for_this_server: bool = True
+    """Whether the MCP server takes new access tokens."""
+    is_open: bool = False
+    """Whether the MCP server takes requests without a token."""
+    named: str = ""
+    """The resource in the metadata of the MCP server; default: the right one."""
     rights: str = ""
-    """Scopes that calls require and that no client has."""
+    """A scope that calls require."""
+    entitled: set[str] = field(default_factory=set)
+    """Access tokens with this scope."""
     scopes: str = ""
     """That were asked for last."""
     slow: int = 0
@@ -63,10 +81,12 @@ class Authority:
     async def resource(self, _: Request) -> Response:
         servers = [self.issuer or self.url]
         return JSONResponse(
-            {"resource": f"{self.url}/mcp", "authorization_servers": servers, "scopes_supported": ["a"]}
+            {"resource": self.named or f"{self.url}/mcp", "authorization_servers": servers, "scopes_supported": ["a"]}
         )
 
     async def server(self, _: Request) -> Response:
+        if self.metadata_status != 200:
+            return Response(status_code=self.metadata_status)
         return JSONResponse({
             "issuer": self.url,
             "authorization_endpoint": f"{self.url}/authorize",
@@ -83,7 +103,7 @@ class Authority:
         query = dict(request.query_params)
         self.scopes = query.get("scope", "")
         if self.status != 200:
-            parameters = {"error": "access_denied", "state": query["state"]}
+            parameters = {"error": self.denied, "state": query["state"]}
         else:
             code = secrets.token_urlsafe(8)
             self.codes[code] = query["code_challenge"]
@@ -94,13 +114,25 @@ class Authority:
         form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
         grant = form["grant_type"]
         self.asked.append((grant, {**form, "authorization": request.headers.get("authorization", "")}))
+        if grant == "refresh_token" and self.refreshes:
+            await self._wait_for_another()
         if self.status != 200 or not self._is_allowed(grant, form, request):
-            return JSONResponse({"error": "invalid_grant", "error_description": json.dumps(form)}, 400)
+            return JSONResponse({"error": "invalid_grant", "error_description": json.dumps(form)}, self.error_status)
         access, refresh = f"acc3ss-{secrets.token_urlsafe(24)}", f"r3fresh-{secrets.token_urlsafe(24)}"
-        self.good.add(access)
+        if self.is_for_this_server:
+            self.good.add(access)
         self.refresh.add(refresh)
+        if self.rights in self.scopes.split():
+            self.entitled.add(access)
         granted: dict[str, Any] = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in}
         return JSONResponse(granted if grant == "client_credentials" else granted | {"refresh_token": refresh})
+
+    async def _wait_for_another(self) -> None:
+        self.refreshes -= 1
+        if not self.refreshes:
+            self.is_joined.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.is_joined.wait(), 0.5)
 
     def _is_allowed(self, grant: str, form: dict[str, str], request: Request) -> bool:
         if grant == "client_credentials":
@@ -108,14 +140,18 @@ class Authority:
             return request.headers.get("authorization") == f"Basic {basic}"
         if grant == "refresh_token":
             known = form["refresh_token"] in self.refresh
+            if form["refresh_token"] in self.used:
+                self.refresh.clear()
+                self.good.clear()
             self.refresh.discard(form["refresh_token"])
+            self.used.add(form["refresh_token"])
             return known
         challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
         return self.codes.pop(form["code"], None) == challenge.rstrip("=")
 
     async def mcp(self, request: Request) -> Response:
         shown = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if shown not in self.good:
+        if shown not in self.good and not self.is_open:
             metadata = f"{self.url}/.well-known/oauth-protected-resource/mcp"
             return Response(status_code=401, headers={"www-authenticate": f'Bearer resource_metadata="{metadata}"'})
         if request.method != "POST":
@@ -123,7 +159,7 @@ class Authority:
         message = json.loads(await request.body())
         if "id" not in message:
             return Response(status_code=202)
-        if self.rights and message["method"] == "tools/call":
+        if self.rights and message["method"] == "tools/call" and shown not in self.entitled:
             challenge = f'Bearer error="insufficient_scope", scope="{self.rights}"'
             return Response(status_code=403, headers={"www-authenticate": challenge})
         result = await self._answer(message, request, shown)

@@ -72,17 +72,28 @@ GOOGLE = {
     "at_hash": "opaque",
     "name": "Alice",
 }
+NODE = {
+    "iss": "https://login.example.com",
+    "aud": "https://tools.example.com/mcp",
+    "sub": "alice",
+    "jti": "opaque",
+    "client_id": "Yq5vcbGqlbqCcjf0n-hfwhVXpP5joyW",
+    "scope": "tools",
+}
+"""A token of oidc-provider 9."""
 TOKENS: dict[str, dict[str, Any]] = {
     "Microsoft Entra ID": ENTRA,
     "Okta": OKTA,
     "Keycloak": KEYCLOAK,
     "Google": GOOGLE,
+    "oidc-provider (Node.js)": NODE,
 }
 PRINCIPALS = {
     "Microsoft Entra ID": (ENTRA["oid"], {"tools", "other"}),
     "Okta": (OKTA["uid"], {"openid", "tools"}),
     "Keycloak": (KEYCLOAK["sub"], {"openid", "tools", "email"}),
     "Google": (GOOGLE["sub"], set()),
+    "oidc-provider (Node.js)": (NODE["sub"], {"tools"}),
 }
 
 
@@ -134,6 +145,9 @@ async def test_a_token_of_the_provider_names_its_principal(provider: str, tmp_pa
         ("Google", {"hd": "other.example"}),
         ("Google", {"email_verified": False}),
         ("Google", {"aud": "other.apps.googleusercontent.com"}),
+        ("oidc-provider (Node.js)", {"aud": NODE["client_id"], "scope": None}),  # an ID token
+        ("oidc-provider (Node.js)", {"iss": "https://login.example.com/"}),
+        ("oidc-provider (Node.js)", {"scope": "openid"}),
     ],
 )
 async def test_tokens_for_others_are_rejected(provider: str, changes: dict[str, Any], tmp_path: Path) -> None:

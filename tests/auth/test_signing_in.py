@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import stat
 import sys
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Run
 
 BOUND = 60
+SIGN_IN = "A person has to sign in to it: run `mcp-mirror login guarded`."
 RECEIVED = '"shown": "ac"'
 """What the upstream says of a call that came with an access token."""
 
@@ -125,13 +127,45 @@ async def test_a_wrapped_server_uses_the_tokens_of_a_login_by_its_address(
         (upstream,) = application.upstreams
         with anyio.fail_after(BOUND):
             await upstream.settled.wait()
-        assert f"Run: mcp-mirror login guarded --url '{authority.url}/mcp'" in upstream.status.detail
+        assert (
+            f"run `mcp-mirror login guarded --url '{authority.url}/mcp'`, or wrap it with --header."
+            in upstream.status.detail
+        )
     with anyio.fail_after(BOUND):
         assert await sign_in(config.upstreams[0], (), browse) == str(tmp_path / "data/mcp-mirror/tokens/guarded.json")
     async with open_application(config) as application:
         assert RECEIVED in await text(application, "hear_mirrored")
     endpoint = build_wrap_config("other", describe_remote("http://x/mcp", ["Authorization: b"]), {}, None, {})
     assert "oauth=None" in repr(endpoint.upstreams[0].endpoint)
+
+
+async def test_a_wrapped_server_without_a_sign_in_needs_no_token(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    authority.is_open = True
+    config = build_wrap_config("guarded", describe_remote(f"{authority.url}/mcp"), {}, None, {})
+    async with open_application(config) as application:
+        assert '"shown": ""' in await text(application, "hear_mirrored")
+        authority.is_open = False
+        assert f"run `mcp-mirror login guarded --url '{authority.url}/mcp'`" in await text(application, "hear_mirrored")
+        with anyio.fail_after(BOUND):
+            await sign_in(config.upstreams[0], (), browse)
+        assert RECEIVED in await text(application, "hear_mirrored")
+
+
+async def test_a_wrapped_server_names_the_command_of_its_first_sign_in(authority: Authority, tmp_path: Path) -> None:
+    command = forked_python(COMMAND, "wrap", "--name", "guarded", "--url", f"{authority.url}/mcp")
+    environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path)}
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environ)
+    parameters = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": parameters}
+    async with asyncio.timeout(BOUND):
+        shown = b"".join(await process.communicate(json.dumps(request).encode() + b"\n")).decode()
+    assert (
+        "Server 'guarded' did not start: A person has to sign in to it: run "
+        f"`mcp-mirror login guarded --url '{authority.url}/mcp'`, or wrap it with --header."
+    ) in shown
 
 
 async def test_a_user_signs_in_once_and_tokens_are_refreshed(
@@ -143,7 +177,7 @@ async def test_a_user_signs_in_once_and_tokens_are_refreshed(
         (upstream,) = application.upstreams
         with anyio.fail_after(BOUND):
             await upstream.settled.wait()
-        assert "Run: mcp-mirror login guarded" in upstream.status.detail
+        assert upstream.status.detail == SIGN_IN
         assert "not connected now: guarded" in await text(application, "hear_mirrored")
         await log_in(config, "more")
         async with asyncio.timeout(BOUND):
@@ -163,8 +197,50 @@ async def test_a_user_signs_in_once_and_tokens_are_refreshed(
         assert grants(authority)[asked_before:] == ["refresh_token"]
         authority.good.clear()
         authority.refresh.clear()  # the person has taken the permission back
+        asked_before = len(authority.asked)
+        ended = (
+            "Its authorization server did not renew the token (HTTP status 400, invalid_grant). A person has to sign in"
+        )
         for _ in range(2):
-            assert "Run: mcp-mirror login guarded" in await text(application, "hear_mirrored")
+            assert f"{ended} to it again: run `mcp-mirror login guarded`." in await text(application, "hear_mirrored")
+        assert grants(authority)[asked_before:] == ["refresh_token"]  # the refused token was not sent again
+
+
+@pytest.mark.parametrize("transport", ["streamable-http", "sse"])
+async def test_the_log_and_calls_name_the_login_command(
+    *, transport: str, authority: Authority, configured: Configured, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured({"guarded": {**wanting(authority, tmp_path), "transport": transport}})
+    assert await state_of(config) == f"down: {SIGN_IN}"
+    assert f"upstream guarded is down: {SIGN_IN}" in caplog.text
+    await log_in(config)
+    if transport == "sse":  # the authority serves the other one
+        return
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        (tmp_path / "kept" / "tokens.json").unlink()
+        authority.good.clear()
+        authority.refresh.clear()
+        assert SIGN_IN.removeprefix("A person has to sign in to it: ") in await text(application, "hear_mirrored")
+
+
+@pytest.mark.parametrize("status", [503, 429])
+async def test_a_short_outage_of_an_authorization_server_needs_no_sign_in(
+    *, status: int, authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        authority.status = authority.error_status = status
+        answer = await text(application, "hear_mirrored")
+        assert answer == (
+            "Upstream 'guarded' requires authorization for 'hear'. The gateway has no token for it: its authorization "
+            f"server did not renew the token (HTTP status {status}, invalid_grant). Try again in a moment."
+        )
+        authority.status = 200
+        assert RECEIVED in await text(application, "hear_mirrored")
 
 
 async def test_a_token_that_was_withdrawn_early_is_refreshed_after_a_restart(
@@ -218,6 +294,71 @@ async def test_a_refresh_that_another_gateway_has_won_uses_its_tokens(
     assert grants(authority) == ["authorization_code", "refresh_token"]
 
 
+async def test_gateways_with_one_token_file_do_not_refresh_at_once(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with (
+        open_application(load_config(config, {})) as one,
+        open_application(load_config(config, {})) as other,
+    ):
+        for application in (one, other):
+            assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        authority.refreshes = 2
+        answers: list[str] = []
+
+        async def ask(application: Application) -> None:
+            answers.append(await text(application, "hear_mirrored"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, one)
+            tasks.start_soon(ask, other)
+        assert [RECEIVED in answer for answer in answers] == [True, True]
+        authority.good.clear()
+        authority.refreshes = 0
+        assert RECEIVED in await text(application, "hear_mirrored")  # the authority has not ended the tokens
+    assert grants(authority) == ["authorization_code", "refresh_token", "refresh_token"]
+
+
+async def test_a_refresh_does_not_replace_the_tokens_of_a_new_sign_in(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    token_file = tmp_path / "kept" / "tokens.json"
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        authority.refreshes = 2  # the refresh takes half a second
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(text, application, "hear_mirrored")
+            async with asyncio.timeout(BOUND):
+                while "refresh_token" not in grants(authority):  # noqa: ASYNC110  # the authority notes it
+                    await asyncio.sleep(0.01)
+            await log_in(config)
+            signed_in = token_file.read_text()
+    assert token_file.read_text() == signed_in
+
+
+async def test_a_refresh_is_finished_although_the_gateway_ends(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    authority.good.clear()
+    authority.refreshes = 2  # the refresh takes half a second
+    async with open_application(load_config(config, {})):
+        async with asyncio.timeout(BOUND):
+            while "refresh_token" not in grants(authority):  # noqa: ASYNC110  # the gateway connects
+                await asyncio.sleep(0.01)
+    authority.refreshes = 0
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+    assert grants(authority) == ["authorization_code", "refresh_token"]
+
+
 async def test_a_user_signs_in_from_the_command_line(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
@@ -245,9 +386,36 @@ async def test_insufficient_scope_names_the_login_command_and_no_server_text(
     async with open_application(load_config(config, {})) as application:
         for rights, option in (("a more:rights", " --scope 'a more:rights'"), ("a'$(x)", ""), ("a" * 300, "")):
             authority.rights = rights
-            assert f"mcp-mirror login guarded{option} (" in await text(application, "hear_mirrored")
+            answer = await text(application, "hear_mirrored")
+            assert answer == (
+                "Upstream 'guarded' requires authorization for 'hear'. It requires a scope that the gateway's token "
+                f"does not have. A person has to sign in to it again: run `mcp-mirror login guarded{option}`."
+            )
         authority.rights = ""
         assert RECEIVED in await text(application, "hear_mirrored")
+
+
+async def test_a_running_gateway_uses_a_later_sign_in_with_more_scopes(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        authority.rights = "more"
+        await log_in(config, "more")
+        assert RECEIVED in await text(application, "hear_mirrored")
+
+
+async def test_a_rejected_token_is_not_reported_as_a_missing_one(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.is_for_this_server = False
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    by_header = {"url": f"{authority.url}/mcp", "headers": {"Authorization": "Bearer 0ld-t0ken"}}
+    for path in (config, configured({"guarded": by_header})):
+        assert "HTTP status 401 instead of MCP. It rejected the token: with `headers`" in await state_of(path)
 
 
 async def test_tokens_of_one_url_are_not_sent_to_another(
@@ -258,14 +426,39 @@ async def test_tokens_of_one_url_are_not_sent_to_another(
     other = Authority()
     async with governing(other):
         state = await state_of(configured({"guarded": wanting(other, tmp_path)}))
-    assert "Run: mcp-mirror login guarded" in state
+    assert state == f"down: {SIGN_IN}"
     assert other.asked == []
 
 
-async def test_a_denied_sign_in_stores_no_tokens(authority: Authority, configured: Configured, tmp_path: Path) -> None:
-    authority.status = 400
-    with pytest.raises(MirrorError, match=r"Signing in to upstream 'guarded' failed: .* access was denied"):
-        await log_in(configured({"guarded": wanting(authority, tmp_path)}))
+@pytest.mark.parametrize(
+    ("error", "reported"),
+    [
+        ("access_denied", "that access was denied"),
+        ("invalid_scope", "an error (invalid_scope)"),
+        ("Call +1 555", "an error"),
+    ],
+)
+async def test_a_denied_sign_in_stores_no_tokens(
+    *, error: str, reported: str, authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.status, authority.denied = 400, error
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    command = forked_python(COMMAND, "login", "guarded", "--config", str(config))
+    process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stderr=PIPE)
+    assert process.stderr is not None
+    lines, page = [], ""
+    async with asyncio.timeout(BOUND):
+        while line := (await process.stderr.readline()).decode().strip():
+            lines.append(line)
+            if line.startswith("http"):
+                async with httpx2.AsyncClient(follow_redirects=True) as browser:
+                    page = (await browser.get(line)).text
+        assert await process.wait() == 2
+    assert lines[2].endswith("open it on this machine: curl 'ADDRESS'")
+    assert lines[3:] == [
+        f"mcp-mirror: Signing in to upstream 'guarded' failed: the authorization server reports {reported}."
+    ]
+    assert page.startswith("You are not signed in")
     assert not (tmp_path / "kept").exists()
 
 
@@ -282,7 +475,8 @@ async def test_a_refused_sign_in_is_reported_without_the_servers_text(
     ("change", "message"),
     [
         ({"issuer": "http://login.example.com"}, "names an authorization server without https"),
-        ({"metadata": {"issuer": "https://evil.example.com"}}, "returned an invalid response"),
+        ({"metadata": {"issuer": "https://evil.example.com"}}, "its authorization server names another issuer"),
+        ({"named": "https://internal.example.com/mcp"}, "its metadata names another resource than `url`. Correct"),
         ({"metadata": {"token_endpoint": "http://10.0.0.1/token"}}, "names an authorization server without https"),
     ],
 )
@@ -293,6 +487,29 @@ async def test_secrets_are_not_sent_to_addresses_that_an_upstream_names(
         setattr(authority, name, value)
     assert message in await state_of(configured({"guarded": alone(authority, tmp_path)}))
     assert authority.asked == []
+
+
+async def test_a_client_id_of_another_issuer_is_named_and_not_replaced(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    client = {"client_id": CLIENT[0], "client_secret": CLIENT[1], "issuer": "https://login.example.com"}
+    with pytest.raises(
+        MirrorError, match="`client_id` belongs to another authorization server than the upstream names"
+    ):
+        await log_in(configured({"guarded": wanting(authority, tmp_path, **client)}))
+    assert (authority.asked, authority.scopes) == ([], "")
+
+
+@pytest.mark.parametrize("status", [404, 503])
+@pytest.mark.parametrize("client", [{}, {"client_id": CLIENT[0], "client_secret": CLIENT[1]}])
+async def test_a_sign_in_does_not_guess_the_endpoints_of_an_authorization_server(
+    *, client: dict[str, str], status: int, authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.metadata_status = status
+    client = client and {**client, "issuer": authority.url}
+    with pytest.raises(MirrorError, match=rf"its authorization server has no metadata now \(HTTP status {status}\)"):
+        await log_in(configured({"guarded": wanting(authority, tmp_path, **client)}))
+    assert (authority.asked, authority.scopes) == ([], "")  # neither the gateway nor the browser went to the upstream
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such modes")

@@ -111,6 +111,8 @@ async def test_invalid_tokens_have_no_principal(keys: str, token: str) -> None:
         ({"typ": "c4nary"}, "InvalidTokenError (required_claims.typ)"),
         ({"nbf": "1"}, "InvalidTokenError (nbf is not a number)"),
         ({"aud": "c4nary"}, "InvalidAudienceError"),
+        ({"iss": OTHER}, "InvalidIssuerError"),
+        ({"iss": ISSUER.rstrip("/")}, "InvalidIssuerError (`issuer` differs by the slash at its end)"),
     ],
 )
 async def test_the_log_names_the_claim_of_a_rejected_token(

@@ -4,6 +4,7 @@ The authorization server redirects the browser to a loopback port (RFC 8252, sec
 """
 
 import json
+import logging
 import os
 import sys
 import webbrowser
@@ -34,14 +35,23 @@ from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.http_server import HttpServer, format_url, listen
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
-from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, BrowserSignIn
-from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection
+from mcp_mirror.upstreams.oauth import Authorizer, BrowserSignIn, read_error_code
+from mcp_mirror.upstreams.transports.network_errors import AuthorizationError, explain_failed_connection
 
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
 _SIGN_IN_TIMEOUT: Final = 600.0
 """Seconds that a user may take to sign in."""
 _CONNECT_TIMEOUT: Final = 20.0
+
+_CONTINUED: Final = "mcp-mirror continues in the terminal and prints the result there. You can close this window."
+_DENIED: Final = "You are not signed in: the authorization server reports an error. The terminal shows the next step."
+_ELSEWHERE: Final = (
+    f"A browser on another machine ends at an address on {_HOST} that does not open there. Copy this address, and open "
+    "it on this machine: curl 'ADDRESS'"
+)
+_LOGGERS: Final = ("mcp.client.auth", "mcp_mirror.upstreams.oauth")
+"""They log each failure that the command prints."""
 
 _VERSION: Final = HANDSHAKE_PROTOCOL_VERSIONS[-1]
 _SESSION: Final = "mcp-session-id"
@@ -87,6 +97,9 @@ def login(
     Example: mcp-mirror login search
     """
     configure_logging(verbose)
+    if not verbose:
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     loaded = _describe_wrapped(upstream, url) if url else load_quietly(config, verbose)
     policy = next((one for one in loaded.upstreams if one.name == upstream), None)
     if policy is None:
@@ -95,8 +108,11 @@ def login(
 
     async def show(url: str) -> None:
         print_note(f"To sign in, open this URL in a browser:\n{url}")
-        if browser and sys.stderr.isatty():
-            await anyio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
+        is_open = browser and sys.stderr.isatty()
+        if is_open:
+            is_open = await anyio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
+        if not is_open:
+            print_note(_ELSEWHERE)
 
     async def run() -> None:
         file = await sign_in(policy, tuple(scope.split()), show)
@@ -146,7 +162,7 @@ async def _sign_in(authorizer: Authorizer, endpoint: HttpEndpoint) -> str | None
     except TimeoutError:
         return f"the browser did not return within {_SIGN_IN_TIMEOUT:g} s"
     except AuthorizationError as error:
-        return str(error)
+        return error.reason
     except httpx2.TransportError as error:
         reason = explain_failed_connection(error, error.request.url).removesuffix(".")
         return reason[:1].lower() + reason[1:]
@@ -190,13 +206,17 @@ class _Redirect(msgspec.Struct):
         if not self.event.is_set():
             self.parameters = parameters
             self.event.set()
-        page = "You are signed in. You can close this window."
+        page = _CONTINUED if "code" in parameters else _DENIED
         return PlainTextResponse(page, headers={"referrer-policy": "no-referrer", "connection": "close"})
 
     async def wait(self) -> AuthorizationCodeResult:
         await self.event.wait()
         if "code" not in self.parameters:
-            raise MirrorError("the authorization server reports that access was denied")
+            code = read_error_code(self.parameters["error"])
+            reported = f"an error ({code})" if code else "an error"
+            if code == "access_denied":
+                reported = "that access was denied"
+            raise MirrorError(f"the authorization server reports {reported}")
         return AuthorizationCodeResult(
             code=self.parameters["code"], state=self.parameters.get("state"), iss=self.parameters.get("iss")
         )

@@ -158,12 +158,15 @@ def _name_option(keys: Sequence[str]) -> str:
 
 
 def _describe_server(server: WrappedServer, name: str) -> dict[str, Any]:
-    """Return the section of a server; a remote one uses the tokens of an earlier `mcp-mirror login`."""
+    """Return the section of a server; a remote one uses the tokens of `mcp-mirror login`, also of a later one.
+
+    Headers without tokens may be credentials of another kind, such as a key: then no error suggests to sign in.
+    """
     if server.command:
         program, *arguments = (word.replace("${", "$${") for word in server.command)
         return {"command": program, "args": arguments}
     has_tokens = os.path.isfile(find_token_file(name))  # noqa: PTH113  # `is_file` raises in a folder of another user
-    return describe_remote(server.url, server.headers, sse=server.sse, uses_login=has_tokens)
+    return describe_remote(server.url, server.headers, sse=server.sse, uses_login=has_tokens or not server.headers)
 
 
 def describe_remote(

@@ -75,7 +75,7 @@ class Router(msgspec.Struct, frozen=True):
             return None
         is_shown = status.detail and may_show_upstream(self.upstreams, self.runtime.state.flows, upstream)
         detail = f": {status.detail}" if is_shown else "."
-        return ToolError(f"Upstream {upstream!r} is {status.state}{detail} Try again in a moment.")
+        return ToolError(f"Upstream {upstream!r} is {status.state}{detail} {status.advice}")
 
     def _explain_unknown(self, call: Call, catalog: Catalog) -> ToolError:
         """Return the error for a name that is not in the caller's catalog, with the nearest names."""

@@ -28,11 +28,14 @@ from mcp_mirror.upstreams.reconnect import (
     JUST_ENDED,
     STABLE_AFTER,
     STOPPED,
+    TRY_AFTER_SIGN_IN,
+    TRY_AGAIN,
     Backoff,
     CircuitBreaker,
     EndedEarlyError,
     ExpiredSessionError,
     FloodError,
+    SignInNeededError,
     Status,
     add_jitter,
     check_protocol,
@@ -215,7 +218,7 @@ class ReconnectingConnection:
             status = JUST_ENDED if self.status.state == "ready" else self.status
             reason = f": {status.detail.rstrip('.')}" if status.detail else ""
             name = self.settings.policy.name
-            raise UpstreamError(f"Upstream {name!r} is {status.state}{reason}. Try again in a moment.")
+            raise UpstreamError(f"Upstream {name!r} is {status.state}{reason}. {status.advice}")
         return self._session
 
     async def run(self) -> None:
@@ -412,7 +415,8 @@ class ReconnectingConnection:
         lasted = anyio.current_time() - self._ready_since if is_usable else 0.0
         is_expired = isinstance(error, ExpiredSessionError)
         self._circuit_breaker.record_end(was_stable=is_expired or lasted > STABLE_AFTER)
-        self._settle(Status("down", str(error), self._output))
+        advice = TRY_AFTER_SIGN_IN if isinstance(error, SignInNeededError) else TRY_AGAIN
+        self._settle(Status("down", str(error), advice, self._output))
         if is_expired:
             _logger.info("upstream %s ended the session, so the gateway opens a new one", self.settings.policy.name)
             return lasted

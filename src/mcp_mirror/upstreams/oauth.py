@@ -31,11 +31,14 @@ from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTran
 from mcp_mirror.settings.access import is_confidential
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.token_file import TokenFile
+from mcp_mirror.upstreams.transports.network_errors import AuthorizationError
 
 _logger = logging.getLogger(__name__)
 
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
+_TRANSIENT: Final = frozenset({408, 429, *range(500, 600)})
+"""Statuses of an authorization server that does not decide about the token now."""
 _TIMEOUT: Final = 20.0
 """Seconds for a request to an authorization server."""
 _MAX_RESPONSE: Final = 1 << 18
@@ -49,10 +52,6 @@ _SAFE: Final = re.compile(r"[a-z_]{1,40}")
 """The form of an OAuth error code; other text is not repeated."""
 _UNUSED_REDIRECT: Final = "http://127.0.0.1/callback"
 """The redirect URL without a browser."""
-
-
-class AuthorizationError(httpx2.TransportError):
-    """A request has no token; the message says what to do."""
 
 
 class BrowserSignIn(msgspec.Struct, frozen=True):
@@ -93,7 +92,11 @@ class Authorizer:
         self._storage: TokenFile
         """The storage of the provider."""
         self._lock = anyio.Lock()
-        self._server_error = ""
+        self._server_error, self._server_status = "", 0
+        """What an authorization server last answered instead of a token, and its HTTP status."""
+        self._ended = ""
+        """The refresh token in the file if the authorization server refused it: it is not sent again."""
+        self._ended_error = ""
         self._required_scope: str | None = None
         """The scope that the upstream required when it last rejected a request."""
         self._rejected, self._rejected_at = "", 0.0
@@ -109,7 +112,7 @@ class Authorizer:
             await self._run_flow(request, self._with_scopes(refusal))
 
     async def prepare(self, request: httpx2.Request) -> None:
-        """Add the token to a request; refresh it first if it has expired.
+        """Add the token to a request; refresh it first if it has expired. A wrapped server may need none.
 
         Raises:
             AuthorizationError: A token is missing, and no person can sign in.
@@ -118,8 +121,9 @@ class Authorizer:
             context = await self._load_context()
             if not context.is_token_valid() and context.can_refresh_token():
                 await self._refresh(context, request)
-            if self._needs_sign_in and (context.current_tokens is None or self._is_rejected(context)):
-                raise self._sign_in(self._required_scope)
+            may_be_open = self._is_wrapped and not context.current_tokens and not self._ended
+            if self._needs_sign_in and not may_be_open and (not context.current_tokens or self._is_rejected(context)):
+                raise self._build_sign_in(self._required_scope)
             _add_token(request, context)
 
     async def renew(self, request: httpx2.Request, refusal: httpx2.Response) -> None:
@@ -131,8 +135,10 @@ class Authorizer:
         shown = request.headers.get("authorization")
         async with self._lock:
             context = await self._load_context()
-            _add_token(request, context)
-            if request.headers.get("authorization") != shown:  # another request got one already
+            await self._read_tokens(context)
+            if context.is_token_valid():
+                _add_token(request, context)
+            if request.headers.get("authorization") != shown:  # another request, gateway or sign-in got one already
                 return
             if refusal.status_code == _UNAUTHORIZED and context.current_tokens:
                 self._storage.reject(context.current_tokens)
@@ -144,7 +150,7 @@ class Authorizer:
                 self._required_scope = extract_field_from_www_auth(refusal, "scope")
                 if refusal.status_code == _UNAUTHORIZED and shown:
                     self._rejected, self._rejected_at = shown, anyio.current_time()
-                raise self._sign_in(self._required_scope)
+                raise self._build_sign_in(self._required_scope, is_step_up=refusal.status_code == _FORBIDDEN)
             await self._run_flow(request, self._with_scopes(refusal))
 
     async def _load_context(self) -> OAuthContext:
@@ -159,31 +165,53 @@ class Authorizer:
         try:
             context.current_tokens = await context.storage.get_tokens() or context.current_tokens
             context.client_info = await context.storage.get_client_info() or context.client_info
+            self._ended = self._ended if _read_refresh_token(context) == self._ended else ""
         except UpstreamError as error:
             raise AuthorizationError(str(error)) from None
 
     async def _refresh(self, context: OAuthContext, request: httpx2.Request) -> None:
         """Refresh the tokens, unless another gateway with the same token file has; without success there are none.
 
-        An authorization server may accept each refresh token once, so the file is read before, and after a failure.
+        An authorization server may accept each refresh token once, and end all tokens at a second use. So one gateway
+        at a time refreshes, the file is read before, and a refresh that was sent is not cancelled.
         """
-        await self._read_tokens(context)
-        if context.is_token_valid() or not context.can_refresh_token():
-            return
-        await self._run_flow(request, None)
+        async with self._storage.lock():
+            await self._read_tokens(context)
+            if context.is_token_valid() or not context.can_refresh_token():
+                return
+            if self._ended:
+                context.clear_tokens()
+                return
+            with anyio.CancelScope(shield=True):
+                await self._run_flow(request, None)
         if context.current_tokens is None:
             await self._read_tokens(context)
             if not context.is_token_valid():
+                self._note_refusal(context)
                 context.clear_tokens()
+
+    def _note_refusal(self, context: OAuthContext) -> None:
+        """Note that the authorization server did not refresh the tokens.
+
+        Raises:
+            AuthorizationError: It may refresh them later, so that a person need not sign in.
+        """
+        if self._server_status not in _TRANSIENT:
+            self._ended, self._ended_error = _read_refresh_token(context), self._server_error
+        elif self._policy.grant == "authorization_code":
+            context.clear_tokens()
+            raise self._build_failure(UpstreamError("its authorization server did not renew the token"))
 
     async def _run_flow(self, request: httpx2.Request, refusal: httpx2.Response | None) -> None:
         """Run the provider's flow for a request, after its `refusal` if it was sent, up to where it would send it."""
         assert self._provider is not None  # noqa: S101  # `_loaded` comes first
-        flow, self._server_error = self._provider.async_auth_flow(request), ""
+        flow = self._provider.async_auth_flow(request)
+        self._server_error, self._server_status = "", 0
         try:
             outgoing = await anext(flow)
             while True:
                 if outgoing is not request:
+                    self._check_metadata(outgoing)
                     answer = await self._send(outgoing)
                 elif refusal is None:
                     return
@@ -197,6 +225,28 @@ class Authorizer:
             raise self._build_failure(error) from None
         finally:
             await flow.aclose()
+
+    def _check_metadata(self, request: httpx2.Request | None = None) -> None:
+        """Check that the endpoints of the authorization server are known before a request to one of them.
+
+        Without metadata, the SDK takes the default endpoints at the upstream's own origin, and so would send it the
+        client's secret and the person's authorization code.
+
+        Raises:
+            UpstreamError: The upstream names an authorization server that has no metadata, or to which the configured
+                client does not belong: the SDK would register another client.
+        """
+        assert self._provider is not None  # noqa: S101  # `_run_flow` checks it
+        context = self._provider.context
+        if request is not None and request.method == "GET":  # of metadata
+            return
+        if self._policy.client_id and context.client_info is None:
+            raise UpstreamError(
+                "`client_id` belongs to another authorization server than the upstream names. Correct `issuer`, or the "
+                "client"
+            )
+        if context.auth_server_url and context.oauth_metadata is None:
+            raise UpstreamError("its authorization server has no metadata now")
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request to an authorization server: with its own client, within limits, and never unencrypted."""
@@ -217,11 +267,11 @@ class Authorizer:
         if answer.status_code < httpx2.codes.BAD_REQUEST:
             return
         try:
-            code = answer.json()["error"]
+            code = read_error_code(answer.json()["error"])
         except (ValueError, KeyError, TypeError, RecursionError):
             code = ""
-        shown = f", {code}" if isinstance(code, str) and _SAFE.fullmatch(code) else ""
-        self._server_error = f" (HTTP status {answer.status_code}{shown})"
+        self._server_status = answer.status_code
+        self._server_error = f" (HTTP status {answer.status_code}{', ' if code else ''}{code})"
 
     def _with_scopes(self, refusal: httpx2.Response) -> httpx2.Response:
         """Return the response with the scopes of the configuration added to its challenge."""
@@ -244,11 +294,19 @@ class Authorizer:
         is_same = self._rejected == f"Bearer {context.current_tokens.access_token}"
         return is_same and anyio.current_time() < self._rejected_at + _REJECTED_FOR
 
-    def _sign_in(self, scope: str | None) -> AuthorizationError:
+    def _build_sign_in(self, scope: str | None, *, is_step_up: bool = False) -> AuthorizationError:
         self._provider = None  # a person may sign in at any time
         option = f" --scope '{self._redactor.clean(scope)}'" if scope and _SCOPES.fullmatch(scope) else ""
         address = f" --url '{self._redactor.clean(self._url)}'" if self._is_wrapped else ""
-        return AuthorizationError(f"a person has to sign in to it. Run: mcp-mirror login {self._name}{address}{option}")
+        cause = ""
+        if is_step_up:
+            cause = "It requires a scope that the gateway's token does not have. "
+        elif self._ended:
+            cause = f"Its authorization server did not renew the token{self._ended_error}. "
+        command = f"mcp-mirror login {self._name}{address}{option}"
+        alternative = ", or wrap it with --header" if self._is_wrapped and not cause else ""
+        message = f"{cause}A person has to sign in to it{' again' if cause else ''}: run `{command}`{alternative}."
+        return AuthorizationError(message, needs_sign_in=True)
 
     def _build_failure(self, error: Exception) -> AuthorizationError:
         """Return the error without text of the SDK, which repeats text of servers."""
@@ -256,9 +314,11 @@ class Authorizer:
             return error
         unreached = "leads to a private address (`allow_private`)" if PRIVATE in str(error) else "could not be reached"
         kind = next((text for of, text in _FAILURES if isinstance(error, of)), unreached)
-        reason = str(error) if isinstance(error, MirrorError) else f"its authorization server {kind}"
+        known = (text for begin, text in _FLOW_FAILURES if str(error).startswith(begin))
+        reason = str(error) if isinstance(error, MirrorError) else next(known, f"its authorization server {kind}")
         _logger.warning("No token for upstream %s: %s%s", self._name, reason, self._server_error)
-        return AuthorizationError(f"the gateway has no token for it: {reason}{self._server_error}")
+        reason += self._server_error
+        return AuthorizationError(f"The gateway has no token for it: {reason}.", reason=reason)
 
     async def _create_provider(self) -> OAuthClientProvider:
         def get_context() -> OAuthContext:
@@ -280,11 +340,17 @@ class Authorizer:
             redirect_uris=[AnyUrl(browser.redirect_url if browser else _UNUSED_REDIRECT)],
             scope=" ".join(policy.scopes) or None,
         )
+
+        async def show(url: str) -> None:
+            self._check_metadata()
+            assert browser is not None  # noqa: S101  # the caller's condition
+            await browser.show(url)
+
         return OAuthClientProvider(
             self._url,
             metadata,
             storage,
-            browser.show if browser else None,
+            show if browser else None,
             browser.wait if browser else None,
             policy.client_metadata_url,
         )
@@ -324,10 +390,28 @@ class Authorizer:
 
 _FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (OAuthTokenError, "returned no token"),
-    (OAuthRegistrationError, "does not register this client; set `auth.oauth.client_id`"),
+    (
+        OAuthRegistrationError,
+        "does not register this client; check the requested scopes, or set `auth.oauth.client_id`",
+    ),
     (OAuthFlowError, "returned an invalid response"),
     (ValueError, "returned an invalid response"),
 )
+
+
+_FLOW_FAILURES: Final = (
+    ("Protected resource metadata request failed", "its metadata cannot be read now"),
+    (
+        "Protected resource ",
+        "its metadata names another resource than `url`. Correct `url`, or the public address in the server's settings",
+    ),
+    (
+        "Authorization server metadata issuer mismatch",
+        "its authorization server names another issuer than the upstream does, or than `issuer`. Correct the wrong one",
+    ),
+    ("State parameter mismatch", "the browser returned from another sign-in. Start again, and open only the new URL"),
+)
+"""How messages of the SDK begin, and the explanations."""
 
 
 class AuthorizingTransport(httpx2.AsyncBaseTransport):
@@ -356,10 +440,19 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+def read_error_code(found: object) -> str:
+    """Return an OAuth error code; an empty text for anything else, which is not repeated."""
+    return found if isinstance(found, str) and _SAFE.fullmatch(found) else ""
+
+
 def _is_rejected(response: httpx2.Response) -> bool:
     if response.status_code == _FORBIDDEN:
         return extract_field_from_www_auth(response, "error") == "insufficient_scope"
     return response.status_code == _UNAUTHORIZED
+
+
+def _read_refresh_token(context: OAuthContext) -> str:
+    return (context.current_tokens and context.current_tokens.refresh_token) or ""
 
 
 def _add_token(request: httpx2.Request, context: OAuthContext) -> None:
@@ -371,4 +464,6 @@ async def _read_key(path: str) -> str:
     try:
         return await anyio.Path(path).read_text(encoding="ascii")
     except (OSError, ValueError):
-        raise AuthorizationError(f"the key {path} that signs for the gateway cannot be read") from None
+        raise AuthorizationError(
+            f"`private_key` ({path}) cannot be read. Correct its path or its permissions."
+        ) from None

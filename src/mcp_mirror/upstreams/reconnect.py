@@ -18,9 +18,12 @@ from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.resources import explain_shortage
 from mcp_mirror.upstreams.session import is_closed
 from mcp_mirror.upstreams.transports.network_errors import (
+    AuthorizationError,
     explain_failed_connection,
     explain_response,
     is_invalid,
+    needs_sign_in,
+    omit_scopes,
     read_marked,
 )
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -50,6 +53,9 @@ _QUOTED_VERSION: Final = 40
 _QUOTED: Final = 2_000
 """Characters of a server's error that are quoted."""
 
+TRY_AGAIN: Final = "Try again in a moment."
+TRY_AFTER_SIGN_IN: Final = "Try again after that."
+
 State = Literal["starting", "ready", "down"]
 
 
@@ -59,6 +65,8 @@ class Status(msgspec.Struct, frozen=True):
     state: State
     detail: str = ""
     """Why it is down, a sentence for an operator."""
+    advice: str = TRY_AGAIN
+    """When to try again, a sentence for a model."""
     output: tuple[str, ...] = ()
     """The last lines of standard error if the server failed at its start; for operators only."""
 
@@ -118,6 +126,10 @@ class ExpiredSessionError(UpstreamError):
     """The server does not know the session any more, which is not a failure: it may end sessions at any time."""
 
 
+class SignInNeededError(UpstreamError):
+    """A person has to sign in to the server."""
+
+
 class EndedEarlyError(UpstreamError):
     """The server ended the connection before it answered."""
 
@@ -147,12 +159,19 @@ def explain_end(
         return cause
     if isinstance(cause, MCPError) and not is_closed(cause) and read_marked(cause.error.message) is None:
         return RefusedError(message, cause.error.code).with_log_message(logged)
-    kind = FloodError if isinstance(cause, FloodError) else UpstreamError
-    ended = EndedEarlyError(message) if is_closed(cause) else kind(message)
+    ended = _find_kind(cause)(message)
     is_output_elsewhere = bool(summary) and not policy.is_wrapped
     return ended.with_log_message(
         f"{logged} `mcp-mirror check` shows its error output." if is_output_elsewhere else logged
     )
+
+
+def _find_kind(cause: BaseException) -> type[UpstreamError]:
+    if isinstance(cause, FloodError):
+        return FloodError
+    if is_closed(cause):
+        return EndedEarlyError
+    return SignInNeededError if needs_sign_in(cause) else UpstreamError
 
 
 def explain_timeout(policy: UpstreamPolicy) -> UpstreamError:
@@ -178,12 +197,8 @@ def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
     """Return a sentence without headers and URLs, and one for the log without the server's own words."""
     if isinstance(error, MirrorError):
         return redactor.clean(str(error)), redactor.clean(error.log_message)
-    if shortage := explain_shortage(error):
-        reason = f"It cannot be reached now: {shortage}."
-        return reason, reason
-    if isinstance(error, MCPError) and (marked := read_marked(error.error.message)):
-        reason = f"It sent an invalid answer. {marked}" if is_invalid(error.error.message) else marked
-        return reason, reason
+    if own := _explain_without_words(error):
+        return own, omit_scopes(own)
     if isinstance(error, MCPError) and not is_closed(error):
         code = error.error.code
         quoted = redactor.quote(error.error.message, _QUOTED).rstrip().rstrip(".")
@@ -197,6 +212,17 @@ def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
     else:
         return _explain_handshake(error, redactor)
     return reason, reason
+
+
+def _explain_without_words(error: BaseException) -> str | None:
+    """Return the explanation of an error that has none of the server's words except scopes; None for other errors."""
+    if shortage := explain_shortage(error):
+        return f"It cannot be reached now: {shortage}."
+    if isinstance(error, AuthorizationError):
+        return str(error)
+    message = error.error.message if isinstance(error, MCPError) else ""
+    marked = read_marked(message)
+    return f"It sent an invalid answer. {marked}" if is_invalid(message) else marked
 
 
 def _explain_handshake(error: BaseException, redactor: Redactor) -> tuple[str, str]:

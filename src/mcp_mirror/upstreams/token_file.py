@@ -5,10 +5,13 @@ metadata of the authorization server. Tokens of one URL are never used for anoth
 """
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+import anyio
 from mcp.client.auth import TokenStorage
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
@@ -16,10 +19,14 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.system.file_locks import NO_LOCKS, open_lock, try_lock
 from mcp_mirror.system.files import UnsafePathError, atomic_write, open_secret
 
 _MAX_BYTES: Final = 1 << 20
 """Bytes of the file."""
+_LOCK_TIMEOUT: Final = 25.0
+"""Seconds to wait for another gateway; a refresh takes at most 20."""
+_PAUSE: Final = 0.02
 _EXPIRED: Final = 1.0
 """A time in the past, in seconds since the epoch."""
 
@@ -68,6 +75,25 @@ class TokenFile(TokenStorage):
         self._rejected = tokens.access_token
         self._get_context().token_expiry_time = _EXPIRED
 
+    @asynccontextmanager
+    async def lock(self) -> AsyncIterator[None]:
+        """Wait until no other gateway refreshes the tokens in the file, and keep others from it.
+
+        Where files cannot be locked, and after a bounded time, it continues without the lock.
+        """
+        try:
+            file = open_lock(self._path.with_name(f".{self._path.name}.lock"))
+        except OSError:
+            yield
+            return
+        try:
+            with anyio.move_on_after(_LOCK_TIMEOUT):
+                while not _is_locked_now(file):  # noqa: ASYNC110  # another process unlocks it
+                    await anyio.sleep(_PAUSE)
+            yield
+        finally:
+            os.close(file)
+
     async def get_tokens(self) -> OAuthToken | None:
         """Return the tokens, and set their expiry and authorization server in the provider's context.
 
@@ -88,7 +114,11 @@ class TokenFile(TokenStorage):
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Write tokens; see `TokenStorage`."""
         self._redact(tokens)
-        self._save(tokens)
+        if self._is_new:  # written last, so that a gateway does not replace them by earlier ones that it refreshes now
+            async with self.lock():
+                self._save(tokens)
+        else:
+            self._save(tokens)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """Return the client of the configuration, or the registered one."""
@@ -139,3 +169,12 @@ class TokenFile(TokenStorage):
             atomic_write(self._path, (text.encode(),))
         except OSError as error:
             raise UpstreamError(f"Tokens cannot be written to {self._path}: {error.strerror}.") from None
+
+
+def _is_locked_now(file: int) -> bool:
+    """Lock a file unless another process has; return whether waiting is over."""
+    try:
+        try_lock(file)
+    except OSError as error:
+        return error.errno in NO_LOCKS
+    return True

@@ -45,6 +45,10 @@ class KeysUnavailableError(MirrorError):
     """An issuer's keys are not available, so its tokens cannot be verified."""
 
 
+class _IssuerSlashError(jwt.InvalidIssuerError):
+    """The issuer of a token differs from a configured one only by the slash at its end."""
+
+
 class _UnacceptedClaimError(jwt.InvalidTokenError):
     """A claim that the configuration does not accept; the message names the rule and has no text of the token."""
 
@@ -239,7 +243,8 @@ class Issuers:
         unverified = jwt.decode_complete(token, options={"verify_signature": False})
         issuer, header = unverified["payload"].get("iss"), unverified["header"]
         if not isinstance(issuer, str) or issuer not in self._issuers:
-            raise jwt.InvalidIssuerError
+            is_alike = isinstance(issuer, str) and {issuer.removesuffix("/"), f"{issuer}/"} & self._issuers.keys()
+            raise _IssuerSlashError if is_alike else jwt.InvalidIssuerError
         policy, keys = self._issuers[issuer]
         if header.get("alg") not in policy.algorithms:
             raise jwt.InvalidAlgorithmError
@@ -261,6 +266,8 @@ def _name_error(error: Exception) -> str:
     """Name the kind of an error, and the claim or the key of the configuration that it is about."""
     if isinstance(error, _UnacceptedClaimError):
         return f"{jwt.InvalidTokenError.__name__} ({error})"
+    if isinstance(error, _IssuerSlashError):
+        return f"{jwt.InvalidIssuerError.__name__} (`issuer` differs by the slash at its end)"
     if isinstance(error, jwt.MissingRequiredClaimError):
         return f"{type(error).__name__} ({error.claim})"
     return type(error).__name__

@@ -8,35 +8,22 @@ import errno
 import os
 import secrets
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from mcp_mirror.system.file_locks import NO_LOCKS, open_lock, try_lock
 from mcp_mirror.system.files import identify_file
 
 _PREFIX: Final = "live-"
 _LOCK: Final = "lock"
 PROCESS_DIR_NAMES: Final = (f"{_PREFIX}*", _LOCK)
 """Globs of the names of process directories and of the folder lock."""
-NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
-"""The errors of file systems that cannot lock files, such as some of networks."""
 _LOCK_TIMEOUT: Final = 10.0
 """Seconds to wait while another process opens the same folder."""
 _PAUSE: Final = 0.02
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(file: int) -> None:
-        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _try_lock(file: int) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class ProcessDir:
@@ -73,8 +60,8 @@ class ProcessDir:
             if other != self.path and _is_dead(other):
                 shutil.rmtree(other, ignore_errors=True)
         self.path.mkdir(mode=0o700, exist_ok=True)  # a spool in it may have created it again
-        self._lock = _open_lock(self._lock_path)
-        _try_lock(self._lock)
+        self._lock = open_lock(self._lock_path)
+        try_lock(self._lock)
         self._file = identify_file(self._lock_path)
 
     def remove(self) -> None:
@@ -95,7 +82,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     Raises:
         OSError: Another process keeps the lock for too long, or the folder is not writable or cannot be locked.
     """
-    file = _open_lock(folder / _LOCK)
+    file = open_lock(folder / _LOCK)
     try:
         _wait_for_lock(file)
         yield
@@ -107,7 +94,7 @@ def _wait_for_lock(file: int) -> None:
     until = time.monotonic() + _LOCK_TIMEOUT
     while True:
         try:
-            return _try_lock(file)
+            return try_lock(file)
         except OSError as error:
             if error.errno in NO_LOCKS:
                 raise
@@ -125,12 +112,8 @@ def _is_dead(directory: Path) -> bool:
     except OSError:
         return False
     with suppress(OSError):
-        _try_lock(file)
+        try_lock(file)
         os.close(file)
         return True
     os.close(file)
     return False
-
-
-def _open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)

@@ -19,13 +19,14 @@ from mcp_mirror.payload.framing import EventReader, ServerSentEvent
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id, is_json_rpc
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.oauth import AuthorizationError
 from mcp_mirror.upstreams.transports.network_errors import (
+    AuthorizationError,
     explain_failed_connection,
     explain_response,
     format_address,
     mark,
     mark_invalid,
+    mark_unauthorized,
 )
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -229,7 +230,9 @@ def _kind_of(fields: tuple[bytes, ...]) -> bytes:
 
 def explain_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
     """Return the message of the JSON-RPC error for a request that failed."""
-    return str(error) if isinstance(error, AuthorizationError) else mark(explain_failed_connection(error, url))
+    if isinstance(error, AuthorizationError):
+        return mark_unauthorized(error)
+    return mark(explain_failed_connection(error, url))
 
 
 def encode_error(identity: RequestId | None, message: str) -> bytes:

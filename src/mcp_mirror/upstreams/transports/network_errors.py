@@ -13,13 +13,14 @@ from secrets import token_hex
 from typing import Final
 
 import httpx2
+from mcp import MCPError
 
 from mcp_mirror.errors import walk_causes
 from mcp_mirror.payload.content_encodings import BodyError
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.system.resources import explain_shortage
 
-_LOST, _ANSWERED, _INVALID = token_hex(16), token_hex(16), token_hex(16)
+_LOST, _ANSWERED, _INVALID, _NO_TOKEN, _NO_SIGN_IN = (token_hex(16) for _ in range(5))
 """Mark the gateway's own messages in JSON-RPC errors: servers do not know the marks of this process."""
 _UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
@@ -41,6 +42,7 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
 """The cause and what to try, by type of error, the most specific first."""
 
 
+_SCOPE_OPTION: Final = re.compile(r" --scope '[^']*'")
 _ELSEWHERE: Final = "Check the path in `url`; many servers use /mcp"
 _STATUS_ADVICE: Final = {
     401: "It requires a token: set `headers`, or `auth` and run `mcp-mirror login`; for a wrapped server give "
@@ -52,14 +54,35 @@ _STATUS_ADVICE: Final = {
     501: _ELSEWHERE,
 }
 """What to try, by HTTP status."""
+_CREDENTIALS_ADVICE: Final = (
+    "It rejected the token: with `headers`, or --header of a wrapped server, check whether the token has expired; with "
+    "`mcp-mirror login`, whether the server accepts tokens of that authorization server for its `url`"
+)
 _NOT_SSE: Final = (
     "Check the path in `url`; a server of Streamable HTTP needs `transport: streamable-http`, or no --sse if wrapped"
 )
 _REDIRECTED: Final = "The gateway does not follow it: find the address with `curl -i`, and set `url` to it"
 _REFUSED_TLS: Final = "See the server's log; the gateway uses TLS 1.2 or later, and has no client certificate"
 _OK: Final = 200
+_UNAUTHORIZED: Final = 401
 _NOT_ALLOWED: Final = 405
 _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
+
+
+class AuthorizationError(httpx2.TransportError):
+    """A request has no token that the server accepts; the message is a sentence with the reason and the next step."""
+
+    def __init__(self, message: str, *, reason: str = "", needs_sign_in: bool = False) -> None:
+        """Create an error.
+
+        Args:
+            message: The message.
+            reason: Why the authorization server gave no token, without a capital; default: the message.
+            needs_sign_in: A person has to sign in.
+        """
+        super().__init__(message)
+        self.reason = reason or message.rstrip(".")
+        self.needs_sign_in = needs_sign_in
 
 
 def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> str:
@@ -84,6 +107,8 @@ def _advise(response: httpx2.Response) -> str:
         return "Use https:// in `url`" if _leads_to_https(response) else _REDIRECTED
     if status == _NOT_ALLOWED and request.method == "GET":  # only the older transport opens its stream before a session
         return _NOT_SSE
+    if status == _UNAUTHORIZED and "authorization" in request.headers:
+        return _CREDENTIALS_ADVICE
     return _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
 
 
@@ -115,9 +140,14 @@ def mark_invalid(message: str) -> str:
     return f"{_INVALID}{message}"
 
 
+def mark_unauthorized(error: AuthorizationError) -> str:
+    """Mark the message of a request without a token, which a transport puts into a JSON-RPC error."""
+    return f"{_NO_SIGN_IN if error.needs_sign_in else _NO_TOKEN}{error}"
+
+
 def read_marked(message: str) -> str | None:
     """Return the message of a JSON-RPC error that a transport made; None for an error of the server."""
-    marks = (_LOST, _ANSWERED, _INVALID)
+    marks = (_LOST, _ANSWERED, _INVALID, _NO_TOKEN, _NO_SIGN_IN)
     return message[len(_LOST) :] if message.startswith(marks) else None
 
 
@@ -129,6 +159,23 @@ def is_answered(message: str) -> bool:
 def is_invalid(message: str) -> bool:
     """Whether a transport made the JSON-RPC error with this message because a response cannot be read."""
     return message.startswith(_INVALID)
+
+
+def is_unauthorized(message: str) -> bool:
+    """Whether a transport made the JSON-RPC error with this message because a request has no token."""
+    return message.startswith((_NO_TOKEN, _NO_SIGN_IN))
+
+
+def needs_sign_in(error: BaseException) -> bool:
+    """Whether a person has to sign in to the server before it accepts a request."""
+    if isinstance(error, MCPError):
+        return error.error.message.startswith(_NO_SIGN_IN)
+    return isinstance(error, AuthorizationError) and error.needs_sign_in
+
+
+def omit_scopes(message: str) -> str:
+    """Return the message of an `AuthorizationError` without scopes, which are words of the server."""
+    return _SCOPE_OPTION.sub("", message)
 
 
 def format_address(url: httpx2.URL) -> str:
