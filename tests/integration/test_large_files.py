@@ -100,7 +100,7 @@ async def test_a_large_value_that_the_memory_store_removes_is_freed_in_a_thread(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
-async def test_a_large_value_in_the_memory_store_takes_no_handle_while_nothing_reads_it(tmp_path: Path) -> None:
+async def test_a_large_value_in_memory_takes_no_handle_until_it_is_read(tmp_path: Path) -> None:
     wait_until_closed(tmp_path.parent)
     message, base = tmp_path / "message", "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
     message.write_bytes(b'{"a":"' + b"1" * LARGE + b'"}')
