@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,35 @@ async def test_a_value_that_one_call_names_many_times_takes_its_memory_once(
             row.waited, row.outcome = waits.longest, "stored" if kind == "put" else "refused"
         assert re.search(expected, answer), answer[:300]
         assert not waits.failures
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the handles of another process")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("store", ["memory", "disk"])
+async def test_many_paths_of_one_value_take_few_file_handles(
+    configured: Configured, serve: Serve, raw: Any, store: str
+) -> None:
+    config = configured({"giant": GIANT, "good": raw()}, store={"kind": store})
+    async with serve(config) as served:
+        resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (150, 150))
+
+        def run() -> list[str]:
+            with HttpClient(served.url) as client:
+                text = client.text("giant_mirrored", {"size": 1_500_000})
+                path = re.findall(r"[\w-]+-[0-9a-f]{8}-[0-9a-f-]{27}", text)[0]
+                array = client.text("memory_put", {"value": [["item"] * 10] * 300 + [path]})
+                items = re.findall(r"[\w-]+-[0-9a-f]{8}-[0-9a-f-]{27}", array)[0]
+                return [
+                    client.text("memory_put", {"value": [path] * 200}),
+                    client.text("memory_put", {"value": [f"{items}/{at}" for at in range(300)]}),
+                    client.text("memory_run", {"inputs": {"x": [path] * 30}, "code": "len(x)"}),
+                    client.text("good_hear_mirrored", {"text": path, "more": [path] * 200}),
+                ]
+
+        answers = await anyio.to_thread.run_sync(run)
+    assert not any("handle" in answer or "Too many" in answer for answer in answers), answers
+    assert all("array" in answer for answer in answers[:2]), answers
+    assert answers[2].startswith("30")
 
 
 @pytest.mark.timeout(60)

@@ -128,11 +128,14 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
         one for one in pointers if not is_patch or not isinstance(one, Pointer) or one.location[1:2] == ("value",)
     )
     values: dict[Pointer, FoundValue] = {}
+    known: dict[str, FoundValue] = {}  # each map of a large value takes a file handle
     for pointer in found:
         if not isinstance(pointer, Pointer):
             continue
         try:
-            values[pointer] = await find_value(memory, call.namespace, pointer.text, call.tool)
+            if pointer.text not in known:
+                known[pointer.text] = await find_value(memory, call.namespace, pointer.text, call.tool)
+            values[pointer] = known[pointer.text]
         except ToolError as error:
             if pointer.is_known or error.reason is not RefusalReason.UNKNOWN_PATH:
                 raise
