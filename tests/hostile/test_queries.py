@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing, suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -65,6 +66,20 @@ async def test_a_pattern_of_very_many_steps_does_not_stall_others(pattern: str) 
         await mirror.call("memory_query", {"memory_path": path, "expression": "@"})  # starts a worker process
         search = mirror.call("memory_grep", {"memory_path": path, "pattern": pattern})
         assert await measure_pause(search) < STALL * slowness()
+
+
+@pytest.mark.timeout(60)
+async def test_matches_deep_in_a_small_value_do_not_stall_others() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def nested() -> list[Any]:
+        return [json.loads("[" * 300 + '"text"' + "]" * 300)] * 85
+
+    async with mirror:
+        path = (await mirror.call("nested_mirrored", {})).path
+        pauses = [await measure_pause(mirror.call("memory_grep", {"memory_path": path, "pattern": "t"})) for _ in "123"]
+        assert min(pauses) < 0.1 * slowness()
 
 
 @pytest.mark.timeout(60)

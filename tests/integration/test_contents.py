@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from tests.load import measure_pause, slowness
 
 from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.errors import ToolError
@@ -246,3 +247,17 @@ async def test_stored_values_are_labelled_and_hidden_values_are_refused(kind: st
     with pytest.raises(ToolError):
         await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
     assert shelf.kept == 1
+
+
+@pytest.mark.parametrize(("text", "count"), [("text", 20_000), ("words " * 4000, 200)], ids=["small", "stored"])
+async def test_very_many_contents_do_not_stall_others(text: str, count: int) -> None:
+    shelf = Shelf()
+    await shelf.resource(content(text))
+    passed: list[bytes] = []
+
+    async def capture() -> None:
+        passed.extend(await shelf.resource(*[content(text)] * count))
+        passed.extend(await shelf.prompt(*[message(type="text", text=text)] * count))
+
+    assert await measure_pause(capture()) < 0.1 * slowness()
+    assert len(passed) == 2 * count

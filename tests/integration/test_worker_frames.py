@@ -1,5 +1,6 @@
 """Scanning large frames in worker processes."""
 
+import errno
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import Miss
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
+from mcp_mirror.system import files
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
 from mcp_mirror.system.files import map_file
@@ -259,3 +261,17 @@ def test_a_search_of_arguments_of_100_mb_does_not_block_the_event_loop(tmp_path:
     finally:
         loop.close()
     assert loop.stalls.longest < 0.06
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not mapped on Windows")
+async def test_without_a_free_handle_a_large_result_is_an_error_with_the_cause(
+    scanner: FrameScanner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> memoryview:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    frame = frame_of(tmp_path, RESPONSES["a long text"])
+    await scanner.scan(frame, order())
+    monkeypatch.setattr(files, "map_file", refuse)
+    with pytest.raises(UpstreamError, match="Too many open files"):
+        await scanner.scan(frame, order())

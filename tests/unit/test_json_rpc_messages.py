@@ -149,6 +149,15 @@ def test_a_large_malformed_frame_is_refused_at_once(frame: bytes) -> None:
     assert time.perf_counter() - began < 0.1 * slowness()
 
 
+@pytest.mark.parametrize("before", [b'\\"' * 100_000, b'"\\' * 100_000, b'"'], ids=["escapes", "texts", "a quote"])
+def test_a_malformed_frame_that_is_too_deep_is_refused_at_once(before: bytes) -> None:
+    frame = b'{"a":' + before + b"[" * 701 + b"]" * 701 + b"}"
+    began = time.perf_counter()
+    with pytest.raises(WireError):
+        open_message(frame, max_depth=100)
+    assert time.perf_counter() - began < 0.5 * slowness()
+
+
 @pytest.mark.parametrize(
     ("frame", "identity"),
     [

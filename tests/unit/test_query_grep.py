@@ -164,7 +164,10 @@ def test_at_the_time_limit_the_count_of_further_hits_is_a_minimum() -> None:
     assert shown == "0: hit\n... at least 1 more; next: offset=1"
 
 
-@given(st.lists(st.text("ab\u00e9x", max_size=5), max_size=40), st.sampled_from(["a", "b$", "^", "x|\u00e9", "^a?$"]))
+LINE_PATTERNS = ["a", "b$", "^", "x|\u00e9", "^a?$", "[^x]*b", r"[\s\S]*a", "(?s)b.*x", "[^b]+"]
+
+
+@given(st.lists(st.text("ab\u00e9x", max_size=5), max_size=40), st.sampled_from(LINE_PATTERNS))
 def test_a_search_equals_a_search_line_by_line(lines: list[str], pattern: str) -> None:
     text = "\n".join(lines)
     all_lines = text.split("\n") if text else []
@@ -312,6 +315,13 @@ def test_the_time_limit_ends_a_search_for_a_literal_without_hits() -> None:
 
 
 @pytest.mark.timeout(20)
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("pattern", [r"[\s\S]*b", "[^z]*", "(?s)a.*"])
+def test_a_pattern_that_matches_line_breaks_is_searched_in_linear_time(pattern: str) -> None:
+    matcher, text = Matcher(pattern), b"ab\n" * 200_000
+    assert sum(1 for _ in find_matching_lines(matcher, [text], 0)) == 200_000
+
+
 @pytest.mark.parametrize("begin", [b"", b'"text",'])
 def test_numbers_without_strings_are_searched_in_linear_time(begin: bytes) -> None:
     assert grep(b"[%b%b1]" % (begin, b"1," * 500_000), "^") == ("p/0: text" if begin else NO_TEXT)

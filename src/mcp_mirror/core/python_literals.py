@@ -12,8 +12,10 @@ from typing import Final
 
 import msgspec
 
-_SINGLE: Final = r"'(?:[^'\\\n]|\\.)*'"
-_STRING: Final = rf'{_SINGLE}|"(?:[^"\\\n]|\\.)*"'
+_SINGLE: Final = r"'(?:[^'\\\n]++|\\.)*+'"
+_STRING: Final = rf'{_SINGLE}|"(?:[^"\\\n]++|\\.)*+"'
+_MAX_PARTS: Final = 4096
+"""Parts of a text that one match takes: other threads wait until it ends."""
 _START: Final = re.compile(
     rf"\s*+(?:[\[({{]\s*+(?:[\[{{]\s*+)?{_SINGLE}\s*+[:,\])]"
     rf"|\[\s*+\(\s*+(?:{_SINGLE}|-?\d[\d.]*|None|True|False)\s*+,)"
@@ -21,15 +23,22 @@ _START: Final = re.compile(
 """The beginning of dictionaries or lists with a text in single quotes, or of a list of tuples."""
 _TIME: Final = r"datetime\((?P<time>\d+(?:, \d+){4,6})(?P<utc>, tzinfo=datetime\.timezone\.utc)?\)"
 _TOKEN: Final = re.compile(
-    rf"(?P<text>{_STRING})|(?P<word>-?\b(?:None|True|False|nan|inf|NaT)\b|<NA>)"
+    rf"(?P<plain>(?:[\s\d.:+\[\]{{}}]++|,(?!\s*+\))|-(?=\d)){{1,{_MAX_PARTS}}}+)"
+    rf"|(?P<text>{_STRING})|(?P<word>-?\b(?:None|True|False|nan|inf|NaT)\b|<NA>)"
     r"|\bnp\.(?:float|u?int)\d+\((?:(?P<scalar>-?\d[\d.e+-]*)|(?P<no_scalar>nan|-?inf))\)"
     rf"|\bTimestamp\((?P<stamp>{_SINGLE})(?:, tz={_SINGLE})?\)|(?P<open>\()|(?P<close>,\s*+\)|\))"
     rf"|\bDecimal\('(?P<number>-?\d+(?:\.\d+)?)'\)|\bUUID\((?P<uuid>{_SINGLE})\)"
-    rf"|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME})|(?P<quote>['\"])"
+    rf"|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME})"
+    r"|(?P<json>-|[eE](?=[-+\d])|\b(?:true|false|null)\b)|(?P<other>(?s:.))"
 )
+"""A part of a literal, `plain` and `json` as in JSON; `other`: the text is not a literal."""
 _CLOSING: Final = ("]", ")", "}")
 _NO_NUMBERS: Final = ("NaN", "Infinity")
-_JSON_TOKEN: Final = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*+")|-?\b(?:NaN|Infinity)\b')
+_NO_NUMBER: Final = r"-?\b(?:NaN|Infinity)\b"
+_JSON_TOKEN: Final = re.compile(
+    rf'(?P<json>(?:[^"NI-]++|"(?:[^"\\]++|\\.)*+"?|(?!{_NO_NUMBER})[NI-]){{1,{_MAX_PARTS}}}+)|{_NO_NUMBER}'
+)
+"""A part of JSON, or a number that JSON does not have. A text without an end is one part, in which no other begins."""
 _JSON_NAN: Final = re.compile(r"\s*+[\[{](?s:.*?)[\[:,]\s*+-?(?:NaN|Infinity)\s*+[,\]}]")
 _WORDS: Final = {"True": "true", "False": "false"}
 """Words of Python with a counterpart in JSON other than null."""
@@ -49,7 +58,7 @@ def replace_nan(text: str) -> str:
     """Replace NaN and Infinity in JSON, as Python writes them, by null."""
     if not any(one in text for one in _NO_NUMBERS):
         return text
-    return _JSON_TOKEN.sub(lambda token: token["text"] or "null", text)
+    return _JSON_TOKEN.sub(lambda token: token["json"] or "null", text)
 
 
 def translate_python_literal(text: str) -> bytes | None:
@@ -81,14 +90,14 @@ def _translate(token: re.Match[str]) -> str:
             return _translate_text(token[kind])
         case "word" | "no_scalar" as kind:
             return _WORDS.get(token[kind], "null")
-        case "number" | "scalar" as kind:
+        case "plain" | "json" | "number" | "scalar" as kind:
             return token[kind]
         case "open":
             return "["
         case "close":
             return "]"
-        case "quote":
-            raise ValueError("a string without an end")
+        case "other":
+            raise ValueError("a string without an end, or an object that is not a value")
     numbers = [int(number) for number in (token["date"] or token["time"]).split(", ")]
     zone = UTC if token["utc"] else None
     at = date(*numbers) if token["date"] else datetime(*numbers, tzinfo=zone)  # type: ignore[misc, arg-type]  # 5 to 7

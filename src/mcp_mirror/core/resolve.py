@@ -246,13 +246,17 @@ def substitute_pointers(
     view = memoryview(arguments)
     pieces: list[Buffer] = []
     position = 0
+    forms: dict[tuple[str, frozenset[str]], Segments] = {}  # a call may name one large value very many times
     for item in found:
         if isinstance(item, EscapedPath):
             replacement: Segments = (msgspec.json.encode(item.text),)
         elif isinstance(item, Correction):
             replacement = item.value
         elif item in values:
-            replacement = coerce(values[item], types_at(item.location), item.location)
+            value, wanted = values[item], types_at(item.location)
+            if (value.path, wanted) not in forms:
+                forms[value.path, wanted] = coerce(value, wanted, item.location)
+            replacement = forms[value.path, wanted]
         else:
             continue
         pieces += (view[position : item.span.start], *replacement)

@@ -142,7 +142,7 @@ async def _substitute(
     entry: CatalogEntry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
 ) -> Segments:
     """Replace pointers by their values, which may need to be parsed or quoted."""
-    size = max((len(value.blob) for value in values.values()), default=0)
+    size = sum({value.path: len(value.blob) for value in values.values()}.values())  # each is converted once
     return await run_by_size(size, substitute_pointers, arguments, found, values, types_at(entry.schema))
 
 

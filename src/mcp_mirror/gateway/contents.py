@@ -5,7 +5,7 @@ that the model may not see are always captured. Each content and each message is
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from mcp_mirror.payload.json_rpc import array_of, contiguous, object_of, open_ar
 from mcp_mirror.security.flows import Flows, format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
-from mcp_mirror.system.slices import run_by_size
+from mcp_mirror.system.slices import Pacer, run_by_size
 from mcp_mirror.types import Buffer, Provenance, Segments
 
 _logger = logging.getLogger(__name__)
@@ -71,15 +71,19 @@ class ContentCapture(msgspec.Struct, frozen=True):
         if items is None and is_shown:
             return result
         contents: list[Segments] = []
-        for raw, members in items or ():
+        is_changed = False
+        async for raw, members in _take_turns(items or ()):
             notice = await self._capture(_build_block(raw, members), source)
             if notice is None:
                 contents.append((raw,))
                 continue
+            is_changed = True
             rest: Members = {"uri": msgspec.json.encode(origin.key)}
             if is_shown:
                 rest = {key: value for key, value in members.items() if key not in ("blob", "text")}
             contents.append(object_of({**rest, "mimeType": b'"text/plain"', "text": msgspec.json.encode(notice)}))
+        if is_shown and not is_changed:
+            return result
         return {**(result if is_shown else {}), "contents": array_of(contents)}
 
     async def capture_prompt(self, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
@@ -95,13 +99,17 @@ class ContentCapture(msgspec.Struct, frozen=True):
         if items is None and is_shown:
             return result
         messages: list[Segments] = []
-        for raw, members in items or ():
+        is_changed = False
+        async for raw, members in _take_turns(items or ()):
             notice = await self._capture((members.get("content", b"{}"),), source)
             if notice is None:
                 messages.append((raw,))
                 continue
+            is_changed = True
             rest: Members = members if is_shown else {"role": _read_role(members)}
             messages.append(object_of({**rest, "content": encode_text_block(notice)}))
+        if is_shown and not is_changed:
+            return result
         return {**(result if is_shown else {}), "messages": array_of(messages)}
 
     async def _select_items(self, result: Members, member: str, origin: ResourceOrigin) -> list[_Item] | None:
@@ -166,6 +174,15 @@ def _open_items(array: Buffer) -> list[_Item] | None:
     """The items of a JSON array with their members; None for any other text."""
     items = open_array(array)
     return None if items is None else [(raw, open_object(raw) or {}) for raw in items]
+
+
+async def _take_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
+    """Yield each item. Other tasks run after each slice of work on them: one result may have very many."""
+    pacer = Pacer()
+    for item in items:
+        pacer.begin()
+        yield item
+        await pacer.end()
 
 
 def _process(block: Segments, options: ProcessingOptions) -> ProcessedResult:

@@ -161,10 +161,14 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         """
         values: dict[Pointer, Resolved] = {}
         producers: dict[str, str] = {}
+        loaded: dict[MemoryPath | str, FoundValue | None] = {}  # each map of a large value takes a file handle
         for pointer in found:
             if isinstance(pointer, EscapedPath):
                 continue
-            if found_value := await self._load_one(pointer, described):
+            key = pointer.path or pointer.text
+            if key not in loaded:
+                loaded[key] = await self._load_one(pointer, described)
+            if found_value := loaded[key]:
                 path, blob, kind = str(found_value.path), found_value.blob, found_value.kind
                 values[pointer] = Resolved(path, blob, kind, found_value.preview, found_value.file)
                 producers[path] = found_value.producer

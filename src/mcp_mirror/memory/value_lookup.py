@@ -194,6 +194,7 @@ def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, s
     if path.tokens:
         kind = kind_at(blob, span.start)
         kind = "binary" if kind == "object" and has_content(part) else kind
+        part = bytes(part) if len(part) <= INLINE_BYTES else part  # a view would keep the map of a large value
     elif kind in ("object", "array"):
         part = blob  # with the white space around it: a string argument gets exactly the text of the result
     return FoundValue(path, part, kind, descriptor)

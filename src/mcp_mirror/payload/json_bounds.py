@@ -21,7 +21,8 @@ _MAX_STATE: Final = 1 << 21
 """Bytes of the state that a client brings back with its answers."""
 
 
-_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+"""A string or a bracket. A string without an end is one match too: the text may be malformed."""
 
 _STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 

@@ -452,8 +452,8 @@ def array_of(values: Iterable[Buffer | Segments]) -> Segments:
 
 
 def contiguous(text: Buffer | Segments) -> Buffer:
-    """JSON text in one piece."""
-    return b"".join(text) if isinstance(text, tuple) else text
+    """JSON text in one piece. Other threads run while large segments are joined."""
+    return b"".join(chunks_of(text)) if isinstance(text, tuple) else text
 
 
 def chunks_of(segments: Iterable[Buffer], size: int = 1 << 18) -> Iterator[bytes]:

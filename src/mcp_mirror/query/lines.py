@@ -98,10 +98,16 @@ class Matcher:
     def matches(self, chunk: "_Chunk") -> Iterator[tuple[int, int, tuple[int, int]]]:
         """Yield start, stop and the first match's span for each matching line or part of a line in a chunk.
 
-        A search over many lines at once finds a candidate; a search in the candidate line confirms it.
+        A search over many lines at once finds a candidate; a search in the candidate line confirms it. Up to the end of
+        a candidate that spans several lines, each line is searched: from each of them, the search would find its end.
         """
-        data, position = chunk.data, chunk.begin
-        while position < chunk.end and (first := self._find_candidate(data, position, chunk.end)) is not None:
+        data, position, spanned = chunk.data, chunk.begin, 0
+        while position < chunk.end:
+            first = position
+            if position >= spanned:
+                if (candidate := self._find_candidate(data, position, chunk.end)) is None:
+                    return
+                first, spanned = candidate
             start = max(data.rfind(b"\n", 0, first) + 1, position)
             stop = data.find(b"\n", start)
             stop = len(data) if stop < 0 else stop
@@ -124,16 +130,16 @@ class Matcher:
             return 0
         return sum(1 for _ in islice(self._line.finditer(line, begin), most))
 
-    def _find_candidate(self, data: bytes, begin: int, end: int) -> int | None:
-        """An offset at or before the next match; None if no line before `end` matches."""
+    def _find_candidate(self, data: bytes, begin: int, end: int) -> tuple[int, int] | None:
+        """An offset at or before the next match, and the end of the candidate; None if no line before `end` matches."""
         if self._is_global:
-            return begin
+            return begin, begin
         if (match := self._lines.search(data, begin)) is None:
             return None
-        first = int(match.start())
+        first, stop = match.span()
         if first == len(data) == end and not data.endswith(b"\n"):
-            return first - 1  # the end of the last line, where `$` matches
-        return first if first < end else None
+            return first - 1, stop  # the end of the last line, where `$` matches
+        return (first, stop) if first < end else None
 
     def may_match(self, data: bytes) -> bool:
         """Whether a line may match. False positives are possible, false negatives are not."""

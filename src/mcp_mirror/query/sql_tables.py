@@ -56,7 +56,7 @@ _PREFIXED: Final = re.compile(rb"0[xXbB]")
 """The prefix of hexadecimal and binary integers."""
 _PREFIX_LETTERS: Final = (b"x", b"X", b"b", b"B")
 """Its letters: a search for one is twenty times as fast."""
-_JSON_NAN: Final = re.compile(rb'("(?:[^"\\]|\\.)*+")|\bNaN\b')
+_JSON_NAN: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+"?)|\bNaN\b')
 """Strings of JSON, as the group, and NaN as Python writes it."""
 MISSING: Final = ("#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", r"\N", "n/a", "nan", "null")
 """Texts for missing numbers, as R, pandas, Excel and databases write them into CSV."""

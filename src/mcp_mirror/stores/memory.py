@@ -1,12 +1,12 @@
-"""The memory store: values in this process's memory, large ones in memory-mapped files, lost at its end."""
+"""The memory store: values in this process's memory, large ones in files, lost at its end."""
 
 import os
 import secrets
-import shutil
 import time
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -36,11 +36,13 @@ from mcp_mirror.stores.quotas import (
 )
 from mcp_mirror.stores.records import pack_descriptor, unpack_descriptor
 from mcp_mirror.stores.sorted_items import SortedItems
-from mcp_mirror.system.files import unlink_large
+from mcp_mirror.system.files import map_span, unlink_large, write_all
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 _WORTH_A_VIEW: Final = 0.75
-"""Share of a message that a value must have to be kept as a view of the message."""
+"""Share of a message that a value must have to be kept as a view of the message, or as a link to its file."""
+_MIN_FILE: Final = 64 << 10
+"""Bytes above which a value of a message in a file is kept in a file."""
 
 _FEW: Final = 1000
 """Unexpired values that are sorted for a list, if others have expired."""
@@ -53,9 +55,10 @@ class _StoredValue(msgspec.Struct, gc=False):
     """The encoded descriptor, with the expiry at the time of the put."""
     created: float
     expires: float
-    blob: Buffer
-    file: FileSpan | None
-    """The store's file from which the blob is mapped."""
+    size: int
+    content: Buffer | FileSpan
+    """The bytes, or the store's file that contains them. The file is mapped only while it is read, because a map takes
+    one of the handles that the process may have."""
 
     def describe(self, base: str) -> Descriptor:
         """The descriptor with the present expiry."""
@@ -150,8 +153,8 @@ class MemoryStore:
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
         key = (namespace, descriptor.base)
         with as_store_errors():
-            taken = (blob[0], await self._link(file)) if file else (_copy_if_small(blob), None)
-            value = _StoredValue(pack_descriptor(descriptor), descriptor.created, descriptor.expires, *taken)
+            content = await self._keep(blob, size, file)
+            value = _StoredValue(pack_descriptor(descriptor), descriptor.created, descriptor.expires, size, content)
         try:
             self._make_room(key, size)
         except StoreError:
@@ -175,12 +178,14 @@ class MemoryStore:
         value = self._use((namespace, base))
         if value is None:
             return None
-        return memoryview(value.blob)[span.start : span.stop] if span else value.blob
+        with as_store_errors():
+            blob = map_span(value.content)
+        return memoryview(blob)[span.start : span.stop] if span else blob
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
-        """The file from which the value is mapped."""
+        """The file that contains the value."""
         value = self._use((namespace, base))
-        return value.file if value else None
+        return value.content if value and isinstance(value.content, FileSpan) else None
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Remove a value without a tombstone."""
@@ -282,7 +287,7 @@ class MemoryStore:
         now = self._clock()
         while (crowded := plan.choose_namespace()) is not None:
             oldest = next(one for one in self._shares[crowded].keys if one != key)
-            plan.remove(crowded, len(self._values[oldest].blob))
+            plan.remove(crowded, self._values[oldest].size)
             self._replace_by_tombstone(oldest, "expired" if self._is_expired(oldest, now) else "evicted")
 
     def _plan_eviction(self, key: ValueKey, size: int) -> Eviction:
@@ -291,7 +296,7 @@ class MemoryStore:
         total, namespace = SpaceUsage(len(self._values), self._bytes), key[0]
         own = self._shares[namespace].usage if namespace in self._shares else SpaceUsage()
         if replaced := self._values.get(key):
-            own, total = own.without_value(len(replaced.blob)), total.without_value(len(replaced.blob))
+            own, total = own.without_value(replaced.size), total.without_value(replaced.size)
         return Eviction(self._policy.for_namespace(namespace), namespace, size, {**usage, namespace: own}, total)
 
     def _is_full(self, size: int) -> bool:
@@ -313,7 +318,7 @@ class MemoryStore:
         oldest = next(iter(self._values), None)
         if oldest is None or not self._is_expired(oldest, self._clock()):
             return None
-        size = len(self._values[oldest].blob)
+        size = self._values[oldest].size
         self._replace_by_tombstone(oldest, "expired")
         return oldest, size
 
@@ -329,7 +334,7 @@ class MemoryStore:
         """The values and bytes without expired values, counted from the end with fewer values."""
         values, expired, kept = self._values, 0, 0
         if share.unordered_until > now:
-            sizes = [len(values[key].blob) for key in share.keys if values[key].expires > now]
+            sizes = [values[key].size for key in share.keys if values[key].expires > now]
             return SpaceUsage(len(sizes), sum(sizes))
         for count, keys in enumerate(zip(share.keys, reversed(share.keys), strict=True)):
             oldest, newest = values[keys[0]], values[keys[1]]
@@ -337,8 +342,8 @@ class MemoryStore:
                 return SpaceUsage(len(share.keys) - count, share.size - expired)
             if newest.expires <= now:
                 return SpaceUsage(count, kept)
-            expired += len(oldest.blob)
-            kept += len(newest.blob)
+            expired += oldest.size
+            kept += newest.size
         return SpaceUsage(len(share.keys), kept)
 
     def _find_few_unexpired(self, namespace: str) -> Sequence[str] | None:
@@ -384,31 +389,42 @@ class MemoryStore:
     def _remove(self, key: ValueKey) -> _StoredValue:
         value = self._values.pop(key)
         share = self._shares[key[0]]
-        share.remove(key, value.created, len(value.blob))
+        share.remove(key, value.created, value.size)
         if not share.keys:
             del self._shares[key[0]]
-        self._bytes -= len(value.blob)
+        self._bytes -= value.size
         _release(value)
         return value
 
-    async def _link(self, file: FileSpan) -> FileSpan:
-        """Link or copy a file to a new name in the store's folder."""
+    async def _keep(self, blob: Segments, size: int, file: FileSpan | None) -> Buffer | FileSpan:
+        """The bytes to keep, or a file of the store with them."""
+        if file is None:
+            return _copy_if_small(blob)
+        if size <= _MIN_FILE:
+            return b"".join(map(bytes, blob))
         path = self._folder() / secrets.token_hex(16)
         try:
+            return await anyio.to_thread.run_sync(_link_or_copy, file, path)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+def _link_or_copy(file: FileSpan, path: Path) -> FileSpan:
+    """Make a file with a value. A value that is a small part of its message is copied: quotas count only the value."""
+    if file.span.length >= Path(file.path).stat().st_size * _WORTH_A_VIEW:
+        with suppress(OSError):  # another file system, or one without links
             os.link(file.path, path)
-        except OSError:  # another file system, or one without links
-            try:
-                await anyio.to_thread.run_sync(shutil.copyfile, file.path, path)
-            except BaseException:
-                path.unlink(missing_ok=True)
-                raise
-        return FileSpan(str(path), file.span)
+            return FileSpan(str(path), file.span)
+    with path.open("xb") as copy:
+        write_all(copy.fileno(), map_span(file))
+    return FileSpan(str(path), Span(0, file.span.length))
 
 
 def _release(value: _StoredValue) -> None:
     """Remove a value's file; maps of it stay, because a call may be sending it."""
-    if value.file:
-        unlink_large(Path(value.file.path))
+    if isinstance(value.content, FileSpan):
+        unlink_large(Path(value.content.path))
 
 
 def _copy_if_small(blob: Segments) -> Buffer:

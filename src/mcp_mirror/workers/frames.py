@@ -3,7 +3,8 @@
 Requests and responses contain file names and offsets, not the bytes of values.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -64,10 +65,13 @@ class FrameScanner:
 
         Raises:
             WireError: The frame is not a JSON-RPC response, or exceeds a limit.
-            UpstreamError: The worker process died.
+            UpstreamError: The worker process died, or the file cannot be mapped.
         """
         answer = await self._run(partial(scan, str(frame.path), options))
-        return answer if isinstance(answer, RejectedFrame) else _map_result(answer)
+        if isinstance(answer, RejectedFrame):
+            return answer
+        with _explain_errors():
+            return _map_result(answer)
 
     async def lift(self, frame: SpooledFrame, token: str, limits: WirePolicy, principal: str) -> Lifted | None:
         """Lift the parameters out of a client's message in a file; None for a message that is not passed on.
@@ -89,7 +93,10 @@ class FrameScanner:
             raise UpstreamError(
                 "The message was not read to its end because another principal was waiting. Send a smaller message."
             ) from None
-        return None if answer is None else Lifted(answer[0], _map_spans(answer[1]))
+        if answer is None:
+            return None
+        with _explain_errors():
+            return Lifted(answer[0], _map_spans(answer[1]))
 
     async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | RejectedFrame:
         """The members of a result in a file, memory-mapped; members that MCP does not define are one, `OTHER_MEMBERS`.
@@ -100,7 +107,10 @@ class FrameScanner:
         """
         job = partial(open_members, str(frame.path), max_depth)
         answer: Mapping[str, FileSpan] | RejectedFrame = await self._run(job)
-        return answer if isinstance(answer, RejectedFrame) else _map_spans(answer)
+        if isinstance(answer, RejectedFrame):
+            return answer
+        with _explain_errors():
+            return _map_spans(answer)
 
     async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | RejectedFrame:
         """Split a page of a list that is in a file.
@@ -180,6 +190,20 @@ async def _has_candidates_in_slices(arguments: Buffer) -> bool:
             return True
         await anyio.lowlevel.checkpoint()
     return False
+
+
+@contextmanager
+def _explain_errors() -> Iterator[None]:
+    """Report that a file cannot be mapped: most often, the process has no free file handle.
+
+    Raises:
+        UpstreamError: The file cannot be mapped.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UpstreamError(f"A large message cannot be read: {reason}. Try again later.") from None
 
 
 def _map_result(scanned: Scanned) -> ProcessedResult:

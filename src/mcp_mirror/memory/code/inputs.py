@@ -13,11 +13,12 @@ import msgspec
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.python_literals import translate_python_literal
-from mcp_mirror.core.resolve import Pointer, find_pointers, substitute_pointers
+from mcp_mirror.core.resolve import EscapedPath, Pointer, check_pointer_count, substitute_pointers
 from mcp_mirror.core.text_format import JSON_LINES, find_delimiter, find_format, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
+from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, trim
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.settings.labels import Labels
@@ -167,16 +168,23 @@ def _has_objects(blob: Buffer, span: Span) -> bool:
     return first is not None and kind_at(blob, first.start) == "object"
 
 
-async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collection[str]], None]) -> Inputs:
+async def read_inputs(
+    call: ToolInput,
+    raw: bytes,
+    check_names: Callable[[Collection[str]], None],
+    check_size: Callable[[int], None],
+) -> Inputs:
     """Resolve the inputs of a call.
 
     Args:
         call: The call.
         raw: The inputs by name, a JSON object.
         check_names: Raises ToolError for names that the inputs cannot have.
+        check_size: Raises ToolError if the inputs that are made of several values have too many bytes together. They
+            are not made before: a few hundred bytes can name one large value a thousand times.
 
     Raises:
-        ToolError: A name is not possible, or a path has no value.
+        ToolError: A name is not possible, a path has no value, or there are too many paths.
     """
     members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     check_names(members)
@@ -186,8 +194,10 @@ async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collec
     inputs: list[Input] = []
     known: dict[str, Descriptor] = {}
     values: dict[Pointer, Resolved] = {}
+    most, pointers, joined = memory.limits.traffic.max_pointers, tuple[Pointer | EscapedPath, ...](), 0
     for name, text in members.items():
-        found = find_pointers(bytes(text), memory.path_labels)
+        found = await memory.scanner.find(bytes(text), memory.path_labels, most)
+        check_pointer_count(pointers := (*pointers, *found), most)
         described = await loader.describe(found)
         loaded = await loader.load(found, described)
         known |= {base: one for base, one in described.items() if isinstance(one, Descriptor)}
@@ -196,8 +206,12 @@ async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collec
         if whole:
             blob = whole.blob
         else:
+            size = len(text) + sum(len(value.blob) for value in loaded.values())
+            joined += size
+            check_size(joined)
             parsed = await _parse_literals(loaded)
-            blob = b"".join(substitute_pointers(bytes(text), found, parsed, lambda _: frozenset()))
+            segments = substitute_pointers(bytes(text), found, parsed, lambda _: frozenset())
+            blob = await run_by_size(size, contiguous, segments)
         is_media = whole is not None and whole.kind == "binary"
         start = trim(blob).start
         blob = memoryview(blob)[start:] if start else blob
@@ -209,15 +223,16 @@ async def read_inputs(call: ToolInput, raw: bytes, check_names: Callable[[Collec
 
 async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, Resolved]:
     """Parse the texts that Python printed, for an input with several paths."""
+    blobs = {value.path: value.blob for value in values.values()}
 
     def parse() -> dict[Pointer, Resolved]:
-        rows = {pointer: read_python_literal(value.blob) for pointer, value in values.items()}
+        rows = {path: read_python_literal(blob) for path, blob in blobs.items()}
         return {
-            pointer: value if (parsed := rows[pointer]) is None else msgspec.structs.replace(value, blob=parsed)
+            pointer: value if (parsed := rows[value.path]) is None else msgspec.structs.replace(value, blob=parsed)
             for pointer, value in values.items()
         }
 
-    return await run_by_size(sum(len(value.blob) for value in values.values()), parse)
+    return await run_by_size(sum(map(len, blobs.values())), parse)
 
 
 def check_variables(names: Collection[str]) -> None:

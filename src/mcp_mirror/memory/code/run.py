@@ -55,8 +55,8 @@ async def run(call: ToolInput) -> Content:
     if len(code) > _MAX_CODE:
         raise ToolError(f"The script has {len(code):,} characters; {_MAX_CODE:,} are accepted. Shorten it.")
     raw_inputs = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
-    inputs = await read_inputs(call, raw_inputs, check_variables)
     policy = scripts.policy
+    inputs = await read_inputs(call, raw_inputs, check_variables, lambda size: ValueBudget(policy.values).take(size))
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
     budget = ValueBudget(policy.values)
     given = tuple(one.name for one in inputs.inputs)

@@ -1,20 +1,25 @@
 """Tools that store a new value: an edited copy, or a value of the model. Stored values never change."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.media import find_embedded_text
-from mcp_mirror.core.resolve import Pointer, find_pointers, substitute_pointers
+from mcp_mirror.core.resolve import Pointer, substitute_pointers
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.lookup import encode_json_string, find_argument, find_value
 from mcp_mirror.memory.tools.read import query_value
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
+from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.system.slices import run_by_size
+from mcp_mirror.types import Segments
 from mcp_mirror.workers.queries import THREAD_BYTES
 from mcp_mirror.workers.query_jobs import Query
 
@@ -22,6 +27,8 @@ _EDIT_COST: Final = 16
 """How many times as long an edit takes as other queries: it may change every byte."""
 _MAX_SENT_BYTES: Final = 1 << 20
 """Bytes of the largest edit that is sent to a worker process; the event loop copies it several times."""
+MAX_INSERTED_BYTES: Final = 64 << 20
+"""Bytes of all stored values together that an edit inserts."""
 _PIECE_COST: Final = 64
 """Bytes that are written as fast as one piece of an edit."""
 
@@ -43,7 +50,7 @@ async def edit(call: ToolInput) -> Content:
             f"{found_value.kind}: it would be replaced. Use `patch`, such as "
             '[{"op": "replace", "path": "/0/name", "value": "x"}], or `old_text` with `new_text`.'
         )
-    sent = len(call.arguments.raw)
+    sent = len(call.arguments.raw) + sum(len(one.blob) for one in used)
     cost = _EDIT_COST * (len(found_value.blob) + sent)
     if sent > _MAX_SENT_BYTES:
         cost = min(cost, THREAD_BYTES)
@@ -74,18 +81,37 @@ def _choose_way(arguments: Arguments) -> str:
 
 
 async def _read_change(call: ToolInput, way: str) -> tuple[Query[Pieces], tuple[FoundValue, ...]]:
-    """Return the edit, and the stored values that became parts of it."""
+    """Return the edit, and the stored values that became parts of it.
+
+    Raises:
+        FlowError: The flow policy hides one of these values from the model.
+        ToolError: A path has no value, or the values have too many bytes.
+    """
     arguments = call.arguments
-    if way == "old_text":
-        text, used = await _resolve(call, msgspec.json.encode(arguments.text("new_text")))
-        new = msgspec.json.decode(encode_json_string(used[0]) if used else text, type=str)
+    is_text = way == "old_text"
+    given = msgspec.json.encode(arguments.text("new_text")) if is_text else arguments.json(way)
+    segments, used = await _resolve(call, given, is_patch=way == "patch")
+    if (size := sum(len(one.blob) for one in used)) > MAX_INSERTED_BYTES:
+        raise ToolError(
+            f"The values that this edit inserts have {format_bytes(size)} together; an edit inserts up to "
+            f"{format_bytes(MAX_INSERTED_BYTES)}. Insert parts of them (path/key)."
+        )
+    size += len(given)
+    if is_text:
+        new = await run_by_size(size, _decode_new_text, used, segments)
         return Replace(arguments.text("old_text"), new, arguments.flag("all")), used
-    given, used = await _resolve(call, arguments.json(way), is_patch=way == "patch")
-    return Patch(given) if way == "patch" else Merge(given), used
+    joined = bytes(await run_by_size(size, contiguous, segments))
+    return Patch(joined) if way == "patch" else Merge(joined), used
 
 
-async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> tuple[bytes, tuple[FoundValue, ...]]:
-    """Replace the memory paths in an argument, JSON text, by the stored values; return these too.
+def _decode_new_text(used: Sequence[FoundValue], segments: Segments) -> str:
+    """The text of the one value that is used, or without one the text that the model wrote."""
+    text: str = msgspec.json.decode(encode_json_string(used[0]) if used else contiguous(segments), type=str)
+    return text
+
+
+async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> tuple[Segments, tuple[FoundValue, ...]]:
+    """Replace the memory paths in an argument, JSON text, by the stored values, in pieces; return these values too.
 
     Args:
         call: The call.
@@ -94,32 +120,36 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
 
     Raises:
         FlowError: The flow policy hides a value from the model.
-        ToolError: A path has no value.
+        ToolError: A path has no value, or there are too many paths.
     """
+    memory = call.memory
+    pointers = await memory.scanner.find(given, memory.path_labels, memory.limits.traffic.max_pointers)
     found = tuple(
-        one
-        for one in find_pointers(given, call.memory.path_labels)
-        if not is_patch or not isinstance(one, Pointer) or one.location[1:2] == ("value",)
+        one for one in pointers if not is_patch or not isinstance(one, Pointer) or one.location[1:2] == ("value",)
     )
     values: dict[Pointer, FoundValue] = {}
+    known: dict[str, FoundValue] = {}  # each map of a large value takes a file handle
     for pointer in found:
         if not isinstance(pointer, Pointer):
             continue
         try:
-            values[pointer] = await find_value(call.memory, call.namespace, pointer.text, call.tool)
+            if pointer.text not in known:
+                known[pointer.text] = await find_value(memory, call.namespace, pointer.text, call.tool)
+            values[pointer] = known[pointer.text]
         except ToolError as error:
             if pointer.is_known or error.reason is not RefusalReason.UNKNOWN_PATH:
                 raise
     resolved = {
         pointer: Resolved(str(one.path), one.blob, one.kind, one.preview, one.file) for pointer, one in values.items()
     }
-    return b"".join(substitute_pointers(given, found, resolved, lambda _: frozenset())), tuple(values.values())
+    return substitute_pointers(given, found, resolved, lambda _: frozenset()), tuple(values.values())
 
 
 async def put(call: ToolInput) -> Content:
     """Store a value that the model wrote and return its notice."""
-    value, used = await _resolve(call, call.arguments.json("value"))
+    segments, used = await _resolve(call, call.arguments.json("value"))
     preview = all(one.preview for one in used)
-    is_text = value[:1] == b'"'
-    new = NewValue((value,), used, preview=preview, may_inline=False, is_text=is_text, size=len(value))
+    is_text = bytes(next(filter(None, segments))[:1]) == b'"'
+    size = sum(map(len, segments))
+    new = NewValue(segments, used, preview=preview, may_inline=False, is_text=is_text, size=size)
     return await save_and_reply(call, new)

@@ -13,6 +13,7 @@ from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Unit, Window
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string, sanitize
+from mcp_mirror.system.slices import has_few_parts
 from mcp_mirror.types import Descriptor
 from mcp_mirror.workers.queries import INLINE_BYTES
 from mcp_mirror.workers.query_jobs import Query
@@ -90,6 +91,8 @@ async def grep(call: ToolInput) -> Content:
         path=str(found_value.path),
     )
     cost = len(found_value.blob) + _STEP_COST * measure_pattern(search.pattern)
+    if found_value.kind != "text" and cost <= INLINE_BYTES and not has_few_parts(found_value.blob):
+        cost = INLINE_BYTES + 1  # the location of each match is found through all objects and arrays around it
     return build_answer_content(await query_value(call, found_value, search, cost))
 
 

@@ -89,6 +89,8 @@ class Roots(msgspec.Struct, frozen=True):
         if not path.is_absolute():
             return [_RootedPath(root, path.parts) for root in self.folders]
         under = [root for root in self.folders if path.is_relative_to(root)]
+        if path in map(PurePath, under):
+            raise ToolError(f"{quote_name(name)} is a folder. Give a file in it.")
         if not under:
             raise ToolError(
                 f"{quote_name(name)} is not under the roots {self._listed} (`memory_tools.roots`). Give a path there."

@@ -123,17 +123,21 @@ async def _read_tables(call: ToolInput) -> Inputs:
         ToolError: A name cannot be a table, a path has no value, or the values are too large.
     """
     raw = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
-    inputs = await read_inputs(call, raw, _check_tables)
+    limit = call.memory.tools.query_bytes
+
+    def check_size(size: int) -> None:
+        if size > limit:
+            raise ToolError(
+                f"The inputs have {format_bytes(size)} together; a query reads up to {format_bytes(limit)} "
+                "(`memory_tools.query_bytes`). Use parts of them (path/key)."
+            )
+
+    inputs = await read_inputs(call, raw, _check_tables, check_size)
     given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     for one in inputs.inputs:
         if one.is_name and bytes(one.blob) == bytes(given[one.name]).strip():
             raise await call.memory.unknown_path_error(call.namespace, one.read_text())
-    size, limit = sum(len(one.blob) for one in inputs.inputs), call.memory.tools.query_bytes
-    if size > limit:
-        raise ToolError(
-            f"The inputs have {format_bytes(size)} together; a query reads up to {format_bytes(limit)} "
-            "(`memory_tools.query_bytes`). Use parts of them (path/key)."
-        )
+    check_size(sum(len(one.blob) for one in inputs.inputs))
     return inputs
 
 

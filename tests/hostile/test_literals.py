@@ -1,0 +1,57 @@
+"""Texts that Python printed, and texts that resemble them, are translated without a stall."""
+
+import pytest
+from mcp import types
+from tests.load import measure_pause, slowness
+
+from mcp_mirror import Mirror
+
+STALL = 0.25
+"""Seconds of a pass of the event loop on an idle machine. Before, these calls stalled for several times as long."""
+SIZE = 8_000_000
+
+
+@pytest.mark.timeout(60)
+async def test_a_text_of_quotes_beside_structured_content_does_not_stall_others() -> None:
+    mirror = Mirror()
+    text = "[NaN," + '\\"' * 20_000 + "]"
+
+    @mirror.tool
+    def report() -> types.CallToolResult:
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content={"rows": [1, 2]})
+
+    async with mirror:
+        assert await measure_pause(mirror.call("report_mirrored", {})) < STALL * slowness()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{'a': 1, 'b': [" + "1, " * (SIZE // 3) + "1]}", "2"),
+        ("[{'a': 1}," + " " * SIZE + "{'a': 2}]", "2"),
+        ("['" + "a" * SIZE + "', 1]", "2"),
+        ("[NaN," + " " * SIZE + "1]", "2"),
+        ("[{'a': " + "x" * SIZE + "}]", str(SIZE + 9)),
+    ],
+    ids=["numbers", "spaces", "one text", "NaN", "a word"],
+)
+async def test_a_script_that_reads_a_long_literal_does_not_stall_others(text: str, expected: str) -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def rows() -> str:
+        return text
+
+    async with mirror:
+        path = (await mirror.call("rows_mirrored", {})).path
+        script = {"inputs": {"rows": path}, "code": "len(rows)"}
+        await mirror.call("memory_run", {"code": "1"})  # starts a process
+        answers: list[str] = []
+
+        async def run() -> None:
+            answers.append((await mirror.call("memory_run", script)).text)
+
+        assert await measure_pause(run()) < STALL * slowness()
+        assert answers[0].startswith(expected)

@@ -1,0 +1,140 @@
+"""A few hundred bytes of arguments that name one value very many times cost neither its size each time nor a stall."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import pytest
+from tests.hostile.bystander import HttpClient, Waits, bystander
+from tests.hostile.conftest import ROOT
+from tests.load import measure_pause, slowness
+
+from mcp_mirror import Mirror
+
+if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Configured, Serve
+    from tests.hostile.conftest import Budget
+
+GIANT = {"command": sys.executable, "args": ["-m", "tests.end_to_end.servers.hostile", "ok"], "cwd": str(ROOT)}
+SIZE, TIMES = 6_000_000, 60
+STALL = 0.25
+"""Seconds of a pass of the event loop on an idle machine. Before, these calls stalled for several times as long."""
+MEMORY = 500 << 20
+"""Bytes: the process that reads the stored value maps its file, which has 360 MB. Before, another copy was made."""
+CALLS: dict[str, tuple[str, Any, str]] = {
+    "put": ("memory_put", lambda paths, _: {"value": paths}, r"array, 360 MB"),
+    "patch": (
+        "memory_edit",
+        lambda paths, path: {"memory_path": path, "patch": [{"op": "add", "path": "/b", "value": paths}]},
+        r"The values that this edit inserts have 360 MB together; an edit inserts up to 67\.1 MB",
+    ),
+    "merge": ("memory_edit", lambda paths, path: {"memory_path": path, "merge": {"b": paths}}, "inserts up to"),
+    "script": ("memory_run", lambda paths, _: {"inputs": {"x": paths}, "code": "len(x)"}, r"`code\.values`"),
+    "query": (
+        "memory_query",
+        lambda paths, _: {"inputs": {"x": paths}, "sql": "SELECT 1 FROM x"},
+        r"The inputs have 360 MB together",
+    ),
+}
+"""The tool of each call, its arguments from the repeated path and that of an object, and its answer."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", CALLS)
+async def test_a_value_that_one_call_names_many_times_takes_its_memory_once(
+    configured: Configured, serve: Serve, raw: Any, budget: Budget, kind: str
+) -> None:
+    tool, build, expected = CALLS[kind]
+    async with serve(configured({"giant": GIANT, "good": raw()}), "-v") as served:
+
+        def store() -> tuple[str, str]:
+            with HttpClient(served.url) as client:
+                answers = client.text("giant_mirrored", {"size": SIZE}), client.text("memory_put", {"value": {"a": 1}})
+            path, other = (re.findall(r"[\w-]+-[0-9a-f]{8}-[0-9a-f-]{27}", answer)[0] for answer in answers)
+            return path, other
+
+        def run(path: str, other: str) -> tuple[str, Waits]:
+            with HttpClient(served.url) as client, bystander(served.url, "good_hear_mirrored") as waits:
+                return client.text(tool, build([path] * TIMES, other)), waits
+
+        paths = await anyio.to_thread.run_sync(store)
+        memory = MEMORY if kind == "put" else 200 << 20
+        async with budget(served, f"6 MB {TIMES} times: {kind}", "360 MB", stall=STALL, memory=memory) as row:
+            answer, waits = await anyio.to_thread.run_sync(run, *paths)
+            row.waited, row.outcome = waits.longest, "stored" if kind == "put" else "refused"
+        assert re.search(expected, answer), answer[:300]
+        assert not waits.failures
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the handles of another process")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("store", ["memory", "disk"])
+async def test_many_paths_of_one_value_take_few_file_handles(
+    configured: Configured, serve: Serve, raw: Any, store: str
+) -> None:
+    config = configured({"giant": GIANT, "good": raw()}, store={"kind": store})
+    async with serve(config) as served:
+        resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (150, 150))
+
+        def run() -> list[str]:
+            with HttpClient(served.url) as client:
+                text = client.text("giant_mirrored", {"size": 1_500_000})
+                path = re.findall(r"[\w-]+-[0-9a-f]{8}-[0-9a-f-]{27}", text)[0]
+                array = client.text("memory_put", {"value": [["item"] * 10] * 300 + [path]})
+                items = re.findall(r"[\w-]+-[0-9a-f]{8}-[0-9a-f-]{27}", array)[0]
+                return [
+                    client.text("memory_put", {"value": [path] * 200}),
+                    client.text("memory_put", {"value": [f"{items}/{at}" for at in range(300)]}),
+                    client.text("memory_run", {"inputs": {"x": [path] * 30}, "code": "len(x)"}),
+                    client.text("good_hear_mirrored", {"text": path, "more": [path] * 200}),
+                ]
+
+        answers = await anyio.to_thread.run_sync(run)
+    assert not any("handle" in answer or "Too many" in answer for answer in answers), answers
+    assert all("array" in answer for answer in answers[:2]), answers
+    assert answers[2].startswith("30")
+
+
+@pytest.mark.timeout(60)
+async def test_a_value_that_one_call_names_many_times_is_converted_once() -> None:
+    mirror = Mirror()
+    rows = [{"a": number, "b": "text"} for number in range(1_000)]
+
+    @mirror.tool
+    def literal() -> str:
+        return f"One object:\n{{'rows': {rows}}}"
+
+    @mirror.tool
+    def count(objects: list[dict[str, Any]]) -> str:
+        return f"{sum(one == {'rows': rows} for one in objects)} objects"
+
+    async with mirror:
+        path = (await mirror.call("literal_mirrored", {})).path
+        answers: list[str] = []
+
+        async def run() -> None:
+            answers.append((await mirror.call("count_mirrored", {"objects": [path] * 300})).text)
+
+        assert await measure_pause(run()) < STALL * slowness()
+        assert answers == ["300 objects"]
+
+
+@pytest.mark.parametrize("tool", ["memory_put", "memory_edit", "memory_run", "memory_query"])
+async def test_memory_tools_accept_as_many_paths_as_other_tools(tool: str) -> None:
+    async with Mirror(upstreams={"upstreams": {}, "memory_tools": "all"}) as mirror:
+        path = (await mirror.call("memory_put", {"value": {"a": 1}})).path
+        paths = [path] * 1_001
+        arguments: dict[str, dict[str, Any]] = {
+            "memory_put": {"value": paths},
+            "memory_edit": {"memory_path": path, "merge": {"b": paths}},
+            "memory_run": {"inputs": {"x": paths[:1_000], "y": path}, "code": "1"},
+            "memory_query": {"inputs": {"x": paths}, "sql": "SELECT 1"},
+        }
+        answer = await mirror.call(tool, arguments[tool])
+        assert answer.is_error
+        assert "1,001 memory paths; one call may have 1,000 (`limits.max_pointers`)" in answer.text
