@@ -38,6 +38,7 @@ from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.upstreams.local import LocalFunctions
 
 SERVERS = Path(__file__).parent / "servers"
+OFFICE = Path(__file__).parents[2] / "evals" / "servers" / "office.py"
 TABLE = {"hour": [float(hour) for hour in range(5000)], "celsius": [hour / 7 for hour in range(5000)]}
 PATIENT = {"startup_wait": BOUND}
 """Of `mirror`: on a busy machine a server starts in more than the ten seconds of the default."""
@@ -1098,6 +1099,20 @@ async def test_a_path_that_fits_is_found_in_a_large_object() -> None:
         path = str((await mirror.call("page_mirrored", {})).path)
         refused = await mirror.call("count_mirrored", {"orders": path})
         assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
+
+
+async def test_for_the_path_of_a_picture_the_rows_beside_it_fit() -> None:
+    office = {"command": sys.executable, "args": [str(OFFICE)], "tools": {"allow": ["plot_sales", "archive_rows"]}}
+    async with Mirror(upstreams={"upstreams": {"office": office}, "mirror": PATIENT}) as mirror:
+        drawn = await mirror.call("plot_sales_mirrored", {"year": 2025})
+        picture = re.search(r'"(plot_sales-[^"]+/1)" image/png', drawn.text)
+        assert picture is not None, drawn.text
+        for beside in (picture[1], picture[1].removesuffix("/1") + "/0"):
+            refused = await mirror.call("archive_rows_mirrored", {"rows": beside})
+            assert refused.text.endswith(f'Pass a path that fits, such as "{drawn.path}/rows".')
+        assert (await mirror.call("archive_rows_mirrored", {"rows": f"{drawn.path}/rows"})).text.startswith(
+            "Archived 52"
+        )
 
 
 async def test_a_path_that_fits_is_found_within_the_main_object() -> None:

@@ -15,7 +15,7 @@ from mcp_mirror.paths import MemoryPath, parse_path, strip_wrapping
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.system.fair_threads import run_fairly
-from mcp_mirror.types import Buffer, JsonToken, Kind, Span
+from mcp_mirror.types import Buffer, Descriptor, JsonToken, Kind, Span
 from mcp_mirror.workers.frames import FrameScanner
 
 _MAX_PARTS: Final = 12
@@ -50,10 +50,13 @@ class PathAdvice(msgspec.Struct, frozen=True):
         If the value around it fits as well as a part below it, it is the part only if the argument's schema names one
         of the part's members: notices name the paths of rows, and models pass these where the whole object is wanted.
         Of a few parts it is the largest, of many the first. Parts of values in no-preview mode are not named.
+        For a path of the texts and pictures beside the newest value, it is a part of that value, or the value.
 
         Raises:
             StoreError: The store failed.
         """
+        if value := await self._find_value_beside(path.base):
+            return await self._find(value, self._find_part) or await self._find(value, self._find_whole)
         part = await self._find(path, self._find_part)
         if not path.tokens or (part and await self._find(part, self._find_described)):
             return part
@@ -71,18 +74,30 @@ class PathAdvice(msgspec.Struct, frozen=True):
         Raises:
             StoreError: The store failed.
         """
-        newest = self.writer.notices.newest(self.namespace)
-        if newest is None and (bases := await self.writer.store.newest(self.namespace, 1)):
-            newest = bases[0]
-        if newest is None or (value := parse_path(newest)) is None:
+        if (value := await self._find_newest()) is None:
             return None
         may_be_any = may_be_any and self.wanted <= _CONTAINERS
         part = _PART.fullmatch(strip_wrapping(text))
-        parts = (parse_path(f"{above}{part[1]}") for above in (newest, value.base)) if part else ()
+        parts = (parse_path(f"{above}{part[1]}") for above in (value, value.base)) if part else ()
         for path in (*parts, *((value,) if may_be_any else ())):
             if path and (meant := await self._find(path, self._find_whole)):
                 return meant
         return await self.find_near(value) if may_be_any else None
+
+    async def _find_newest(self) -> MemoryPath | None:
+        """The path of the newest notice, or of the newest value."""
+        newest = self.writer.notices.newest(self.namespace)
+        if newest is None and (bases := await self.writer.store.newest(self.namespace, 1)):
+            newest = bases[0]
+        return parse_path(newest) if newest else None
+
+    async def _find_value_beside(self, base: str) -> MemoryPath | None:
+        """The newest value, if `base` has the texts and pictures beside it."""
+        newest = await self._find_newest()
+        described = await self.writer.store.describe(self.namespace, newest.base) if newest else None
+        if isinstance(described, Descriptor) and described.companion == base:
+            return MemoryPath(described.base)
+        return None
 
     async def _find(self, path: MemoryPath, select: Callable[[FoundValue], MemoryPath | None]) -> MemoryPath | None:
         try:
