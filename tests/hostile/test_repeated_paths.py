@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import resource
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -122,6 +123,25 @@ async def test_a_value_that_one_call_names_many_times_is_converted_once() -> Non
 
         assert await measure_pause(run()) < STALL * slowness()
         assert answers == ["300 objects"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts written bytes in /proc")
+async def test_a_value_that_would_be_too_large_is_refused_before_it_is_written() -> None:
+    config = {"upstreams": {}, "memory_tools": "all", "limits": {"max_message_bytes": "64MiB"}}
+    async with Mirror(upstreams=config) as mirror:
+        path = await mirror.put("x" * (1 << 20))
+        before = _count_written_bytes()
+        answer = await mirror.call("memory_put", {"value": [path] * 200})
+        assert (
+            answer.text
+            == "The value would be larger than 67,108,864 bytes (`limits.max_message_bytes`). Make a smaller one."
+        )
+        assert _count_written_bytes() - before < 1 << 20
+
+
+def _count_written_bytes() -> int:
+    counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counts["wchar"])
 
 
 @pytest.mark.parametrize("tool", ["memory_put", "memory_edit", "memory_run", "memory_query"])

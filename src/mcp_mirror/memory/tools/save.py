@@ -58,7 +58,7 @@ class NewValue(msgspec.Struct, frozen=True):
     """It is a content block."""
     preview: bool = True
     """The model may see parts of the value that it did not request."""
-    size: int = INLINE_BYTES + 1
+    size: int | None = None
     """The size in bytes, if it is known."""
 
 
@@ -77,7 +77,7 @@ async def save_hidden(call: ToolInput, value: NewValue) -> Content:
 def show(call: ToolInput, value: NewValue) -> str | None:
     """Return a computed value as it is; None if it must be stored: a large value, an object, one without preview."""
     memory, (blob,) = call.memory, tuple(value.pieces)
-    is_short = blob[:1] != b"{" and value.size <= _SHOWN_BYTES and value.preview
+    is_short = blob[:1] != b"{" and len(blob) <= _SHOWN_BYTES and value.preview
     if is_short and count_value_tokens(blob, memory.estimate) < min(PASS_THROUGH_TOKENS, memory.mirror.inline_budget):
         return as_plain_text(blob)
     return None
@@ -96,14 +96,15 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         StoreError: The store failed, or temporary files cannot be written.
     """
     memory = call.memory
-    frame = await run_by_size(value.size, _build_frame, call, value)
+    limit = memory.limits.max_message_bytes
+    oversize = ToolError(
+        f"The value would be larger than {limit:,} bytes (`limits.max_message_bytes`). Make a smaller one."
+    )
+    if value.size is not None and value.size > limit:  # it is not made first: a call can name a large value many times
+        raise oversize
+    frame = await run_by_size(INLINE_BYTES + 1 if value.size is None else value.size, _build_frame, call, value)
     if isinstance(frame, DiscardedFrame):
-        if frame.failure is not None:
-            raise StoreError(frame.explain())
-        limit = memory.limits.max_message_bytes
-        raise ToolError(
-            f"The value would be larger than {limit:,} bytes (`limits.max_message_bytes`). Make a smaller one."
-        )
+        raise oversize if frame.failure is None else StoreError(frame.explain())
     labels = _join_labels(call, value)
     options = _choose_options(call, value)
     if not memory.flows.may_show(labels):
