@@ -28,17 +28,15 @@ from mcp_mirror.upstreams.reconnect import (
     JUST_ENDED,
     STABLE_AFTER,
     STOPPED,
-    TRY_AFTER_SIGN_IN,
-    TRY_AGAIN,
     Backoff,
     CircuitBreaker,
     EndedEarlyError,
     ExpiredSessionError,
     FloodError,
-    SignInNeededError,
     Status,
     add_jitter,
     check_protocol,
+    describe_failure,
     explain_end,
     explain_timeout,
 )
@@ -415,8 +413,7 @@ class ReconnectingConnection:
         lasted = anyio.current_time() - self._ready_since if is_usable else 0.0
         is_expired = isinstance(error, ExpiredSessionError)
         self._circuit_breaker.record_end(was_stable=is_expired or lasted > STABLE_AFTER)
-        advice = TRY_AFTER_SIGN_IN if isinstance(error, SignInNeededError) else TRY_AGAIN
-        self._settle(Status("down", str(error), advice, self._output))
+        self._settle(describe_failure(error, self._output))
         if is_expired:
             _logger.info("upstream %s ended the session, so the gateway opens a new one", self.settings.policy.name)
             return lasted

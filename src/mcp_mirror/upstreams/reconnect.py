@@ -53,8 +53,8 @@ _QUOTED_VERSION: Final = 40
 _QUOTED: Final = 2_000
 """Characters of a server's error that are quoted."""
 
-TRY_AGAIN: Final = "Try again in a moment."
-TRY_AFTER_SIGN_IN: Final = "Try again after that."
+_TRY_AGAIN: Final = "Try again in a moment."
+_TRY_AFTER_SIGN_IN: Final = "Try again after that."
 
 State = Literal["starting", "ready", "down"]
 
@@ -65,7 +65,7 @@ class Status(msgspec.Struct, frozen=True):
     state: State
     detail: str = ""
     """Why it is down, a sentence for an operator."""
-    advice: str = TRY_AGAIN
+    advice: str = _TRY_AGAIN
     """When to try again, a sentence for a model."""
     output: tuple[str, ...] = ()
     """The last lines of standard error if the server failed at its start; for operators only."""
@@ -172,6 +172,12 @@ def _find_kind(cause: BaseException) -> type[UpstreamError]:
     if is_closed(cause):
         return EndedEarlyError
     return SignInNeededError if needs_sign_in(cause) else UpstreamError
+
+
+def describe_failure(error: UpstreamError, output: tuple[str, ...]) -> Status:
+    """Return the state of a connection that failed or ended, with the last lines of the server's standard error."""
+    advice = _TRY_AFTER_SIGN_IN if isinstance(error, SignInNeededError) else _TRY_AGAIN
+    return Status("down", str(error), advice, output)
 
 
 def explain_timeout(policy: UpstreamPolicy) -> UpstreamError:
