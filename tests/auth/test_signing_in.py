@@ -10,6 +10,7 @@ import stat
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -254,17 +255,24 @@ async def test_a_token_that_was_withdrawn_early_is_refreshed_after_a_restart(
     assert grants(authority) == ["authorization_code", "refresh_token"]
 
 
-async def test_gateways_with_one_token_file_use_the_last_refreshed_tokens(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
-    await log_in(config)
+@asynccontextmanager
+async def open_two(config: Path) -> AsyncIterator[tuple[Application, Application]]:
+    """Run two gateways of one configuration, each of which has called a tool."""
     async with (
         open_application(load_config(config, {})) as one,
         open_application(load_config(config, {})) as other,
     ):
         for application in (one, other):
             assert RECEIVED in await text(application, "hear_mirrored")
+        yield one, other
+
+
+async def test_gateways_with_one_token_file_use_the_last_refreshed_tokens(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with open_two(config) as (one, other):
         authority.good.clear()
         for application in (one, other):
             assert RECEIVED in await text(application, "hear_mirrored")
@@ -299,12 +307,7 @@ async def test_gateways_with_one_token_file_do_not_refresh_at_once(
 ) -> None:
     config = configured({"guarded": wanting(authority, tmp_path)})
     await log_in(config)
-    async with (
-        open_application(load_config(config, {})) as one,
-        open_application(load_config(config, {})) as other,
-    ):
-        for application in (one, other):
-            assert RECEIVED in await text(application, "hear_mirrored")
+    async with open_two(config) as (one, other):
         authority.good.clear()
         authority.refreshes = 2
         answers: list[str] = []
@@ -318,7 +321,7 @@ async def test_gateways_with_one_token_file_do_not_refresh_at_once(
         assert [RECEIVED in answer for answer in answers] == [True, True]
         authority.good.clear()
         authority.refreshes = 0
-        assert RECEIVED in await text(application, "hear_mirrored")  # the authority has not ended the tokens
+        assert RECEIVED in await text(other, "hear_mirrored")  # the authority has not ended the tokens
     assert grants(authority) == ["authorization_code", "refresh_token", "refresh_token"]
 
 

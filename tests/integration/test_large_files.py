@@ -4,6 +4,8 @@ import gc
 import os
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from mmap import mmap
 from pathlib import Path
 
@@ -15,10 +17,27 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.files import map_file, unlink_large
-from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
+from mcp_mirror.types import Descriptor, FileSpan, Kind, Provenance, Span
 
 BOUND = 20
 LARGE = 1 << 23
+BASE = "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+
+
+@asynccontextmanager
+async def open_memory_store(folder: Path) -> AsyncIterator[MemoryStore]:
+    """Open a store with its files in a new folder."""
+    folder.mkdir()
+    async with MemoryStore(StorePolicy(), lambda: 1e9, lambda: folder) as store:
+        yield store
+
+
+async def put_part(store: MemoryStore, message: Path, span: Span) -> None:
+    """Store a part of a message that is in a file, under `BASE`."""
+    blob = memoryview(map_file(message))[span.start : span.stop]
+    kind: Kind = "text" if blob[0] == ord('"') else "number"
+    known = Descriptor(BASE, kind, span.length, 1, (), 1e9, 1e12, Provenance("up", "t", "0" * 64))
+    await store.put("me", known, (blob,), FileSpan(str(message), span))
 
 
 def descriptors_of(path: Path) -> list[str]:
@@ -87,14 +106,12 @@ def test_small_files_and_linked_files_need_no_descriptor(tmp_path: Path) -> None
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
 async def test_a_large_value_that_the_memory_store_removes_is_freed_in_a_thread(tmp_path: Path) -> None:
     wait_until_closed(tmp_path.parent)  # those of other tests: if many wait, further ones are closed at once
-    message, base = tmp_path / "message", "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+    message = tmp_path / "message"
     message.write_bytes(b"1" * LARGE)
-    known = Descriptor(base, "number", LARGE, 1, (), 1e9, 1e12, Provenance("up", "t", "0" * 64))
-    (tmp_path / "store").mkdir()
-    async with MemoryStore(StorePolicy(), lambda: 1e9, lambda: tmp_path / "store") as store:
-        await store.put("me", known, (map_file(message),), FileSpan(str(message), Span(0, LARGE)))
+    async with open_memory_store(tmp_path / "store") as store:
+        await put_part(store, message, Span(0, LARGE))
         unlink_large(message)
-        assert await store.delete("me", base)
+        assert await store.delete("me", BASE)
         assert list((tmp_path / "store").iterdir()) == []
         assert len(descriptors_of(tmp_path / "store")) == 1
 
@@ -102,54 +119,48 @@ async def test_a_large_value_that_the_memory_store_removes_is_freed_in_a_thread(
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
 async def test_a_large_value_in_memory_takes_no_handle_until_it_is_read(tmp_path: Path) -> None:
     wait_until_closed(tmp_path.parent)
-    message, base = tmp_path / "message", "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+    message = tmp_path / "message"
     message.write_bytes(b'{"a":"' + b"1" * LARGE + b'"}')
     span = Span(5, LARGE + 2)
-    known = Descriptor(base, "text", span.length, 1, (), 1e9, 1e12, Provenance("up", "t", "0" * 64))
-    (tmp_path / "store").mkdir()
-    async with MemoryStore(StorePolicy(), lambda: 1e9, lambda: tmp_path / "store") as store:
-        await store.put("me", known, (map_file(message)[5:-1],), FileSpan(str(message), span))
+    async with open_memory_store(tmp_path / "store") as store:
+        await put_part(store, message, span)
         message.unlink()
         assert descriptors_of(tmp_path) == []
-        blob = await store.read("me", base)
+        blob = await store.read("me", BASE)
         assert blob is not None
         assert (len(blob), bytes(blob[:2])) == (span.length, b'"1')
-        assert await store.read("me", base, Span(span.length - 2, 2)) == b'1"'
-        assert await store.delete("me", base)
+        assert await store.read("me", BASE, Span(span.length - 2, 2)) == b'1"'
+        assert await store.delete("me", BASE)
         assert bytes(blob[-2:]) == b'1"'  # a call may be sending it
 
 
 @pytest.mark.parametrize("size", [40_000, 400_000, 7 << 20, (1 << 23) - 9])
 async def test_the_memory_store_keeps_only_the_value_of_a_large_message(tmp_path: Path, size: int) -> None:
-    message, base = tmp_path / "message", "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+    message = tmp_path / "message"
     message.write_bytes(b" " * 9 + b"1" * size + b" " * (LARGE - size))
     span, room = Span(9, size), LARGE if size > 6 << 20 else size
-    known = Descriptor(base, "number", size, 1, (), 1e9, 1e12, Provenance("up", "t", "0" * 64))
-    (tmp_path / "store").mkdir()
-    async with MemoryStore(StorePolicy(), lambda: 1e9, lambda: tmp_path / "store") as store:
-        await store.put("me", known, (map_file(message)[9 : 9 + size],), FileSpan(str(message), span))
+    async with open_memory_store(tmp_path / "store") as store:
+        await put_part(store, message, span)
         message.unlink()
         assert sum(path.stat().st_size for path in (tmp_path / "store").iterdir()) <= room + 9
-        assert bytes(await store.read("me", base) or b"") == b"1" * size
-        assert bytes(await store.read("me", base, Span(3, 2)) or b"") == b"11"
-        if (file := await store.file_of("me", base)) is not None:
+        assert bytes(await store.read("me", BASE) or b"") == b"1" * size
+        assert bytes(await store.read("me", BASE, Span(3, 2)) or b"") == b"11"
+        if (file := await store.file_of("me", BASE)) is not None:
             assert Path(file.path).read_bytes()[file.span.start : file.span.stop] == b"1" * size
-        assert await store.delete("me", base)
+        assert await store.delete("me", BASE)
     assert list((tmp_path / "store").iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
 async def test_a_value_whose_file_is_gone_is_a_store_error(tmp_path: Path) -> None:
-    message, base = tmp_path / "message", "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+    message = tmp_path / "message"
     message.write_bytes(b"1" * LARGE)
-    known = Descriptor(base, "number", LARGE, 1, (), 1e9, 1e12, Provenance("up", "t", "0" * 64))
-    (tmp_path / "store").mkdir()
-    async with MemoryStore(StorePolicy(), lambda: 1e9, lambda: tmp_path / "store") as store:
-        await store.put("me", known, (map_file(message),), FileSpan(str(message), Span(0, LARGE)))
+    async with open_memory_store(tmp_path / "store") as store:
+        await put_part(store, message, Span(0, LARGE))
         for path in (tmp_path / "store").iterdir():
             path.unlink()
         with pytest.raises(StoreError):
-            await store.read("me", base)
+            await store.read("me", BASE)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")

@@ -54,7 +54,8 @@ def test_no_link_no_folder_and_nothing_outside_is_read(roots: Roots, tmp_path: P
         os.mkfifo(one / "pipe")
     names = ["file_link", "folder_link/secret", "own_link", "below", "pipe", "../outside/secret", "none", "", "/", "~"]
     names += [str(one), f"{one}/.", str(outside / "secret"), "below/../../outside/secret", "a\0b"]
-    for name in (*names, "below/file/x", "~nobody/x"):
+    names += ["below/file/x", "~nobody/x"]
+    for name in names:
         with pytest.raises(ToolError):
             content(roots, name)
 
@@ -82,8 +83,8 @@ def test_a_file_is_written_whole_or_not_at_all(roots: Roots, tmp_path: Path) -> 
 def test_nothing_is_written_through_a_link_or_elsewhere(roots: Roots, tmp_path: Path) -> None:
     one, outside = tmp_path / "one", tmp_path / "outside"
     (one / "folder_link").symlink_to(outside)
-    names = ["folder_link/x", str(outside / "x"), "../outside/x", "none/x", "below", "below/file/x"]
-    for name in (*names, str(one), str(tmp_path / "link")):
+    names = ["folder_link/x", str(outside / "x"), "../outside/x", "none/x", "below", "below/file/x", str(one)]
+    for name in (*names, str(tmp_path / "link")):
         with pytest.raises(ToolError):
             roots.write(name, [b"x"], overwrite=True)
     assert [path.name for path in outside.iterdir()] == ["secret"]
