@@ -253,11 +253,13 @@ async def test_stored_values_are_labelled_and_hidden_values_are_refused(kind: st
 async def test_very_many_contents_do_not_stall_others(text: str, count: int) -> None:
     shelf = Shelf()
     await shelf.resource(content(text))
-    passed: list[bytes] = []
+    contents = array_of([content(text)] * count)
+    messages = array_of([message(type="text", text=text)] * count)
+    passed: list[Mapping[str, Buffer | Segments]] = []
 
     async def capture() -> None:
-        passed.extend(await shelf.resource(*[content(text)] * count))
-        passed.extend(await shelf.prompt(*[message(type="text", text=text)] * count))
+        passed.append(await shelf.capture.capture_resource({"contents": contents}, "me", PLACE))
+        passed.append(await shelf.capture.capture_prompt({"messages": messages}, "me", PLACE))
 
     assert await measure_pause(capture()) < 0.1 * slowness()
-    assert len(passed) == 2 * count
+    assert [len(items_of(one)) for result in passed for one in result.values()] == [count, count]

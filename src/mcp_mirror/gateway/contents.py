@@ -32,8 +32,6 @@ LABELS: Final = frozenset({"resource", "prompt"})
 
 Members = Mapping[str, Buffer | Segments]
 """A result, its members JSON text."""
-_Item = tuple[Buffer, Mapping[str, Buffer]]
-"""A content or a message, and its members."""
 
 
 class _Source(NamedTuple):
@@ -112,12 +110,12 @@ class ContentCapture(msgspec.Struct, frozen=True):
             return result
         return {**(result if is_shown else {}), "messages": array_of(messages)}
 
-    async def _select_items(self, result: Members, member: str, origin: ResourceOrigin) -> list[_Item] | None:
+    async def _select_items(self, result: Members, member: str, origin: ResourceOrigin) -> list[Buffer] | None:
         """The contents or messages of a result; None if they are not captured or not an array."""
         if self.may_show(origin.upstream) and not self.mirror.capture_resources:
             return None
         array = contiguous(result.get(member, b"null"))
-        return await run_by_size(len(array), _open_items, array)
+        return await run_by_size(len(array), open_array, array)
 
     def _read_labels(self, result: Members, origin: ResourceOrigin) -> Labels:
         """The flow labels of a result.
@@ -170,18 +168,13 @@ class ContentCapture(msgspec.Struct, frozen=True):
         return result.notice
 
 
-def _open_items(array: Buffer) -> list[_Item] | None:
-    """The items of a JSON array with their members; None for any other text."""
-    items = open_array(array)
-    return None if items is None else [(raw, open_object(raw) or {}) for raw in items]
-
-
-async def _take_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
-    """Yield each item. Other tasks run after each slice of work on them: one result may have very many."""
+async def _take_turns(items: Iterable[Buffer]) -> AsyncIterator[tuple[Buffer, Mapping[str, Buffer]]]:
+    """Yield each item and its members. One result may have very many: other tasks run after each slice of work."""
     pacer = Pacer()
     for item in items:
         pacer.begin()
-        yield item
+        members = await run_by_size(len(item), open_object, item)
+        yield item, members or {}
         await pacer.end()
 
 
