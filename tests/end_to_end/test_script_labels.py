@@ -6,12 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flow_user import PATH, SECRET, STRICT, path_in
+from flow_user import PATH, SECRET, STRICT, path_in, upstream
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.memory.tools.lookup import find_value
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flow_user import Desk
 
 pytest.importorskip("pydantic_monty")
@@ -100,6 +102,29 @@ async def test_an_error_of_a_tool_joins_its_labels(desk: Any) -> None:
             "await tools.mail_hear_mirrored(x=y)"
         )
         assert "may not go to upstream 'mail'" in await run(user, code)
+        assert user.calls("mail") == 0
+
+
+@pytest.mark.parametrize("below", ["/nothing", "/rows"])
+async def test_an_error_that_quotes_a_value_has_the_labels_of_it(desk: Any, tmp_path: Path, below: str) -> None:
+    """The first error lists the keys of the value, and the second quotes a text where a number is expected."""
+    schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer"}}}}
+    (tmp_path / "tools.json").write_text(json.dumps([{"name": "count", "inputSchema": schema}]))
+    started = upstream("web", tmp_path)
+    labels = {"integrity": "trusted", "confidentiality": "public"}
+    web = {"args": [*started["args"], "--tools", str(tmp_path / "tools.json")], "labels": labels}
+    async with desk(STRICT | {"web": web}, code=ALL) as user:
+        path = await user.say("crm")
+        code = (
+            f"import json\nx = json.loads({json.dumps(path + below)!r})\n"  # the check before the run knows no type
+            "try:\n    await tools.count_mirrored(x=x)\nexcept Exception as e:\n    y = str(e)\n"
+            "await tools.mail_hear_mirrored(x=y)"
+        )
+        assert "may not go to upstream 'mail'" in await run(user, code)
+        quoted = code.rpartition("\n")[0] + "\n[y] * 1000"
+        made = path_in(await run(user, quoted))
+        assert SECRET in json.dumps(await stored(user, made))
+        assert "crm" in (await user.labels(made))["sources"].split(",")
         assert user.calls("mail") == 0
 
 

@@ -186,7 +186,7 @@ class Dispatcher:
         guard = self._build_guard(call)
         loader = ArgumentLoader(self._services.writer, self._services.scanner, guard, QUERY in call.own_tools)
         known = await loader.describe(found)
-        labels = guard.admit(known, entry.upstream)
+        call.trace.input_labels = labels = guard.admit(known, entry.upstream)
         values = await loader.load(found, known)
         preview = preview and all(value.preview for value in values.values())
         return CallInputs(found, values, flows.join(made, labels), preview)

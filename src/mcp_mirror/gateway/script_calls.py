@@ -142,12 +142,16 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         return ScriptToolResult(found.blob, labels, found.preview, trace.path)
 
     def _labels_of(self, call: Call) -> Labels | None:
-        """Return the joined labels of the result and of the script; None if nothing came from an upstream."""
+        """Return the joined labels of the result and of the script; None if nothing came from an upstream.
+
+        An error that ends a call before it has a result may quote the values in its arguments.
+        """
         if call.script is None or not call.trace.upstream:
             return None
         flows, noted = self.runtime.state.flows, call.trace.labels
         if not noted:
-            return flows.labels_of_result(call.trace.upstream, call.script.labels)
+            given = flows.join(call.script.labels, call.trace.input_labels or flows.lowest)
+            return flows.labels_of_result(call.trace.upstream, given)
         own = Labels(frozenset(noted["sources"].split(",")), noted["integrity"], noted["confidentiality"])
         return flows.join(own, call.script.labels)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from mcp_mirror.errors import MirrorError, RefusalReason
 from mcp_mirror.security.sanitize import PathHasher
+from mcp_mirror.settings.labels import Labels
 from mcp_mirror.types import Buffer
 
 Event = Literal["call", "flow", "refusal", "read"]
@@ -118,6 +119,8 @@ class CallTrace:
     """The members of the stored result beside its value, a JSON object."""
     labels: Mapping[str, Any] = field(default_factory=dict)
     """The flow labels of the result."""
+    input_labels: Labels | None = None
+    """The joined flow labels of the stored values that the arguments name; None before they are known."""
     reason: RefusalReason | None = None
     """Why the call was refused; None if it was not."""
     refusal: str = ""
