@@ -300,8 +300,9 @@ def hiding() -> Flows:
 
 
 async def test_a_value_hidden_from_the_model_shows_only_its_facts(page: Page) -> None:
-    path = await put(page.store, {"secret": "canary"}, "t", 1)
+    path = await put(page.store, {"secret": "canary"}, "t", 1, media_type="image/canary")
     page = page.with_services(read_flows=hiding)
+    assert (await page.get("values", search="canary"))["values"] == []
     facts = await page.get("value", path=path)
     assert (facts["model_sees"], "canary" in json.dumps(facts), "shape" in facts) == (False, False, False)
     for endpoint in ("part", "download", "image", "notice"):
@@ -310,3 +311,4 @@ async def test_a_value_hidden_from_the_model_shows_only_its_facts(page: Page) ->
     assert page.sink.records[-1].event == "refusal"
     local = page.seen_by(reads_hidden=True)
     assert (await local.get("part", path=path))["entries"][0]["text"] == "canary"
+    assert (await local.get("values", search="canary"))["values"][0]["media_type"] == "image/canary"

@@ -9,6 +9,7 @@ import pytest
 from flow_user import PATH, SECRET, STRICT, path_in, upstream
 
 from mcp_mirror.callers import LOCAL
+from mcp_mirror.memory.resources import list_values
 from mcp_mirror.memory.tools.lookup import find_value
 
 if TYPE_CHECKING:
@@ -189,6 +190,32 @@ async def test_a_hidden_result_hides_the_whole_script(desk: Any) -> None:
         failing = await run(user, code.replace("x['secret']", "x['nothing']"))
         assert PATH.fullmatch(failing.strip())
         assert (await stored(user, failing.strip()))["error"] == "KeyError: nothing"
+
+
+async def test_what_is_listed_of_hidden_values_does_not_depend_on_them(desk: Any) -> None:
+    """A script could return a value of the kind and size by which the model learns a part of what it read."""
+    async with desk(STRICT, flows=HIDING, code=ALL) as user:
+        path, memory = await user.say("crm"), user.application.gateway.memory
+        for code in ("'a' * 3000", "[1]"):
+            made = (await run(user, code, x=path)).strip()
+            lines = (await user.text("memory_list")).splitlines()
+            assert lines[0].startswith(f'"{made}" hidden, 2')
+            assert len(lines) == len(await memory.store.list(LOCAL))
+            resource = json.loads((await list_values(memory, LOCAL, None))[0][0])
+            assert {*resource} == {"uri", "name", "title", "description", "annotations"}
+            assert (resource["title"], resource["description"]) == ("memory_run", "from memory_run of mcp-mirror")
+            assert await user.text("memory_export", memory_path=made, file=made) == f"Written: {made!r}."
+
+
+@pytest.mark.parametrize("code", ["'a' * 2000000", "'a'"])
+async def test_a_hidden_value_that_cannot_be_stored_looks_like_any(desk: Any, code: str) -> None:
+    store = {"kind": "memory", "path": None, "max_bytes": "1MiB"}
+    async with desk(STRICT, flows=HIDING, code=ALL, store=store) as user:
+        path = await user.say("crm")
+        reply = await user.reply("memory_run", code=code, inputs={"x": path})
+        assert not reply.is_error, reply.text
+        assert PATH.fullmatch(reply.text.strip()), reply.text
+        assert ("error" in await stored(user, reply.text.strip())) is (code != "'a'")
 
 
 async def test_mistakes_are_shown_because_they_do_not_depend_on_values(desk: Any) -> None:

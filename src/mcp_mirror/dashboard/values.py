@@ -112,7 +112,7 @@ class Values(msgspec.Struct, frozen=True):
             found = await self._read_values(last, label, at_once + 1)
             for place, one in enumerate(found[:at_once], 1):
                 searched, last, has_more = searched + 1, one.base, place < len(found)
-                if wanted.admits(one):
+                if wanted.admits(self._redact(one)):
                     shown.append(one)
                 if len(shown) == PAGE:
                     break
@@ -234,7 +234,7 @@ class Values(msgspec.Struct, frozen=True):
             "upstream": source.upstream,
             "inputs": list(source.inputs[:_MAX_ITEMS]),
             "kind": one.kind,
-            "media_type": one.media_type,
+            "media_type": self._redact(one).media_type,
             "bytes": one.shown_size,
             "tokens": one.tokens,
             "created": one.created,
@@ -244,6 +244,11 @@ class Values(msgspec.Struct, frozen=True):
             "preview": one.preview,
             "model_sees": self._may_show(one),
         }
+
+    def _redact(self, one: Descriptor) -> Descriptor:
+        """The facts of a value; without its media type, an upstream's text, if the flow policy hides the value."""
+        is_shown = self.viewer.reads_hidden or self._may_show(one)
+        return one if is_shown else msgspec.structs.replace(one, media_type=None)
 
     def _may_show(self, one: Descriptor) -> bool:
         flows = self.services.read_flows()

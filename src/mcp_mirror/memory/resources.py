@@ -63,20 +63,26 @@ async def list_values(memory: Memory, namespace: str, after: str | None) -> tupl
 
 
 def _describe(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
-    """A value as a resource. The upstream's media type is left out if the model may not see the value."""
-    media_type = descriptor.media_type if flows.may_show(flows.read_labels(descriptor)) else None
+    """A value as a resource, without its type and size if the model may not see the value."""
     created = datetime.fromtimestamp(descriptor.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     source = descriptor.provenance
     tool = strip_invisible(source.tool, _NAME_BYTES)
-    size = {} if descriptor.kind == "binary" else {"size": descriptor.shown_size}  # the size of media is not stored
-    return {
+    listed = {
         "uri": f"{SCHEME}{descriptor.base}",
         "name": descriptor.base,
-        "title": f"{tool} ({format_bytes(descriptor.shown_size)})",
-        "description": f"{descriptor.kind} from {tool} of {source.upstream}",
-        "mimeType": media_type_of(descriptor.kind, media_type),
-        **size,
+        "title": tool,
+        "description": f"from {tool} of {source.upstream}",
         "annotations": {"lastModified": created},
+    }
+    if not flows.may_show(flows.read_labels(descriptor)):
+        return listed
+    size = {} if descriptor.kind == "binary" else {"size": descriptor.shown_size}  # the size of media is not stored
+    return {
+        **listed,
+        "title": f"{tool} ({format_bytes(descriptor.shown_size)})",
+        "description": f"{descriptor.kind} {listed['description']}",
+        "mimeType": media_type_of(descriptor.kind, descriptor.media_type),
+        **size,
     }
 
 

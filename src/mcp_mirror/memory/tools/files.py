@@ -86,7 +86,9 @@ async def export_file(call: ToolInput) -> Content:
     pieces = encode_file(found_value, from_base64=call.arguments.flag("base64"))
     roots = Roots(call.memory.tools.roots)
     size = await anyio.to_thread.run_sync(lambda: roots.write(name, pieces, overwrite=overwrite))
-    return build_text_content(f"Written: {size:,} bytes to {quote_name(name)}.")
+    flows = call.memory.flows
+    is_shown = flows.may_show(flows.read_labels(found_value.descriptor))
+    return build_text_content(f"Written: {f'{size:,} bytes to ' if is_shown else ''}{quote_name(name)}.")
 
 
 def encode_file(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes]:

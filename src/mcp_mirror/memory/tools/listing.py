@@ -8,6 +8,7 @@ from mcp_mirror.memory.tools.lookup import PATH, read_path
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.query.windows import Budget
+from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Descriptor, StoreStats
 
@@ -22,21 +23,23 @@ _FOOTER: Final = 300
 
 async def list_values(call: ToolInput) -> Content:
     """Return a page of the caller's values, the newest first."""
-    tool = call.arguments.text("tool")
+    tool, flows = call.arguments.text("tool"), call.memory.flows
     page = await _read_page(call, tool_label(tool) if tool else "")
     stats = await call.memory.usage_counter.stats(call.namespace)
     if not page:
         return build_text_content(
             "Nothing more." if call.arguments.has("after") else await _explain_empty(call, tool, stats)
         )
-    lines = _cut_to_budget([_format_line(one) for one in page[:_PAGE]], call.memory.budget)
+    lines = _cut_to_budget([_format_line(one, flows) for one in page[:_PAGE]], call.memory.budget)
     more = []
     if len(page) > len(lines):
         is_all = not tool and not call.arguments.has("after")
         left = f"{stats.values - len(lines):,} more" if is_all else "more"
         more = [f'... {left}; next: after="{page[len(lines) - 1].base}"']
-    traffic = f"Sent {stats.traffic.sent:,} tokens; kept out {stats.traffic.kept_out:,} (1 : {stats.traffic.ratio:,})."
-    return build_text_content("\n".join((*lines, *more, traffic)))
+    if not flows.can_hide:  # the tokens kept out reveal the sizes of hidden values
+        sent, kept_out, ratio = stats.traffic.sent, stats.traffic.kept_out, stats.traffic.ratio
+        more.append(f"Sent {sent:,} tokens; kept out {kept_out:,} (1 : {ratio:,}).")
+    return build_text_content("\n".join((*lines, *more)))
 
 
 async def _read_page(call: ToolInput, label: str) -> tuple[Descriptor, ...]:
@@ -70,8 +73,11 @@ async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:
     return f"No value of {as_json_string(tool, _NAME_BYTES)} is stored. There are values of {', '.join(labels)}."
 
 
-def _format_line(one: Descriptor) -> str:
-    return f'"{one.base}" {one.kind}, {format_bytes(one.shown_size)}, {format_time(one.created)}'
+def _format_line(one: Descriptor, flows: Flows) -> str:
+    """A value as one line. A script that reads hidden values chooses the kind and size of what it returns."""
+    is_shown = flows.may_show(flows.read_labels(one))
+    facts = f"{one.kind}, {format_bytes(one.shown_size)}" if is_shown else "hidden"
+    return f'"{one.base}" {facts}, {format_time(one.created)}'
 
 
 async def forget(call: ToolInput) -> Content:

@@ -70,8 +70,16 @@ class SavedValue(NamedTuple):
 
 
 async def save_hidden(call: ToolInput, value: NewValue) -> Content:
-    """Store a value that the model must not see, and return only its path."""
-    return build_text_content(f"{(await save_value(call, value)).path}\n")
+    """Store a value that the model must not see, and return only its path.
+
+    If the value cannot be stored, because it is too large for example, the error is stored: it may depend on the value.
+    """
+    try:
+        saved = await save_value(call, value)
+    except (ToolError, StoreError) as error:
+        failed = msgspec.json.encode({"error": str(error)})
+        saved = await save_value(call, msgspec.structs.replace(value, pieces=(failed,), size=len(failed)))
+    return build_text_content(f"{saved.path}\n")
 
 
 def show(call: ToolInput, value: NewValue) -> str | None:
