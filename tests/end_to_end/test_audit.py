@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from gateway_processes import forked_upstream
 from notices import path_in
 from tests.end_to_end.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Lines, OpenLines, Serve
 
+NOTES = forked_upstream(str(Path(__file__).parents[1] / "relay" / "upstream.py"), "stdio", "2026-07-28")
+"""A server with resources and prompts."""
 UNKNOWN = "say-11111111-1111-4111-8111-111111111111"
 LARGE_RESULT = {"result": json.dumps({"structuredContent": {"key-c4nary": "value-c4nary " * 999}, "content": []})}
 
@@ -138,6 +141,51 @@ async def test_a_call_without_an_audit_record_is_made_unless_audit_is_required(
     assert answer.startswith("The gateway cannot write its audit log") is required
     assert ("tools/call" in (tmp_path / "log").read_text()) is not required
     assert b"loses records: No space left on device" in b"".join(client.stderr)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.parametrize("required", [False, True])
+async def test_what_is_read_without_a_record_unless_audit_is_required(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, *, required: bool
+) -> None:
+    store = {"kind": "disk", "path": str(tmp_path / "store")}
+    async with open_lines(configured({"one": raw()}, store=store)) as client:
+        await client.greet()
+        stored = path_in(await client.text("say_mirrored", LARGE_RESULT))
+    audit = {"path": "/dev/full", "required": required}
+    async with open_lines(configured({"notes": NOTES}, store=store, audit=audit)) as client:
+        await client.greet()
+        replies = [
+            await client.request("resources/read", json.dumps({"uri": f"memory://{stored}"})),
+            await client.request("resources/read", '{"uri":"notes://one"}'),
+            await client.request("prompts/get", '{"name":"greet","arguments":{"who":"Ada"}}'),
+        ]
+    shown = [text in reply for text, reply in zip((b"c4nary", b"What is at", b"Greet Ada"), replies, strict=True)]
+    assert shown == [not required] * 3
+    assert [b"cannot write its audit log" in reply for reply in replies] == [required] * 3
+
+
+async def test_requests_for_resources_and_prompts_are_recorded(
+    configured: Configured, open_lines: OpenLines, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    hiding = {"model": {"accepts": {"confidentiality": "public"}}}
+    for flows in ({}, hiding):
+        config = configured({"notes": NOTES}, audit={"path": str(path), "required": True}, flows=flows)
+        async with open_lines(config) as client:
+            await client.greet()
+            await client.request("resources/read", '{"uri":"notes://one"}')
+            await client.request("prompts/get", '{"name":"greet","arguments":{"who":"Ada"}}')
+    assert read_audit(path) == [
+        ("call", "resources/read", "begun"),
+        ("call", "resources/read", "ok"),
+        ("call", "prompts/get", "begun"),
+        ("call", "prompts/get", "ok"),
+        ("call", "resources/read", "begun"),
+        ("refusal", "resources/read", "flow"),
+        ("call", "prompts/get", "begun"),
+        ("refusal", "prompts/get", "flow"),
+    ]
 
 
 async def test_required_audit_records_are_written_before_and_after_a_call(

@@ -15,7 +15,7 @@ from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.core.replies import encode_text_block
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result, read_ifc
-from mcp_mirror.errors import StoreError, ToolError
+from mcp_mirror.errors import RefusalReason, StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.json_rpc import array_of, contiguous, object_of, open_array, open_object
@@ -127,7 +127,8 @@ class ContentCapture(msgspec.Struct, frozen=True):
         labels = self.flows.labels_of_result(origin.upstream, self.flows.lowest, ifc)
         if refusal := self.flows.refusal(labels, MODEL):
             raise ToolError(
-                f"{origin.key!r} may not be shown to the model: {refusal.why}. Ask the user to change that rule."
+                f"{origin.key!r} may not be shown to the model: {refusal.why}. Ask the user to change that rule.",
+                RefusalReason.FLOW,
             )
         return labels
 

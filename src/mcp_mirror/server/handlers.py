@@ -7,7 +7,7 @@ SDK; see `direct_path`.
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 import mcp_types as types
@@ -25,10 +25,11 @@ from mcp_mirror.gateway.arguments import select_header_arguments
 from mcp_mirror.gateway.context_budgets import read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
-from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
+from mcp_mirror.gateway.relay import Relay, RelayedResult, RelayRequest, resource_not_found
+from mcp_mirror.gateway.stages.reporting import UNWRITTEN
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
-from mcp_mirror.observability.audit import AuditRecord
+from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
@@ -272,15 +273,17 @@ class Handlers(msgspec.Struct):
         elif is_own and uri == VIEW_URI:
             reply = {"contents": build_content()}
         elif is_own:
+            await self._begin_audit(request, "resources/read")
             reply = await read_value(self.gateway.memory, caller.namespace, uri)
         elif not self.relay.offers("resources", caller):
             raise resource_not_found(uri, request.channel)
         else:
+            await self._begin_audit(request, "resources/read")
             relayed = await self.relay.read_resource(uri, request)
-            self._write_audit(request, "resources/read", relayed.origin.upstream)
-            reply = await self.gateway.state.contents.capture_resource(
-                relayed.members, caller.namespace, relayed.origin
-            )
+            with self._recorded(request, "resources/read", relayed):
+                reply = await self.gateway.state.contents.capture_resource(
+                    relayed.members, caller.namespace, relayed.origin
+                )
         return self._stub({"contents": []}, reply, read_meta(context))
 
     @property
@@ -304,15 +307,35 @@ class Handlers(msgspec.Struct):
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, params.request_state)
         await self._wait_for_upstreams(context)
+        await self._begin_audit(request, "prompts/get")
         relayed = await self.relay.get_prompt(params.name, request)
-        self._write_audit(request, "prompts/get", relayed.origin.upstream)
         namespace = request.channel.caller.namespace
-        reply = await self.gateway.state.contents.capture_prompt(relayed.members, namespace, relayed.origin)
+        with self._recorded(request, "prompts/get", relayed):
+            reply = await self.gateway.state.contents.capture_prompt(relayed.members, namespace, relayed.origin)
         return self._stub({"messages": []}, reply, read_meta(context))
 
-    def _write_audit(self, request: RelayRequest, method: str, upstream: str) -> None:
-        namespace = request.channel.caller.namespace
-        self.gateway.audit.write(AuditRecord("call", namespace, method, "ok", upstream=upstream))
+    async def _begin_audit(self, request: RelayRequest, method: str) -> None:
+        """Write the audit record of a request before the request is made, if `audit.required`.
+
+        Raises:
+            MirrorError: The record cannot be written.
+        """
+        if not await self.gateway.audit.admit(AuditRecord("call", request.channel.caller.namespace, method, "begun")):
+            raise MirrorError(UNWRITTEN)
+
+    @contextlib.contextmanager
+    def _recorded(self, request: RelayRequest, method: str, relayed: RelayedResult) -> Iterator[None]:
+        """Write the audit record of a relayed result after the context has captured or refused the result."""
+        event: Event = "call"
+        outcome = "ok"
+        try:
+            yield
+        except MirrorError as error:
+            event, outcome = ("refusal", error.reason) if error.reason else ("call", "error")
+            raise
+        finally:
+            namespace, upstream = request.channel.caller.namespace, relayed.origin.upstream
+            self.gateway.audit.write(AuditRecord(event, namespace, method, outcome, upstream=upstream))
 
     async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, None)
