@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from gateway_processes import forked_python
-from mcp import Client
+from mcp import Client, MCPError
+from mcp_types import INTERNAL_ERROR
 from msgspec.structs import replace
 from tests.end_to_end.conftest import BOUND
 
@@ -105,6 +106,32 @@ async def test_an_error_names_a_stage_that_returns_something_else(stage: Any, me
         with pytest.raises(TypeError) as raised:
             await mirror.call("say_mirrored", {"word": "yes"})
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("version", ["legacy", "2026-07-28"])
+async def test_a_client_does_not_get_the_message_of_an_exception(
+    version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(_call: Call, _call_next: Next) -> Any:
+        raise KeyError("c4nary")
+
+    mirror = Mirror(stages=[fails])
+
+    @mirror.tool
+    def say(word: str) -> str:
+        return word
+
+    served: asyncio.Queue[str] = asyncio.Queue()
+    async with mirror, asyncio.timeout(BOUND):
+        serving = asyncio.create_task(mirror.serve_http(announce=served.put_nowait))
+        async with Client(await served.get(), mode=version) as client:
+            for _ in range(2):  # the second call is on the direct path
+                with pytest.raises(MCPError) as raised:
+                    await client.call_tool("say_mirrored", {"word": "yes"})
+                assert (raised.value.error.code, "program" in str(raised.value)) == (INTERNAL_ERROR, True)
+                assert "c4nary" not in str(raised.value)
+        serving.cancel()
+    assert caplog.text.count("handler for 'tools/call' raised") == 2
 
 
 class Idle:

@@ -19,7 +19,6 @@ from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.server.request_state import RequestStateBoundary
 from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
-from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -31,7 +30,7 @@ from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message, open
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
 from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
-from mcp_mirror.server.handlers import Handlers, ToolCallRequest
+from mcp_mirror.server.handlers import Handlers, ToolCallRequest, build_error_data
 from mcp_mirror.server.pending_payloads import payload_of, sdk_part
 from mcp_mirror.server.request_context import HttpRequest, with_scopes
 from mcp_mirror.types import Buffer, Segments
@@ -283,12 +282,7 @@ class DirectPath:
         """Return the error of a method as the SDK writes it."""
         if isinstance(error, MirrorError):
             error = self._handlers.json_rpc_error(error, sender.caller.namespace, method)
-        if data := handler_exception_to_error_data(error):
-            return data
-        _logger.error("handler for %r raised", method, exc_info=error)
-        if sender.caller.is_stateless:
-            return types.ErrorData(code=types.INTERNAL_ERROR, message="Internal server error")
-        return types.ErrorData(code=0, message=str(error))
+        return build_error_data(error, method)
 
 
 def write_response(request_id: RequestId, outcome: Segments | types.ErrorData, *, has_nulls: bool = True) -> Segments:

@@ -15,6 +15,7 @@ import msgspec
 from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
+from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import join_cache_hints
@@ -53,6 +54,7 @@ _INCOMPLETE: Final = ((0, "public"),)
 _UNLIMITED: Final = frozenset({"tools/call", "subscriptions/listen", "resources/unsubscribe", "logging/setLevel"})
 """Methods without a limit here: the call pipeline limits tool calls, streams have their own limit, and the others
 reduce the gateway's work."""
+_FAULT: Final = "The gateway failed because of an error in its program. Ask the operator to read the gateway's log."
 _STATUS: Final = {
     "uri": STATUS_URI,
     "name": "upstreams",
@@ -401,6 +403,11 @@ class Handlers(msgspec.Struct):
                     return await handler(context, params)
             except MirrorError as error:
                 raise self.json_rpc_error(error, namespace, method) from None
+            except MCPError:
+                raise
+            except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
+                data = build_error_data(error, method)
+                raise MCPError(data.code, data.message, data.data) from None
 
         return handle
 
@@ -423,6 +430,17 @@ class Handlers(msgspec.Struct):
     def _stub(self, stub: Mapping[str, Any], reply: ToolResult, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a result that the SDK writes, for the `_meta` of its request."""
         return self.pending_payloads.keep_result(sdk_part(stub, reply), reply, meta)
+
+
+def build_error_data(error: Exception, method: str) -> types.ErrorData:
+    """Return an exception as the client gets it. Of an unexpected one, the log gets the place.
+
+    The message of an unexpected exception may quote a value that the flow policy hides, or a file of this machine.
+    """
+    if data := handler_exception_to_error_data(error):
+        return data
+    _logger.error("handler for %r raised", method, exc_info=error)
+    return types.ErrorData(code=types.INTERNAL_ERROR, message=_FAULT)
 
 
 def _headers_of(context: Context) -> Mapping[str, str] | None:
