@@ -576,6 +576,42 @@ async def test_keys_of_another_program_are_named_as_the_cause(redis_server: Redi
             assert "another program uses keys that begin with `store.prefix`" in (await refused(use))[0]
 
 
+FOREIGN: list[tuple[tuple[str, str, *tuple[str | bytes, ...]], Callable[[RedisStore], Awaitable[object]]]] = [
+    (("HSET", "value:me:t-1", "size", "many"), lambda store: store.read("me", "t-1")),
+    (("HSET", "value:me:t-1", "size", "nan"), lambda store: store.read("me", "t-1")),
+    (("HSET", "value:me:t-1", "size", "-5"), lambda store: store.describe("me", "t-1")),
+    (("HSET", "value:me:t-1", "size", "1e18"), lambda store: store.read("me", "t-1")),
+    (("HDEL", "value:me:t-1", "chunk"), lambda store: store.read("me", "t-1")),
+    (("HDEL", "value:me:t-1", "record"), lambda store: store.list("me")),
+    (("HSET", "value:me:t-1", "reason", "evicted", "at", "then"), lambda store: store.describe("me", "t-1")),
+    (("HSET", "traffic", "sent:me", "many"), lambda store: store.stats("me")),
+    (("SET", "total", "many"), lambda store: store.totals()),
+    (("SADD", "labels", b"\xff"), lambda store: store.labels("me")),
+    (("ZADD", "values", "1", b"\xff"), lambda store: store.namespaces()),
+    (("HSET", "days:me", "today", "1"), lambda store: store.events.daily_calls("me", 0.0)),
+    (
+        ("HSET", f"sums:me:{int(time.time()) // 86_400}", "calls", "1"),
+        lambda store: store.events.sums("me", time.time()),
+    ),
+    (("XADD", "calls:me", "*", "other", "1"), lambda store: store.events.read("me", limit=1)),
+    (("ZADD", "callers", "1", b"\xff"), lambda store: store.events.namespaces()),
+]
+
+
+@pytest.mark.parametrize(("command", "use"), FOREIGN, ids=[command[1].partition(":")[0] for command, _ in FOREIGN])
+async def test_what_another_program_wrote_into_a_key_is_an_error(
+    redis_server: RedisProcess,
+    tmp_path: Path,
+    command: tuple[str, str, *tuple[str | bytes, ...]],
+    use: Callable[[RedisStore], Awaitable[object]],
+) -> None:
+    name, key, *rest = command
+    async with opened(redis_server, tmp_path) as store:
+        await put(store, "t-1")
+        redis_server.run(name, f"{tmp_path}:2:{key}", *rest)
+        assert "another program uses keys that begin with `store.prefix`" in (await refused(use(store)))[0]
+
+
 async def test_a_command_that_is_disabled_is_named_as_the_cause(tmp_path: Path) -> None:
     with RedisProcess(tmp_path, "--rename-command", "PEXPIRE", "") as server:
         async with opened(server, tmp_path) as store:

@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -79,6 +79,7 @@ _BY_CODE: Final = (
     ("unknown command", _UNKNOWN_COMMAND),
     ("WRONGTYPE", _FOREIGN_KEYS),
     ("not an integer", _FOREIGN_KEYS),
+    ("attempt to ", _FOREIGN_KEYS),  # the script computes with a missing or foreign member
     ("READONLY", _READ_ONLY),
     ("WRONGPASS", _LOGIN),
     ("NOREPLICAS", _NO_REPLICAS),
@@ -193,6 +194,19 @@ class RedisConnection:
             self._reported = message
             _logger.warning("%s (%s)", message, ": ".join((type(error).__name__, *_explain_system_error(error))))
         return failure
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Decode replies in the context: values of another form are those of another program, or of a damaged server.
+
+    Raises:
+        StoreError: A reply cannot be decoded.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, LookupError):
+        raise StoreError(_FOREIGN_KEYS) from None
 
 
 def _create_pool(url: str) -> ConnectionPool:

@@ -26,7 +26,7 @@ from mcp_mirror.stores.event_log import (
     count_daily_calls,
     fair_share,
 )
-from mcp_mirror.stores.redis.connection import Command, RedisConnection
+from mcp_mirror.stores.redis.connection import Command, RedisConnection, decoding
 from mcp_mirror.stores.redis.records import KeyNames, encode_name
 
 _FIELD: Final = b"e"
@@ -98,7 +98,8 @@ class RedisEventLog:
         while len(found) < limit:
             wanted = min(limit - len(found), _AT_ONCE)
             [replies] = await self._redis.run([("XREVRANGE", key, end, start, "COUNT", wanted)])
-            found += [(_build_cursor(identity), fields[_FIELD]) for identity, fields in replies]
+            with decoding():
+                found += [(_build_cursor(identity), fields[_FIELD]) for identity, fields in replies]
             if len(replies) < wanted:
                 break
             end = f"({_parse_cursor(found[-1][0])}"
@@ -112,7 +113,8 @@ class RedisEventLog:
         fields: dict[bytes, bytes] = {}
         for day in days:
             await self._read_hash(self._keys.of("sums", owner, str(day)), fields)
-        found = await anyio.to_thread.run_sync(_decode_sums, fields)
+        with decoding():
+            found = await anyio.to_thread.run_sync(_decode_sums, fields)
         return {key: one for key, one in found.items() if key[0] >= first}
 
     async def _read_hash(self, key: str, fields: dict[bytes, bytes]) -> None:
@@ -128,12 +130,14 @@ class RedisEventLog:
         """The number of calls by day."""
         [reply] = await self._redis.run([("HGETALL", self._keys.of("days", encode_name(namespace)))])
         first = int(max(since, self._clock() - KEPT_SECONDS)) // DAY
-        return {int(day): int(calls) for day, calls in reply.items() if int(day) >= first}
+        with decoding():
+            return {int(day): int(calls) for day, calls in reply.items() if int(day) >= first}
 
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with entries or sums."""
         [names] = await self._redis.run([("ZRANGE", self._keys.of("callers"), 0, -1)])
-        return frozenset(unquote(name.decode()) for name in names)
+        with decoding():
+            return frozenset(unquote(name.decode()) for name in names)
 
 
 def _decode_sums(fields: Mapping[bytes, bytes]) -> dict[SumKey, Sums]:

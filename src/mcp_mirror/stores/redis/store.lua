@@ -12,6 +12,7 @@
 
 local REMOVALS = 64 -- values that one call removes at most for a new value
 local EXAMINED, STEP = 2000, 250 -- names that one call looks at for a list, and at once
+local CHUNKS = 1048576 -- chunks that one value has at most; a larger number is not one that a gateway wrote
 local PAGE_BYTES = 1048576 -- bytes of records after which a page of a list ends
 
 local call, pcall = redis.call, redis.pcall
@@ -42,9 +43,12 @@ local function find(owner, base)
   local name = owner .. ':' .. base
   local mark, size, chunk, label = unpack(call('HMGET', key('value', name), 'mark', 'size', 'chunk', 'label'))
   if not mark then return nil end
+  size, chunk = tonumber(size), tonumber(chunk)
+  local is_valid = size and chunk and size >= 0 and (chunk == 0 or chunk > 0 and size / chunk <= CHUNKS)
+  if not is_valid then error('WRONGTYPE of a value') end
   return {
     owner = owner, base = base, name = name,
-    mark = mark, size = tonumber(size), chunk = tonumber(chunk), label = label,
+    mark = mark, size = size, chunk = chunk, label = label,
   }
 end
 

@@ -44,7 +44,7 @@ from mcp_mirror.stores.quotas import (
     refuse_oversized,
 )
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.stores.redis.connection import RedisConnection
+from mcp_mirror.stores.redis.connection import RedisConnection, decoding
 from mcp_mirror.stores.redis.event_log import RedisEventLog
 from mcp_mirror.stores.redis.objects import ObjectRegistry
 from mcp_mirror.stores.redis.records import (
@@ -281,7 +281,8 @@ class RedisStore:
             if await self._open(namespace, base):
                 return msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
             return make_tombstone(known, "evicted", self._clock())  # another gateway removed it since then
-        reason, at = end[0], float(end[1])
+        with decoding():
+            reason, at = end[0], float(end[1])
         if reason == b"unlisted" and known.expires <= at:
             return Tombstone(known, "expired", known.expires)
         if reason in (b"unlisted", b"incomplete"):
@@ -320,7 +321,8 @@ class RedisStore:
         if reply is None:
             return None
         mark, size, chunk, record = reply
-        return StoredValue(owner, name, mark.decode(), size, chunk), record
+        with decoding():
+            return StoredValue(owner, name, mark.decode(), size, chunk), record
 
     async def _stream_stored(self, value: StoredValue, wanted: Span, *, is_sealed: bool) -> AsyncIterator[Buffer]:
         """The stored form of a range, in parts of complete encrypted chunks if it is encrypted.
@@ -368,10 +370,11 @@ class RedisStore:
             lost, last, *rows = page
             if lost:
                 self._warn_of_lost_values()
-            listed += self._decode_rows(namespace, rows)
-            if not last:
-                break
-            place = {"after": last[0].decode(), "created": last[1].decode()}
+            with decoding():
+                listed += self._decode_rows(namespace, rows)
+                if not last:
+                    break
+                place = {"after": last[0].decode(), "created": last[1].decode()}
         return tuple(listed)
 
     def _decode_rows(self, namespace: str, rows: Sequence[tuple[bytes, bytes, bytes]]) -> Sequence[Descriptor]:
@@ -397,7 +400,8 @@ class RedisStore:
         lost, bases = reply
         if lost:
             self._warn_of_lost_values()
-        return tuple(map(decode_name, bases))
+        with decoding():
+            return tuple(map(decode_name, bases))
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
@@ -407,13 +411,15 @@ class RedisStore:
             values, more, sent, kept_out, *parts = reply
             size += more
             if not parts:
-                return StoreStats(values, size, Traffic(int(sent), int(kept_out)))
+                with decoding():
+                    return StoreStats(values, size, Traffic(int(sent), int(kept_out)))
             [part] = parts
 
     async def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
         values, size = await self._redis.run([("ZCARD", self._keys.of("order")), ("GET", self._keys.of("total"))])
-        return StoreTotals(values, int(size or 0), self._evicted)
+        with decoding():
+            return StoreTotals(values, int(size or 0), self._evicted)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens."""
@@ -432,20 +438,22 @@ class RedisStore:
             [("ZRANGE", self._keys.of("values"), 0, -1), ("HKEYS", self._keys.of("traffic"))]
         )
         counted = (field.partition(b":")[2] for field in fields)
-        return frozenset(map(decode_name, {*owners, *counted}))
+        with decoding():
+            return frozenset(map(decode_name, {*owners, *counted}))
 
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
         """The tool labels of a namespace's values; those of all values and tombstones, or none during an outage."""
         if namespace is None:
             with suppress(StoreError):
-                return frozenset(map(decode_name, await self._read_labels()))
+                return frozenset(await self._read_labels())
             return frozenset()
         labels = await self._read_labels()
         made = self._keys.of("made", encode_name(namespace))
-        exist = await self._redis.run([("EXISTS", f"{made}:{label.decode()}") for label in labels])
-        return frozenset(decode_name(label) for label, does_exist in zip(labels, exist, strict=True) if does_exist)
+        exist = await self._redis.run([("EXISTS", f"{made}:{encode_name(label)}") for label in labels])
+        return frozenset(label for label, does_exist in zip(labels, exist, strict=True) if does_exist)
 
-    async def _read_labels(self) -> Sequence[bytes]:
-        """The encoded tool labels of all values and tombstones."""
+    async def _read_labels(self) -> Sequence[str]:
+        """The tool labels of all values and tombstones."""
         [labels] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
-        return tuple(labels)
+        with decoding():
+            return tuple(map(decode_name, labels))
