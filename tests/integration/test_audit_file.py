@@ -112,20 +112,40 @@ async def test_losses_on_a_full_disk_are_counted_and_logged_once(caplog: pytest.
     assert caplog.text.count("loses records: No space left on device") == 1
 
 
-async def test_a_truncated_line_ends_before_the_next(
+async def test_a_full_disk_leaves_no_part_of_a_line_to_other_gateways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "audit.jsonl"
     write = os.write
+    with writing(path) as file, writing(path) as other:
+        assert await other.write(RECORD)
+        monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", lambda fd, data: write(fd, data[:20]))
+        assert not await file.write(RECORD)
+        monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", write)
+        assert await other.write(AuditRecord("call", "local", "other", "ok"))
+        assert await file.write(AuditRecord("call", "local", "then", "ok"))
+    assert records(path) == ["say", "other", "then"]
+    assert (file.lost, file.written) == (1, 1)
+    assert "is written again; 1 records are lost" in caplog.text
+
+
+async def test_a_truncated_line_that_cannot_be_removed_ends_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    write = os.write
+
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
     with writing(path) as file:
+        monkeypatch.setattr("mcp_mirror.observability.audit_file.os.ftruncate", refuse)
         monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", lambda fd, data: write(fd, data[:20]))
         assert not await file.write(RECORD)
         monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", write)
         assert await file.write(AuditRecord("call", "local", "then", "ok"))
     torn, complete = path.read_text().splitlines()
     assert (len(torn), json.loads(complete)["tool"]) == (20, "then")
-    assert (file.lost, file.written) == (1, 1)
-    assert "is written again; 1 records are lost" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["at the start", "after a rotation signal"])

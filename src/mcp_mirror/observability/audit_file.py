@@ -165,7 +165,7 @@ class AuditFile:
         self._file, self._is_truncated = opened, _has_truncated_line(self._path)
 
     def _write_line(self, line: bytes) -> bool:
-        """Append a line. If a full disk or the end of a process truncated the last line, end that line first."""
+        """Append a whole line or nothing. If the last line of the file is truncated, end that line first."""
         try:
             if not os.fstat(self._file).st_nlink:  # a record in a file without a name is lost
                 self._open_new_file()
@@ -178,13 +178,29 @@ class AuditFile:
             size = os.write(self._file, line)
         except (OSError, UnsafePathError) as error:
             return self._fail(_explain(error))
-        self._is_truncated = size < len(line)
-        if self._is_truncated:
+        if size < len(line):
+            self._is_truncated |= not self._remove_end(size)
             return self._fail("the disk is full")
+        self._is_truncated = False
         self.written += 1
         if self._is_failing:
             self._is_failing = False
             _logger.warning("The audit log %s is written again; %d records are lost", self._path, self.lost)
+        return True
+
+    def _remove_end(self, size: int) -> bool:
+        """Remove the last `size` bytes, of a truncated line, so that other gateways do not append to that line.
+
+        Returns:
+            False if another gateway has appended to the line already, or if the file cannot be cut, such as a pipe.
+        """
+        try:
+            end = os.lseek(self._file, 0, os.SEEK_CUR)
+            if os.fstat(self._file).st_size != end:
+                return False
+            os.ftruncate(self._file, end - size)
+        except OSError:
+            return False
         return True
 
     def _fail(self, reason: str) -> bool:
