@@ -85,11 +85,15 @@ async def read(store: RedisStore, base: str, span: Span | None = None) -> bytes 
     return None if found is None else bytes(found)
 
 
-async def wait_for_objects(bucket: S3Process, number: int) -> None:
+async def wait_until(is_done: Callable[[], object]) -> None:
     deadline = time.monotonic() + REMOVED * slowness()
-    while len(names := bucket.names()) != number:
-        assert time.monotonic() < deadline, names
+    while not is_done():
+        assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
+
+
+async def wait_for_objects(bucket: S3Process, number: int) -> None:
+    await wait_until(lambda: len(bucket.names()) == number)
 
 
 @pytest.mark.parametrize("encryption", [None, EncryptionPolicy(("an example of a secret of 32 characters",))])
@@ -253,7 +257,8 @@ async def test_objects_that_redis_does_not_know_are_removed_later(
     async with opened(redis_server, bucket, tmp_path) as store:
         await put(store, "t-1")
         folder = bucket.names()[0].rpartition("/")[0]
-        for name in (f"{folder}/lost", "pre/fix/another store/object", "another program's"):
+        lost = f"{folder}/{32 * '0'}"
+        for name in (lost, "pre/fix/another store/object", "another program's"):
             bucket.request("PUT", f"/{BUCKET}/{name.replace(' ', '%20')}")
         assert len(bucket.names()) == 4
     redis_server.run("DEL", f"{tmp_path}:2:searched")
@@ -261,7 +266,28 @@ async def test_objects_that_redis_does_not_know_are_removed_later(
     async with opened(redis_server, bucket, tmp_path, clock, ttl=1e6) as store:
         await wait_for_objects(bucket, 3)
         assert await read(store, "t-1") == LARGE
-        assert f"{folder}/lost" not in bucket.names()
+        assert lost not in bucket.names()
+
+
+async def test_who_writes_to_redis_does_not_reach_other_objects(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, clock: Clock
+) -> None:
+    bucket.request("PUT", f"/{BUCKET}/pre/fix/backups/one", b"another program's")
+    async with opened(redis_server, bucket, tmp_path) as store:
+        await put(store, "t-1")
+        redis_server.run("ZADD", f"{tmp_path}:2:objects", 0, "backups/one", 0, b"\xff")
+        redis_server.run("HSET", f"{tmp_path}:2:value:me:t-1", "mark", "backups/one", "size", 17)
+        with pytest.raises(StoreError, match="another program uses keys"):
+            await read(store, "t-1")
+        await wait_until(lambda: not redis_server.run("ZCOUNT", f"{tmp_path}:2:objects", 0, 0))
+    redis_server.run("DEL", f"{tmp_path}:2:searched")
+    redis_server.run("SET", f"{tmp_path}:2:bucket", "")
+    clock.ahead = 7200
+    async with opened(redis_server, bucket, tmp_path, clock, ttl=1e6) as store:
+        with pytest.raises(StoreError, match="another program uses keys"):
+            await put(store, "t-2")
+        await wait_until(lambda: redis_server.run("EXISTS", f"{tmp_path}:2:searched"))
+    assert "pre/fix/backups/one" in bucket.names()
 
 
 async def test_an_object_that_someone_else_removed_is_an_error_with_advice(

@@ -10,11 +10,12 @@ which another gateway gives up later. So every object is in the set as long as R
 the bucket finds the others.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from mcp_mirror.stores.redis.connection import Command, RedisConnection
+from mcp_mirror.stores.redis.connection import Command, RedisConnection, decoding
 from mcp_mirror.stores.redis.records import KeyNames
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ _SEARCH_SECONDS: Final = 86_400
 """Seconds between two searches for objects that Redis does not know."""
 _YOUNG: Final = 3600.0
 """Seconds for which such an object is kept."""
+_FOLDER: Final = re.compile(r"[0-9a-f]{16}")
+_NAME: Final = re.compile(rf"{_FOLDER.pattern}/[0-9a-f]{{32}}")
+
+
+def check_object_name(name: str) -> None:
+    """Raise a `ValueError` for a name that no gateway chose: who can write to Redis must not reach other objects."""
+    if not _NAME.fullmatch(name):
+        raise ValueError
 
 
 class ObjectRegistry:
@@ -68,7 +77,9 @@ class ObjectRegistry:
         await self._search()
         [found] = await self._redis.run([("ZRANGE", self._key, 0, 0, "BYSCORE", "LIMIT", 0, _AT_ONCE)])
         if found:
-            await self._objects.remove([name.decode() for name in found])
+            names = (name.decode("utf-8", "replace") for name in found)
+            if own := [name for name in names if _NAME.fullmatch(name)]:
+                await self._objects.remove(own)
             await self._redis.run([("ZREM", self._key, *found)])
         return len(found)
 
@@ -77,7 +88,11 @@ class ObjectRegistry:
         _, folder, *_ = await self._redis.run(
             [("SET", self._bucket, chosen, "NX"), ("GET", self._bucket), *self._restart_expiry]
         )
-        return str(folder.decode())
+        with decoding():
+            name = str(folder.decode())
+            if not _FOLDER.fullmatch(name):
+                raise ValueError
+        return name
 
     async def _search(self) -> None:
         """Once a day, mark objects for removal that Redis does not know: it lost data, or an upload finished late."""

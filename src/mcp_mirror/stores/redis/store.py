@@ -46,7 +46,7 @@ from mcp_mirror.stores.quotas import (
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.connection import RedisConnection, decoding
 from mcp_mirror.stores.redis.event_log import RedisEventLog
-from mcp_mirror.stores.redis.objects import ObjectRegistry
+from mcp_mirror.stores.redis.objects import ObjectRegistry, check_object_name
 from mcp_mirror.stores.redis.records import (
     CHUNK,
     FORMAT,
@@ -322,7 +322,10 @@ class RedisStore:
             return None
         mark, size, chunk, record = reply
         with decoding():
-            return StoredValue(owner, name, mark.decode(), size, chunk), record
+            value = StoredValue(owner, name, mark.decode(), size, chunk)
+            if value.is_object:
+                check_object_name(value.mark)
+        return value, record
 
     async def _stream_stored(self, value: StoredValue, wanted: Span, *, is_sealed: bool) -> AsyncIterator[Buffer]:
         """The stored form of a range, in parts of complete encrypted chunks if it is encrypted.
