@@ -3,6 +3,7 @@
     MirrorError                  its message may be shown to a model or an operator
     ├── ConfigError              the operator must fix the configuration and start again (exit code 2)
     ├── ToolError                the model can fix the call: returned as a tool error, `isError`
+    │   ├── ArgumentsError       arguments do not fit a function; without its message if a value is hidden
     │   └── FlowError            the flow policy forbids a flow: the user may be asked to allow it once
     ├── UpstreamError            an upstream failed: returned as a tool error that names it
     │   └── RefusedError         a peer returned a JSON-RPC error, which may have to be passed on unchanged
@@ -22,6 +23,7 @@ from pathlib import PurePath
 from typing import Any, Final, Self
 
 __all__ = [
+    "ArgumentsError",
     "BusyError",
     "ConfigError",
     "EndpointError",
@@ -87,6 +89,10 @@ class ToolError(MirrorError):
     def __init__(self, message: str, reason: RefusalReason | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class ArgumentsError(ToolError):
+    """The arguments of a call do not fit the signature of a function; the message may quote them."""
 
 
 class FlowError(ToolError):

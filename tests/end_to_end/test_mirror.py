@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import mcp_types as types
 import numpy as np
@@ -23,7 +23,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 from tests.end_to_end.conftest import BOUND
 
 from mcp_mirror import OWN_TOOLS, Mirror, Reply
@@ -1223,6 +1223,40 @@ async def test_no_advice_names_a_part_of_a_value_that_the_model_may_not_see(give
         refused = await mirror.call("count_mirrored", {"orders": given.format(path=path)})
         assert refused.is_error
         assert "such as" not in refused.text
+
+
+@pytest.mark.parametrize("keys", [{"flows": {"model": {"accepts": {"confidentiality": "public"}}}}, {}])
+@pytest.mark.parametrize("tool", ["refuse", "refuse_later", "check"])
+async def test_no_error_of_a_function_quotes_a_hidden_value(keys: dict[str, Any], tool: str) -> None:
+    mirror = Mirror(upstreams={"upstreams": {}, **keys})
+
+    @mirror.tool
+    def load() -> dict[str, str]:
+        return {"key": "c4nary"}
+
+    @mirror.tool
+    def refuse(key: str) -> None:
+        raise ToolError(f"Not {key}.")
+
+    @mirror.tool
+    async def refuse_later(key: str) -> None:
+        raise ToolError(f"Not {key}.")
+
+    @mirror.tool
+    def check(key: Annotated[str, AfterValidator(_refuse)]) -> None:
+        raise AssertionError(key)
+
+    async with mirror:
+        path = (await mirror.call("load_mirrored", {})).path
+        refused = await mirror.call(f"{tool}_mirrored", {"key": f"{path}/key"})
+        assert refused.is_error
+        assert ("c4nary" in refused.text) is (not keys)
+        if tool == "check":  # a mistake of the model itself
+            assert "Not mine." in (await mirror.call("check_mirrored", {"key": "mine"})).text
+
+
+def _refuse(text: str) -> str:
+    raise ValueError(f"Not {text}.")
 
 
 @pytest.mark.parametrize("given", [3, ["npx"]])

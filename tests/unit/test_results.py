@@ -312,7 +312,7 @@ class UnreadableError(Exception):
         (UnreadableError(), "load failed: UnreadableError: (its message cannot be read: IndexError)"),
         (ValueError("no such city"), "load failed: ValueError: no such city"),
         (KeyError(), "load failed: KeyError"),
-        (ToolError("Take another city."), "load failed: Take another city."),
+        (ToolError("Take another city."), "Take another city."),
         (ExceptionGroup("several", [ExceptionGroup("of one", [OSError("gone")])]), "load failed: OSError: gone"),
         (
             ExceptionGroup("two", [OSError("gone"), ExceptionGroup("of one", [ToolError("Take another city.")])]),

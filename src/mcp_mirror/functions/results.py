@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mcp_mirror.core.media import detect_media_type
 from mcp_mirror.core.parsed_result import WRAPPER
-from mcp_mirror.errors import MirrorError
+from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.dataframes import EncodedData, convert_scalar, find_form, is_scalar, write_data
 from mcp_mirror.functions.reply import SCHEMA
 from mcp_mirror.functions.result_types import BLOCKS, CONTENT, is_pillow_image
@@ -86,9 +86,11 @@ def is_small(value: object) -> bool:
 def convert_failure(tool: str, error: BaseException) -> Result:
     """The result of a function that raised an exception: its class and message without a traceback.
 
-    A `MirrorError` contributes only its message, which is written for a model. Of a group, each exception is named.
+    A `MirrorError` contributes only its message, which is written for a model; that of a `ToolError` is the whole text.
+    Of a group, each exception is named. The text is a result, because it may quote the arguments: it has their flow
+    labels, and a model that may not see them gets its path.
     """
-    text = f"{tool} failed: {_describe_error(error)}"
+    text = _read_message(error) if isinstance(error, ToolError) else f"{tool} failed: {_describe_error(error)}"
     # The text with parts replaced that JSON cannot contain, such as lone surrogates.
     return {
         "content": _encode([{"type": "text", "text": text.encode("utf-8", "replace").decode()}]),

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue
 from pydantic_core import core_schema, to_jsonable_python
 
-from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.errors import ArgumentsError, MirrorError
 from mcp_mirror.functions.result_types import find_unencodable_result
 from mcp_mirror.settings.upstreams import CaptureMode, ToolPolicy
 
@@ -69,7 +69,7 @@ class Function(msgspec.Struct, frozen=True):
             raw: A JSON object; `bytes` arguments are base64 in it.
 
         Raises:
-            ToolError: The arguments do not fit the signature.
+            ArgumentsError: The arguments do not fit the signature.
         """
         try:
             return self.adapter.validate_json(raw)
@@ -77,7 +77,7 @@ class Function(msgspec.Struct, frozen=True):
             errors = [
                 _describe_error(found["loc"], found["msg"]) for found in error.errors(include_url=False)[:_MAX_ERRORS]
             ]
-            raise ToolError(
+            raise ArgumentsError(
                 f"The arguments do not fit tool {self.name!r}: {'; '.join(errors)}. Correct them and call again."
             ) from None
 

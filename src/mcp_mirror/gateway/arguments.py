@@ -21,7 +21,7 @@ from mcp_mirror.core.resolve import (
     unwrap_pointer,
 )
 from mcp_mirror.core.schema import types_at
-from mcp_mirror.errors import StoreError, ToolError
+from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.memory.path_advice import PathAdvice
@@ -68,8 +68,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         Raises:
             ToolError: The arguments do not fit; the message names the path of a value that does, if there is one.
         """
-        is_literal = not inputs.values and call.script is None
-        may_quote = is_literal or (inputs.preview and self.runtime.state.flows.may_show(inputs.labels))
+        may_quote = self._may_quote(call, inputs)
         try:
             return await self._substitute_and_validate(call, entry, inputs, may_quote=may_quote)
         except ToolError as error:
@@ -78,6 +77,15 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                 with suppress(StoreError):
                     advised = await self._advise(call, entry, inputs, error)
             raise advised or error from None
+
+    def hide_values(self, error: ArgumentsError, call: Call, entry: CatalogEntry, inputs: CallInputs) -> ToolError:
+        """Return the error of a function that does not accept its arguments, without values that are hidden."""
+        return error if self._may_quote(call, inputs) else _build_misfit_error(entry)
+
+    def _may_quote(self, call: Call, inputs: CallInputs) -> bool:
+        """Whether an error may quote the arguments: they contain no value whose parts the model may not see."""
+        is_literal = not inputs.values and call.script is None
+        return is_literal or (inputs.preview and self.runtime.state.flows.may_show(inputs.labels))
 
     async def _substitute_and_validate(
         self, call: Call, entry: CatalogEntry, inputs: CallInputs, *, may_quote: bool
@@ -106,9 +114,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             if (left := await self._find_fault(call, entry, changed)) is None:
                 return changed
             fault = fault if _is_null(left, fault) else left
-        if not may_quote:
-            fault = "the value of a memory path does not match the tool's schema"
-        raise ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. {_CORRECT}")
+        raise _build_misfit_error(entry, fault if may_quote else None)
 
     async def _find_fault(self, call: Call, entry: CatalogEntry, arguments: Segments) -> str | None:
         """Return the first fault of the arguments; None if they are valid, or if the upstream validates large ones."""
@@ -136,6 +142,12 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             return None
         meant = await advice(refused.wanted).find_meant(refused.text, may_be_any=not refused.is_item)
         return _name_path(str(error).removesuffix(_CORRECT).rstrip(), meant) if meant else None
+
+
+def _build_misfit_error(entry: CatalogEntry, fault: str | None = None) -> ToolError:
+    """The error of arguments that do not fit a tool; without `fault`, it quotes no value."""
+    fault = fault or "the value of a memory path does not match the tool's schema"
+    return ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. {_CORRECT}")
 
 
 async def _substitute(

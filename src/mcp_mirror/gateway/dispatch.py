@@ -18,7 +18,7 @@ from mcp_mirror.core.resolve import (
     explain_strings,
 )
 from mcp_mirror.core.result_processing import Visibility
-from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError
+from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, answer_errors
 from mcp_mirror.gateway.context_budgets import Key
@@ -149,6 +149,8 @@ class Dispatcher:
                 response = await self._request(call, entry, arguments, visibility, catalog)
             except RefusedError as error:
                 response = convert_refusal(error, entry, options)
+            except ArgumentsError as error:
+                raise self._fitter.hide_values(error, call, entry, inputs) from None
             if isinstance(response, InputRequired):
                 return _require_input(call, response)
             with discard_after(response):

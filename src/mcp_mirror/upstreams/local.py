@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError
+from mcp_mirror.errors import ArgumentsError, MirrorError, RefusedError, UpstreamError
 from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, convert_failure, convert_result, is_small
 from mcp_mirror.functions.signatures import Function
 from mcp_mirror.settings.labels import FUNCTIONS
@@ -198,7 +198,7 @@ class LocalUpstream:
         """Call a function.
 
         Raises:
-            ToolError: The arguments do not fit.
+            ArgumentsError: The arguments do not fit.
             UpstreamError: The call timed out. A function that is not `async` continues; its result is dropped.
         """
         del channel, answered
@@ -235,7 +235,7 @@ class LocalUpstream:
             return (
                 convert_result(value) if is_small(value) else await self._run_in_thread(partial(convert_result, value))
             )
-        except ToolError:
+        except ArgumentsError:
             raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -263,7 +263,7 @@ def _call_now(function: Function, arguments: bytes) -> Any:
         returned = function.call(**function.read_arguments(arguments))
         is_pending = inspect.isawaitable(returned) or isinstance(returned, AsyncIterable)
         return returned if is_pending else _Done(convert_result(returned))
-    except ToolError:
+    except ArgumentsError:
         raise
     except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  # as above
         return _Done(_fail(function, error))
