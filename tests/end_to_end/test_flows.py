@@ -255,6 +255,15 @@ async def test_no_error_shows_what_the_model_may_not_see(desk: Any) -> None:
         assert "fell over" not in text
 
 
+async def test_an_error_does_not_say_how_large_a_hidden_result_is(desk: Any) -> None:
+    async with desk(STRICT, flows=HIDING, store={"kind": "memory", "path": None, "max_bytes": "1MiB"}) as user:
+        result = json.dumps({"content": [{"type": "text", "text": "x" * 1_234_567}]})
+        assert "1,234,5" in await user.refused("web_say_mirrored", result=result)
+        text = await user.refused("crm_say_mirrored", result=result)
+        assert "could not be stored" in text
+        assert "1,234,5" not in text
+
+
 async def test_without_a_store_calls_with_hidden_results_are_refused(configured: Configured, tmp_path: Path) -> None:
     servers = {"crm": upstream("crm", tmp_path, **STRICT["crm"]), "web": upstream("web", tmp_path, **STRICT["web"])}
     path = configured(servers, mirror={"suffix": "", "capture": "never"}, flows=HIDING)

@@ -199,7 +199,8 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         is_shown = members and not processed.is_hidden and _is_within_answer(members, call.config.mirror)
         if not is_shown or not await self._reserve(call, members):
             self._log.warning("A result of %r could not be stored, and its call failed. %s", options.tool, error)
-            raise StoreError(f"Tool {options.tool!r} was called, but its result could not be stored. {error}")
+            cause = "Ask the user to read the gateway's log." if processed.is_hidden else error  # it may name the size
+            raise StoreError(f"Tool {options.tool!r} was called, but its result could not be stored. {cause}")
         self._log.warning(
             "A result of %r is passed on unchanged because it could not be stored. %s", options.tool, error
         )

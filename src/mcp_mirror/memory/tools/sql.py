@@ -128,7 +128,7 @@ async def _read_tables(call: ToolInput) -> Inputs:
     def check_size(size: int) -> None:
         if size > limit:
             raise ToolError(
-                f"The inputs have {format_bytes(size)} together; a query reads up to {format_bytes(limit)} "
+                f"The inputs are too large together: a query reads up to {format_bytes(limit)} "
                 "(`memory_tools.query_bytes`). Use parts of them (path/key)."
             )
 
