@@ -13,6 +13,7 @@ from tests.load import measure_pause, slowness
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.labels import FlowRule, FlowsPolicy
+from mcp_mirror.types import Descriptor
 
 CHANGE = {"x-mcp-mirror": "1"}
 
@@ -287,12 +288,14 @@ async def test_each_read_of_a_value_writes_an_audit_record(page: Page) -> None:
     ]
 
 
-async def test_without_a_required_record_nothing_is_read(page: Page) -> None:
+async def test_without_a_required_record_nothing_is_read_or_deleted(page: Page) -> None:
     path = await put(page.store, [1], "t", 1)
     page.sink.is_failing = True
     page = page.with_services(audit=Audit(page.sink, is_required=True))
-    status, message = await page.refuse("part", path=path)
-    assert (status, "audit record" in message) == (403, True)
+    for method, endpoint in (("GET", "part"), ("POST", "forget")):
+        answer = await page.send(method, endpoint, headers=CHANGE, path=path)
+        assert (answer.status_code, "audit record" in answer.json()["error"]) == (403, True)
+    assert isinstance(await page.store.describe("local", path), Descriptor)
 
 
 def hiding() -> Flows:

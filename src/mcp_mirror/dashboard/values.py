@@ -43,7 +43,9 @@ _READ_AT_ONCE: Final = 200
 _MAX_ITEMS: Final = 50
 """Inputs or labels of one value."""
 _SHAPE: Final = Budget(tokens=1 << 20, characters=20_000, estimate=len)
-_UNWRITTEN: Final = "The gateway requires an audit record for each read, and could not write one. Try again later."
+_UNWRITTEN: Final = (
+    "The gateway requires an audit record for each read and deletion, and could not write one. Try again later."
+)
 _EXTENSIONS: Final[Mapping[str, str]] = {
     "image/png": ".png",
     "image/jpeg": ".jpg",
@@ -211,7 +213,7 @@ class Values(msgspec.Struct, frozen=True):
         """Delete a value and return its base.
 
         Raises:
-            ForbiddenError: The value belongs to another principal.
+            ForbiddenError: The value belongs to another principal, or the required audit record cannot be written.
             ToolError: The path has no value, or it names a part of one.
         """
         path = await self._parse(text)
@@ -219,6 +221,8 @@ class Values(msgspec.Struct, frozen=True):
             raise ForbiddenError("Only an operator who may read the values of others can delete them.")
         if path.tokens:
             raise ToolError(f'Only a whole value can be deleted. Give "{path.base}".')
+        if not await self.services.audit.admit(self._record("call", "begun", path.base, 0)):
+            raise ForbiddenError(_UNWRITTEN)
         if not await self.services.store.delete(self.namespace, path.base):
             raise await unknown_path_error(self.services.store, self.namespace, path.base)
         record = self._record("call", "forgotten", path.base, 0)
