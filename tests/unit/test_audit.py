@@ -84,6 +84,13 @@ def test_texts_are_bounded_and_paths_are_hashed(before: str, behind: str, times:
     json.loads(written)
 
 
+def test_principals_whose_long_names_differ_at_the_end_have_different_records() -> None:
+    names = [json.dumps(["https://login.example.com/", f"{'д' * 60}@{end}"]) for end in ("example.com", "example.org")]
+    first, second = (json.loads(line(AuditRecord("call", name, "say", "ok")))["principal"] for name in names)
+    assert first[:200] == second[:200]
+    assert first != second
+
+
 def test_path_hashes_show_the_base_and_depend_on_the_key() -> None:
     base, below = SHORT.hash_path(BASE), SHORT.hash_path(f"{BASE}/a/b")
     assert below.startswith(f"{base}/")

@@ -188,8 +188,9 @@ def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> by
 
 
 def _cut_text(text: str, path_hasher: PathHasher) -> str:
+    """The text; a long one with the hash of all of it, because names of principals may differ only at their ends."""
     hidden = path_hasher.replace_paths(text[:_SCANNED])
-    return hidden if len(hidden) <= _LONGEST else f"{hidden[:_LONGEST]}..."
+    return hidden if len(hidden) <= _LONGEST else f"{hidden[:_LONGEST]}... {path_hasher.hash_text(text)}"
 
 
 def _format_label(value: Any, path_hasher: PathHasher) -> Any:

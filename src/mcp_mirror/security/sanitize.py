@@ -128,7 +128,7 @@ class PathHasher:
     def hash_path(self, path: str) -> str:
         """The hash of a path's base and, for a path below the base, `/` and the hash of the whole path."""
         base, slash, _ = path.partition("/")
-        return f"{self._hash(base)}/{self._hash(path)}" if slash else self._hash(base)
+        return f"{self.hash_text(base)}/{self.hash_text(path)}" if slash else self.hash_text(base)
 
     def replace_paths(self, text: str) -> str:
         """Replace all memory paths in a text by their hashes."""
@@ -136,5 +136,6 @@ class PathHasher:
             text = pattern.sub(lambda found: f"(path {self.hash_path(found['path'])})", text)
         return text
 
-    def _hash(self, text: str) -> str:
+    def hash_text(self, text: str) -> str:
+        """The hash of any text."""
         return hmac.new(self.key, text.encode("utf-8", "surrogatepass"), sha256).hexdigest()[:_DIGITS]
