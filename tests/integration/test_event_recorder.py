@@ -62,6 +62,16 @@ def finished(
     return FinishedCall(namespace, CallEvent(**known), arguments, size, path_labels, refusal)
 
 
+async def test_entries_that_cannot_be_read_are_left_out(log: FickleLog) -> None:
+    recorder = recorder_of(log)
+    for name in ("a", "b"):
+        recorder.add(finished(id=name))
+        await recorder.flush()
+        await log.append("me", [b"another program's", b"\xff", b""], {}, keep=99)
+    for limit in (1, 2, 9):
+        assert [event.id for _, event in await read_calls(log, "me", limit=limit)] == ["b", "a"][:limit]
+
+
 async def test_calls_reach_the_log_with_the_next_flush(log: FickleLog) -> None:
     recorder = recorder_of(log)
     recorder.add(finished(id="a", path=PATH, inputs=("x-1",), parent="p"))

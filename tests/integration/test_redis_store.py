@@ -593,7 +593,6 @@ FOREIGN: list[tuple[tuple[str, str, *tuple[str | bytes, ...]], Callable[[RedisSt
         ("HSET", f"sums:me:{int(time.time()) // 86_400}", "calls", "1"),
         lambda store: store.events.sums("me", time.time()),
     ),
-    (("XADD", "calls:me", "*", "other", "1"), lambda store: store.events.read("me", limit=1)),
     (("ZADD", "callers", "1", b"\xff"), lambda store: store.events.namespaces()),
 ]
 

@@ -8,6 +8,7 @@ store fails, the gateway tries again later, with a bounded number of calls.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import add
 from typing import Final
 
@@ -240,19 +241,30 @@ async def read_calls(
 ) -> tuple[tuple[str, CallEvent], ...]:
     """Return the newest calls of a namespace with their cursors, newest first; see `EventLog.read`.
 
+    Entries that cannot be decoded, such as those of another program in Redis, are left out.
+
     Raises:
         StoreError: The store failed.
         ValueError: A cursor is not one of this log.
     """
-    entries = await log.read(namespace, before=before, after=after, limit=limit)
-    return await anyio.to_thread.run_sync(_decode, entries)
+    found: list[tuple[str, CallEvent]] = []
+    is_complete = False
+    while len(found) < limit and not is_complete:
+        entries = await log.read(namespace, before=before, after=after, limit=limit)
+        found += await anyio.to_thread.run_sync(_decode, entries)
+        is_complete, before = len(entries) < limit, entries[-1][0] if entries else before
+    return tuple(found[:limit])
 
 
 _decoder: Final = msgspec.msgpack.Decoder(CallEvent)
 
 
-def _decode(entries: Sequence[tuple[str, bytes]]) -> tuple[tuple[str, CallEvent], ...]:
-    return tuple((cursor, _decoder.decode(entry)) for cursor, entry in entries)
+def _decode(entries: Sequence[tuple[str, bytes]]) -> list[tuple[str, CallEvent]]:
+    found: list[tuple[str, CallEvent]] = []
+    for cursor, entry in entries:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            found.append((cursor, _decoder.decode(entry)))
+    return found
 
 
 def _count_calls(number: int) -> str:

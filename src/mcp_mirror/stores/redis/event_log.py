@@ -99,7 +99,7 @@ class RedisEventLog:
             wanted = min(limit - len(found), _AT_ONCE)
             [replies] = await self._redis.run([("XREVRANGE", key, end, start, "COUNT", wanted)])
             with decoding():
-                found += [(_build_cursor(identity), fields[_FIELD]) for identity, fields in replies]
+                found += [(_build_cursor(identity), fields.get(_FIELD, b"")) for identity, fields in replies]
             if len(replies) < wanted:
                 break
             end = f"({_parse_cursor(found[-1][0])}"
