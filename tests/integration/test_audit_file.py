@@ -103,6 +103,19 @@ async def test_a_removed_file_is_created_again(tmp_path: Path, caplog: pytest.Lo
         assert records(path) == ["again"]
 
 
+async def test_no_record_is_written_to_a_link_in_place_of_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, other = tmp_path / "audit.jsonl", tmp_path / "other"
+    other.touch()
+    with writing(path) as file:
+        path.unlink()
+        path.symlink_to(other)
+        assert not await file.write(RECORD)
+    assert other.read_bytes() == b""
+    assert "is a symbolic link. Name the file that it leads to. Correct that;" in caplog.text
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
 async def test_losses_on_a_full_disk_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with writing(Path("/dev/full")) as file:

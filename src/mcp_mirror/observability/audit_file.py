@@ -58,7 +58,7 @@ def _has_truncated_line(path: str) -> bool:
 
 
 def _explain(error: OSError | UnsafePathError) -> str:
-    return (error.strerror or "it cannot be written") if isinstance(error, OSError) else str(error)
+    return (error.strerror or "it cannot be written") if isinstance(error, OSError) else str(error).rstrip(".")
 
 
 class AuditFile:
