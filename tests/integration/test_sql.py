@@ -121,6 +121,16 @@ def test_a_long_line_is_a_row() -> None:
     assert rows("SELECT length(line) AS n FROM t", t="word " * 600_000 + "\nend\n") == [{"n": 3_000_000}, {"n": 3}]
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r"])
+def test_a_very_long_line_is_a_row_without_a_search_for_columns(end: str) -> None:
+    line = "some words " * 4_000_000
+    began = time.thread_time()
+    assert rows("SELECT length(line) AS n FROM t", t=f"a,b{end}{line}{end}c,d") == [
+        {"n": len(one)} for one in f"a,b{end}{line}{end}c,d".splitlines()
+    ]
+    assert time.thread_time() - began < 3
+
+
 def test_a_text_with_all_orders_of_the_marks_is_refused() -> None:
     text = "\0" + "".join("".join(order) for order in permutations("\1\2\3\4\5\6\7\10", 4))
     assert "too many control characters" in failure("SELECT * FROM t", t=text).message
