@@ -86,7 +86,7 @@ async def test_many_paths_of_one_value_take_few_file_handles(
 
         def run() -> list[str]:
             with HttpClient(served.url) as client:
-                text = client.text("giant_mirrored", {"size": 1_500_000})
+                text = client.text("giant_mirrored", {"size": 400_000})
                 path = re.findall(r"[\w-]+-[0-9a-f]{8}-[0-9a-f-]{27}", text)[0]
                 array = client.text("memory_put", {"value": [["item"] * 10] * 300 + [path]})
                 items = re.findall(r"[\w-]+-[0-9a-f]{8}-[0-9a-f-]{27}", array)[0]
