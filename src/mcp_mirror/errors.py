@@ -190,3 +190,18 @@ def summarize_traceback(error: BaseException) -> str:
 
 _MAX_FRAMES = 8
 """Frames in a summary."""
+
+
+def drop_tracebacks(error: BaseException) -> None:
+    """Release the variables of the functions that an answered error passed through, such as maps of large values.
+
+    An error that came from another thread or task is among these variables, and only the garbage collector would find
+    such a cycle.
+    """
+    remaining: list[BaseException | None] = [error]
+    while remaining:
+        if (one := remaining.pop()) is not None and one.__traceback__ is not None:
+            one.__traceback__ = None
+            remaining += one.__cause__, one.__context__
+            if isinstance(one, BaseExceptionGroup):
+                remaining += one.exceptions

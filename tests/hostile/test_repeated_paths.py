@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import re
 import resource
 import sys
@@ -84,7 +86,7 @@ async def test_many_paths_of_one_value_take_few_file_handles(
 
         def run() -> list[str]:
             with HttpClient(served.url) as client:
-                text = client.text("giant_mirrored", {"size": 1_500_000})
+                text = client.text("giant_mirrored", {"size": 400_000})
                 path = re.findall(r"[\w-]+-[0-9a-f]{8}-[0-9a-f-]{27}", text)[0]
                 array = client.text("memory_put", {"value": [["item"] * 10] * 300 + [path]})
                 items = re.findall(r"[\w-]+-[0-9a-f]{8}-[0-9a-f-]{27}", array)[0]
@@ -137,6 +139,57 @@ async def test_a_value_that_would_be_too_large_is_refused_before_it_is_written()
             == "The value would be larger than 67,108,864 bytes (`limits.max_message_bytes`). Make a smaller one."
         )
         assert _count_written_bytes() - before < 1 << 20
+
+
+FAILING: dict[str, dict[str, Any]] = {
+    "double_mirrored": {"number": "PATH"},
+    "fail_mirrored": {"text": "PATH"},
+    "memory_grep": {"memory_path": "PATH", "pattern": "("},
+    "memory_query": {"memory_path": "PATH", "expression": "["},
+    "memory_edit": {"memory_path": "PATH", "replace": [{"old": "no", "new": "y"}]},
+    "memory_read": {"memory_path": "PATH/none"},
+    "memory_put": {"value": "PATH/none"},
+    "memory_run": {"inputs": {"x": "PATH"}, "code": "x.no()"},
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
+@pytest.mark.parametrize("tool", FAILING)
+async def test_failed_calls_leave_no_value_open(tool: str, tmp_path: Path) -> None:
+    config = {"upstreams": {}, "memory_tools": "all", "store": {"kind": "disk", "path": str(tmp_path / "store")}}
+    mirror = Mirror(upstreams=config)
+
+    @mirror.tool
+    def double(number: int) -> int:
+        return 2 * number
+
+    @mirror.tool
+    def fail(text: str) -> str:
+        raise ValueError(text[:3])
+
+    if tool == "memory_run":
+        pytest.importorskip("pydantic_monty")
+    async with mirror:
+        path = await mirror.put("x" * (1 << 20))
+        arguments = json.loads(json.dumps(FAILING[tool]).replace("PATH", path))
+
+        async def call() -> None:
+            assert (await mirror.call(tool, arguments)).is_error
+
+        await call()
+        gc.collect()
+        gc.disable()
+        try:
+            before = _count_open_files()
+            for _ in range(20):
+                await call()
+            assert _count_open_files() <= before + 2
+        finally:
+            gc.enable()
+
+
+def _count_open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _count_written_bytes() -> int:

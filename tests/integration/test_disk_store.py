@@ -385,13 +385,11 @@ async def test_reads_do_not_wait_for_values_that_wait_for_another_gateway(folder
         with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             waiting = [asyncio.create_task(put(store, clock, f"w-{number}", SMALL)) for number in range(20)]
-            began = perf_counter()
             for _ in range(10):
                 assert await read(store, "t-0") == SMALL
                 assert await read(store, "t-1") == LARGE
                 assert len(await store.list("me")) == 2
-            assert perf_counter() - began < 5
-            assert not any(task.done() for task in waiting)
+            assert not any(task.done() for task in waiting)  # they wait for ten seconds
             other.execute("ROLLBACK")
             await asyncio.gather(*waiting)
         assert len(await store.list("me")) == 22

@@ -214,7 +214,7 @@ async def test_waiting_notifications_count_with_the_memory_of_their_values() -> 
         owner = ConnectionOwner(lambda _kind: None, lambda _uri, _params: None, client)
         bounds = UpstreamBounds(max_queued_notification_bytes=8 << 20)  # 57 kB on the wire are 1.6 MB in memory
         bypass = PayloadBypass(dispatch=NotificationDispatcher(tasks, owner, bounds).dispatch)
-        for _ in range(100):
+        for _ in range(30):
             bypass.inbound(line)
         client.accepts.set()
         await anyio.wait_all_tasks_blocked()

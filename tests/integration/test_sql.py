@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.load import slowness
 
 from mcp_mirror.query.sql import SqlFailure, SqlResult, lock_database, open_database, run_sql
 from mcp_mirror.query.sql_tables import TableSource, load_table
@@ -119,6 +120,16 @@ def test_lines_with_any_ends_and_characters_are_rows(text: str, lines: list[str]
 
 def test_a_long_line_is_a_row() -> None:
     assert rows("SELECT length(line) AS n FROM t", t="word " * 600_000 + "\nend\n") == [{"n": 3_000_000}, {"n": 3}]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r"])
+def test_a_very_long_line_is_a_row_without_a_search_for_columns(end: str) -> None:
+    line = "some words " * 4_000_000
+    began = time.monotonic()
+    assert rows("SELECT length(line) AS n FROM t", t=f"a,b{end}{line}{end}c,d") == [
+        {"n": len(one)} for one in f"a,b{end}{line}{end}c,d".splitlines()
+    ]
+    assert time.monotonic() - began < 8 * slowness()
 
 
 def test_a_text_with_all_orders_of_the_marks_is_refused() -> None:

@@ -343,9 +343,9 @@ def test_all_occurrences_in_json_are_found_in_any_encoding(parts: list[str]) -> 
 
 def test_escapes_across_pieces_are_found_and_shown() -> None:
     for spaces in range(14):
-        text = "\U0001f600\u0433" * 100_000 + "needle"
+        text = "\U0001f600\u0433" * 60_000 + "needle"
         blob = b" " * spaces + json.dumps([text]).encode()
         span = trim(blob)
         (found,) = find_text(blob, span, "\U0001f600\u0433needle".encode(), 9, never)
         assert blob[found.start : found.stop] == rb"\ud83d\ude00\u0433needle"
-        assert read(blob, by="chars", offset=200_000).startswith("\U0001f600\u0433needle")
+        assert read(blob, by="chars", offset=120_000).startswith("\U0001f600\u0433needle")

@@ -43,7 +43,7 @@ COLLECTOR_THRESHOLDS: Final = (10_000, 1, 8_000)
 Collections of the two young generations look at 20,000 objects at most, which takes 7 ms. With half of the new objects,
 the requests of 500 clients would be collected while they are open, which finds nothing.
 """
-_SWITCH_INTERVAL: Final = 0.0005
+SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread that computes lets the event loop run.
 
 With the interpreter's 5 ms, a pass of the loop that makes several system calls could wait four times as long.
@@ -142,7 +142,7 @@ def run_until_signal(
 
     # A full collection walks all catalogs, which stops the event loop. `system/heap.py` has one when the loop is idle.
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
-    sys.setswitchinterval(_SWITCH_INTERVAL)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         anyio.run(run_whole, backend_options={"loop_factory": new_event_loop})
     except KeyboardInterrupt:

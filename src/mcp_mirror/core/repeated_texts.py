@@ -65,13 +65,32 @@ def _is_distinct(one: Any) -> bool:
 
 
 def _find_run(found: Sequence[Any], items: Sequence[Any]) -> range:
-    """The positions of the first run of texts that repeat all items of an array, in order; empty without one."""
+    """The positions of the first run of texts that repeat all items of an array, in order; empty without one.
+
+    Compares each text about twice, as Knuth, Morris and Pratt do: rows may be large, equal and many.
+    """
     size = len(items)
-    if size > 1 or (size and _is_distinct(items[0])):
-        for at in range(len(found) - size + 1):
-            if found[at] == items[0] and found[at : at + size] == items:
-                return range(at, at + size)
+    if len(found) < size or not size or (size == 1 and not _is_distinct(items[0])):
+        return range(0)
+    borders, matched = [0], 0  # by number of items: the length of the longest shorter run at their start and their end
+    for item in islice(items, 1, None):
+        matched = _extend(matched, item, items, borders)
+        borders.append(matched)
+    matched = 0
+    for at, one in enumerate(found):
+        matched = _extend(matched, one, items, borders)
+        if matched == size:
+            return range(at + 1 - size, at + 1)
     return range(0)
+
+
+def _extend(matched: int, one: Any, items: Sequence[Any], borders: Sequence[int]) -> int:
+    """The number of items at the start of an array that `matched` of them and one more text end with."""
+    while one != items[matched]:
+        if not matched:
+            return 0
+        matched = borders[matched - 1]
+    return matched + 1
 
 
 def _parse(text: str | bytes) -> Any:

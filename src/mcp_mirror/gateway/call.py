@@ -11,7 +11,7 @@ import msgspec
 from mcp_mirror.callers import OWN, Caller, ClientChannel
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import ToolResult, build_error_reply
-from mcp_mirror.errors import MirrorError, RefusalReason, RefusedError
+from mcp_mirror.errors import MirrorError, RefusalReason, RefusedError, drop_tracebacks
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import UNLIMITED, Conversation, Reservation
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS
@@ -161,7 +161,9 @@ async def answer_errors(call: Call, call_next: Next) -> ToolResult:
         raise
     except MirrorError as error:
         call.trace.note_refusal(error)
-        return build_error_reply(str(error))
+        reply = build_error_reply(str(error))
+        drop_tracebacks(error)
+        return reply
 
 
 async def answer_and_report(

@@ -21,7 +21,15 @@ from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, ItemKind
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, ToolResult, build_error_reply
-from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedError, StoreError, ToolError
+from mcp_mirror.errors import (
+    BusyError,
+    MirrorError,
+    RefusalReason,
+    RefusedError,
+    StoreError,
+    ToolError,
+    drop_tracebacks,
+)
 from mcp_mirror.gateway.arguments import select_header_arguments
 from mcp_mirror.gateway.context_budgets import read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
@@ -402,11 +410,14 @@ class Handlers(msgspec.Struct):
                 async with self.admission.acquire(namespace):
                     return await handler(context, params)
             except MirrorError as error:
-                raise self.json_rpc_error(error, namespace, method) from None
+                answer = self.json_rpc_error(error, namespace, method)
+                drop_tracebacks(error)
+                raise answer from None
             except MCPError:
                 raise
             except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
                 data = build_error_data(error, method)
+                drop_tracebacks(error)
                 raise MCPError(data.code, data.message, data.data) from None
 
         return handle

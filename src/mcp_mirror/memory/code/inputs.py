@@ -87,9 +87,11 @@ class Input(TableValue, frozen=True):
 
     def read_variable(self) -> str | bytes:
         """Return the text that a script's variable is, or the JSON text from which it is parsed."""
-        if self.is_stored and (rows := read_python_literal(self.blob)) is not None:
-            return rows
-        return self.read_text() if self.is_text else bytes(self.blob)
+        if not self.is_text:
+            return bytes(self.blob)
+        text = self.read_text()
+        rows = translate_python_literal(text) if self.is_stored else None
+        return text if rows is None else rows
 
 
 class Inputs(msgspec.Struct, frozen=True):

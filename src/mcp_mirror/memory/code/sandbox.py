@@ -156,16 +156,19 @@ class Sandbox:
         async def answer(call_id: int, name: str, arguments: str) -> None:
             execution.answer(call_id, await call_tool(name, arguments))
 
-        async with anyio.create_task_group() as tasks:
+        try:
+            async with anyio.create_task_group() as tasks:
 
-            def start_call(call_id: int, name: str, arguments: str) -> None:
-                anyio.from_thread.run_sync(tasks.start_soon, answer, call_id, name, arguments)
+                def start_call(call_id: int, name: str, arguments: str) -> None:
+                    anyio.from_thread.run_sync(tasks.start_soon, answer, call_id, name, arguments)
 
-            execution.start_call = start_call
-            tasks.start_soon(execution.stop_when_cancelled)
-            outcome = await anyio.to_thread.run_sync(execution.run, limiter=self._threads)
-            tasks.cancel_scope.cancel()
-        return outcome
+                execution.start_call = start_call
+                tasks.start_soon(execution.stop_when_cancelled)
+                outcome = await anyio.to_thread.run_sync(execution.run, limiter=self._threads)
+                tasks.cancel_scope.cancel()
+            return outcome
+        finally:
+            execution.release()
 
     async def aclose(self) -> None:
         """End the worker processes."""
@@ -260,6 +263,10 @@ class _Execution:
             await anyio.sleep_forever()
         finally:
             self._stop()
+
+    def release(self) -> None:
+        """Let go of the inputs after the run: the cancelled task keeps this object until a garbage collection."""
+        del self.start_call, self._script
 
     def _stop(self) -> None:
         with self._lock:

@@ -37,8 +37,11 @@ _PAUSE: Final = 0.01
 """Seconds in which other threads read."""
 _PAGE_BYTES: Final = 8192
 """Bytes of a page of a new index: of 4,096 bytes, a seventh stayed empty beside three rows with values of 1 KB."""
-_LOG_PAGES: Final = 2000
-"""Pages of the log after which a change copies the log to the index, if no checkpoint has done so before."""
+_LOG_PAGES: Final = 500
+"""Pages of the log after which a change copies the log to the index, if no checkpoint has done so before.
+
+Calls wait 2 ms for 4 MB.
+"""
 _VACUUMED: Final = 10_000
 """Free pages that are returned to the system at each start."""
 _AHEAD: Final = 60.0
