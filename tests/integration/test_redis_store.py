@@ -36,7 +36,7 @@ from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.connection import RedisConnection
 from mcp_mirror.stores.redis.records import CHUNK, FORMAT, KeyKind
 from mcp_mirror.stores.redis.store import RedisStore
-from mcp_mirror.types import Descriptor, Provenance, Span, StoreStats
+from mcp_mirror.types import Descriptor, Provenance, Span, StoreStats, StoreTotals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -609,6 +609,16 @@ async def test_what_another_program_wrote_into_a_key_is_an_error(
         await put(store, "t-1")
         redis_server.run(name, f"{tmp_path}:2:{key}", *rest)
         assert "another program uses keys that begin with `store.prefix`" in (await refused(use(store)))[0]
+
+
+async def test_a_foreign_name_among_the_values_stops_no_put(redis_server: RedisProcess, tmp_path: Path) -> None:
+    async with opened(redis_server, tmp_path) as store:
+        await put(store, "t-1")
+        for key in ("order", "graves"):
+            redis_server.run("ZADD", f"{tmp_path}:2:{key}", 0, "a name of another program")
+        await put(store, "t-2")
+        assert redis_server.run("ZRANGE", f"{tmp_path}:2:order", 0, -1) == [b"me:t-1", b"me:t-2"]
+        assert await store.totals() == StoreTotals(2, 6, 0)
 
 
 async def test_a_command_that_is_disabled_is_named_as_the_cause(tmp_path: Path) -> None:

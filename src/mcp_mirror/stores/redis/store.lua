@@ -125,9 +125,10 @@ local function remove(value)
   if value.chunk == 0 then call('ZADD', key('objects'), 0, value.mark) end
 end
 
--- The owner and base of a value, from its name.
+-- The owner and base of a value, from its name. A name of another program has an empty base.
 local function split(name)
-  return string.match(name, '^(.-):(.*)$')
+  local owner, base = string.match(name, '^(.-):(.*)$')
+  return owner or name, base or ''
 end
 
 -- Remove the oldest tombstones over the limits of a namespace and of the store.
