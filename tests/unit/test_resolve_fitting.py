@@ -366,6 +366,23 @@ def test_only_refused_nulls_are_left_out_of_any_arguments(arguments: Any, indent
 
 
 @pytest.mark.parametrize(
+    "large",
+    [json.dumps([{"n": "1"}] * 2000), "null" * 5000, [{"row": "a"}] * 5000, [None] * 5000],
+    ids=["JSON text", "text", "objects", "nulls"],
+)
+def test_small_arguments_beside_large_ones_are_corrected(large: Any) -> None:
+    arguments = json.dumps({"large": large, "options": {"indent": "3", "limit": None}}).encode()
+    wanted: dict[Location, frozenset[str]] = {("options", name): frozenset({"integer"}) for name in ("indent", "limit")}
+
+    def types_at(location: Location) -> frozenset[str]:
+        return wanted.get(location, frozenset())
+
+    found = sorted(find_corrections(arguments, (), types_at), key=lambda item: item.span.start)
+    sent = json.loads(b"".join(substitute_pointers(arguments, tuple(found), {}, types_at)))
+    assert sent == {"large": large, "options": {"indent": 3}}
+
+
+@pytest.mark.parametrize(
     ("given", "replaced"),
     [
         ('{"rows": ["%s"]}', '{"rows": %s}'),
