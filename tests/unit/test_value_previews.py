@@ -220,10 +220,16 @@ def test_an_object_before_many_texts_does_not_make_them_objects() -> None:
     assert large.lines[0].startswith('first: {...}, "[Page 0]", ')
 
 
-def test_lines_of_items_are_shorter_and_then_end_where_the_room_does() -> None:
-    shown = preview(["word " * 40] * 4 + ["end"], lambda text: len(text) // 2)
+def test_short_items_leave_room_for_the_path_of_each_large_one() -> None:
+    shown = preview(["word " * 40] * 3 + ["line\n" * 900, "end"], lambda text: len(text) // 2)
     assert shown.lines[0] == f'"{"word " * 40}"'
-    assert [line.partition(": ")[0] for line in shown.lines[1:]] == [f'"{BASE}/1"', f'"{BASE}/2"']
+    sizes = ("text 200 B", "text 200 B", "text 4.5 kB")
+    assert shown.lines[1:] == (*(f'"{BASE}/{at}": {size}' for at, size in enumerate(sizes, 1)), '"end"')
+
+
+def test_lines_of_items_end_where_the_room_does() -> None:
+    shown = preview(["word " * 40] * 5, lambda text: 3 * len(text))
+    assert shown.lines == tuple(f'"{BASE}/{at}": text 200 B' for at in range(3))
 
 
 def test_the_largest_table_of_an_object_is_shown() -> None:

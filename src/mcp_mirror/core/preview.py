@@ -5,7 +5,7 @@ Previews contain text of upstreams, which is bounded and sanitized (`security.sa
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 import msgspec
@@ -297,16 +297,16 @@ def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str,
 def _list_items(blob: Buffer, listed: Sequence[Span], room: TokenBudget, count: CountItems, path: str) -> Iterator[str]:
     """A line for each item while there is room: the item, or its path, kind, size and beginning.
 
-    The path is whole: models copy what they see, and lines with a part of it made them pass that part.
+    The first items leave room for the paths, kinds and sizes of the others. A path is whole: models copy what they see,
+    and lines with a part of it made them pass that part.
     """
-    for at, one in enumerate(listed):
-        whole, *forms = _format_item(blob, one, count)
-        if whole and room.take(whole):
+    outlines = takewhile(room.take, [outline_hidden(blob, one, count) for one in listed])
+    for at, outline in enumerate([*outlines]):
+        whole, *forms = _format_item(blob, listed[at], count)
+        if whole and room.exchange(outline, whole):
             yield whole
             continue
-        line = next(filter(room.take, (*forms, outline_hidden(blob, one, count))), None)
-        if line is None:
-            return
+        line = next((form for form in forms if room.exchange(outline, form)), outline)
         yield f'"{path}/{at}": {line}'
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _HANDSHAKE_WAIT: Final = 3.0
 """Seconds that a handshake waits for upstreams, so that the instructions contain theirs."""
+_ASKED_WAIT: Final = 1.0
+"""The same after an upstream sent the client a request: most servers list their tools without its answer."""
 _HANDSHAKES: Final = ("initialize", "server/discover")
 _CACHEABLE_METHODS: Final = (
     "tools/list",
@@ -152,7 +154,7 @@ class MirrorServer:
         return {**result, **described, **capabilities, **({"instructions": instructions} if instructions else {})}
 
     async def _wait_for_upstreams(self, caller: Caller, session: Session | None) -> None:
-        """Wait until the upstreams have listings, for a few seconds, or until one of them sends the client a request.
+        """Wait until the upstreams have listings, for a few seconds, or a second after one sends the client a request.
 
         The client answers such a request after its handshake: a server may list its tools only when it knows the roots.
 
@@ -161,7 +163,7 @@ class MirrorServer:
         """
         async with anyio.create_task_group() as tasks:
             if session is not None:
-                tasks.start_soon(_cancel_when_set, session.asked, tasks.cancel_scope)
+                tasks.start_soon(_cancel_after, session.asked, tasks.cancel_scope)
             await self._settle_upstreams(caller)
             tasks.cancel_scope.cancel()
         if self.handlers.gateway.state.config.server.wraps:
@@ -208,8 +210,9 @@ class MirrorServer:
         return write_instructions(self.handlers.gateway, caller, self.policy.instructions or "")
 
 
-async def _cancel_when_set(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
+async def _cancel_after(asked: anyio.Event, scope: anyio.CancelScope) -> None:
+    await asked.wait()
+    await anyio.sleep(_ASKED_WAIT)
     scope.cancel()
 
 
