@@ -1,6 +1,7 @@
 """The command `mcp-mirror call`: one tool call without a client."""
 
 import json
+import sys
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Annotated, Any, Final
@@ -21,6 +22,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, complete_name
 from mcp_mirror.payload.json_spans import kind_at, trim
+from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.registry import Upstream
 
@@ -76,11 +78,17 @@ def call(
     request, reply = run_until_signal(run())
     result = {key: _parse(reply[key]) for key in ("content", "isError") if key in reply}
     for block in result["content"]:
-        print(block["text"] if block.get("type") == "text" else json.dumps(block))
+        _print_block(block)
     print_problems(problems)
     if request.trace.path and loaded.store.kind in (None, "memory"):
         print_note(_VALUE_LOST)
     raise typer.Exit(1 if result.get("isError") else 0)
+
+
+def _print_block(block: Mapping[str, Any]) -> None:
+    """Print a content block; a terminal gets no characters that control it, which an upstream may send."""
+    text = block["text"] if block.get("type") == "text" else json.dumps(block)
+    print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
 
 
 class _Status(msgspec.Struct):
