@@ -50,6 +50,7 @@ _MAX_LISTED_KEYS: Final = 8
 """Keys of an object in the line of an item."""
 _MAX_STRING: Final = 40
 """Bytes of a string in the first item."""
+_WORD: Final = re.compile(r"[\w.$@/:-]+")
 
 
 class TokenBudget(msgspec.Struct):
@@ -253,16 +254,22 @@ def _describe_rows(blob: Buffer, span: Span, room: TokenBudget) -> str:
             kinds.setdefault(key, {})[kind_at(value, 0)] = None
     shown: dict[str, str] = {}
     for key, types in islice(kinds.items(), _MAX_FIELDS):
-        field = f"{strip_invisible(key, MAX_FIELD_NAME)} {' or '.join(types)}"
+        field = f"{_format_key(key)} {' or '.join(types)}"
         if not room.take(field):
             break
         shown[key] = field
     for key, field in shown.items():
-        with_value = f"{strip_invisible(key, MAX_FIELD_NAME)} {_format_field(first.get(key), [*kinds[key]])}"
+        with_value = f"{_format_key(key)} {_format_field(first.get(key), [*kinds[key]])}"
         if room.exchange(field, with_value):
             shown[key] = with_value
     more = [f"and {len(kinds) - len(shown):,} more"] if len(shown) < len(kinds) else []
     return ", ".join((*shown.values(), *more))
+
+
+def _format_key(key: str) -> str:
+    """A key that is one word as it is, any other as a JSON string: its end would not be seen, or it reads as a text."""
+    show = strip_invisible if _WORD.fullmatch(key) else as_json_string
+    return show(key, MAX_FIELD_NAME)
 
 
 def _format_field(first: Buffer | None, kinds: Sequence[Kind]) -> str:
