@@ -59,6 +59,7 @@ def call(
         mute_upstream_warnings()
     given = dict(_split_argument(text) for text in arg or ())
     problems: list[str] = []
+    notes: list[str] = []
     console, status = open_console(is_stderr=True), _Status(tool)
     channel = _ProgressChannel(Caller(LOCAL), wants_progress=can_show_progress(console), status=status)
 
@@ -70,6 +71,7 @@ def call(
                     await _wait_for_tool(application, wanted, status)
                 if not _has_tool(application, wanted or tool):
                     problems.extend(explain_all_down(application))
+                    notes.append("mcp-mirror: `mcp-mirror check` lists all tools.")
                 arguments = read_arguments(given, _find_schema(application, tool))
                 request = application.gateway.new_call(channel, tool, arguments)
                 status.state = "running"
@@ -81,7 +83,9 @@ def call(
         _print_block(block)
     print_problems(problems)
     if request.trace.path and loaded.store.kind in (None, "memory"):
-        print_note(_VALUE_LOST)
+        notes.append(_VALUE_LOST)
+    for note in notes:
+        print_note(note)
     raise typer.Exit(1 if result.get("isError") else 0)
 
 
