@@ -8,20 +8,32 @@ import os
 from typing import Any
 
 from langchain.agents import create_agent
-from langchain_core.tools import StructuredTool
+from langchain_core.tools import BaseTool
 from langchain_openai import ChatOpenAI
 
 from measurements import QUESTION, mirror
 
 
-def as_tool(definition: dict[str, Any]) -> StructuredTool:
-    name = definition["name"]
+class MirrorTool(BaseTool):
+    """A tool of the mirror.
 
-    async def call(**arguments: Any) -> str:
-        return str(await mirror.call(name, arguments))
+    Its arguments are one parameter: a `StructuredTool` passes them by name, and loses those named `config`,
+    `run_manager` and `self`.
+    """
 
-    return StructuredTool(
-        name=name, description=definition["description"], args_schema=definition["inputSchema"], coroutine=call
+    def _to_args_and_kwargs(self, tool_input: Any, _tool_call_id: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (tool_input,), {}
+
+    def _run(self, _arguments: dict[str, Any]) -> str:
+        raise NotImplementedError("The mirror is asynchronous: use `ainvoke`.")
+
+    async def _arun(self, arguments: dict[str, Any]) -> str:
+        return str(await mirror.call(self.name, arguments))
+
+
+def as_tool(definition: dict[str, Any]) -> MirrorTool:
+    return MirrorTool(
+        name=definition["name"], description=definition["description"], args_schema=definition["inputSchema"]
     )
 
 

@@ -292,7 +292,7 @@ async def test_the_command_without_a_configuration_shows_wrapped_servers(tmp_pat
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 async def test_the_command_ends_at_a_signal_with_status_zero(tmp_path: Path) -> None:
-    process = await start_command("dashboard", "--no-browser", "--store", str(tmp_path / "s"), stderr=PIPE)
+    process = await start_command("dashboard", "--no-browser", "--store", str(tmp_path), stderr=PIPE)
     assert process.stderr
     await asyncio.wait_for(process.stderr.readline(), BOUND)
     assert await stop(process) == 0

@@ -367,6 +367,15 @@ async def test_check_and_doctor_report_a_gateway_behind_the_gateway(
     )
 
 
+async def test_check_prints_the_words_of_servers_without_control_characters(configured: Configured, run: Run) -> None:
+    named = handshaking(serverInfo={"name": "x\x1b]0;title\x07", "version": "1\n2\u202e"})
+    refusing = ANSWERS.replace("is_handshake else", "None else").replace('"no"', "'no \x1b[31mkey\\n\u202eat all'")
+    upstreams = {"named": named, "refusing": {"command": sys.executable, "args": ["-c", f"RESULT = 0\n{refusing}"]}}
+    checked = await run("check", "--config", str(configured(upstreams)))
+    assert "named: ready, x\\u001b]0;title\\u0007 1\\u000a2\\u202e, protocol" in checked.out
+    assert "refusing: It refused to connect: no \\u001b[31mkey \\u202eat all (error -32601)." in checked.err
+
+
 async def test_a_server_that_ends_at_discovery_gets_the_older_handshake(
     configured: Configured, run: Run, raw: Any
 ) -> None:

@@ -88,6 +88,7 @@ async def test_an_unknown_tool_is_reported_after_all_upstreams_answered(
     ended = await run("call", "--config", str(configured({"raw": raw()})), "send_mail")
     assert ended.code == 1
     assert "Unknown tool 'send_mail'." in ended.out
+    assert ended.err == "mcp-mirror: `mcp-mirror check` lists all tools.\n"
 
 
 @pytest.mark.parametrize("tool", ["find_tools", "call_tool"])

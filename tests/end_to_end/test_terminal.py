@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -128,6 +129,20 @@ async def test_ctrl_c_during_a_call_erases_its_progress(call: list[str]) -> None
     assert (process.returncode, output) == (130, b"")
     assert SHOW_CURSOR in rest
     assert rest.endswith(ERASE_LINE + END)
+
+
+async def test_a_result_sends_a_terminal_no_control_characters(configured: Configured, raw: Any) -> None:
+    config = str(configured({"raw": raw("ok")}, mirror={"capture": "never"}))
+    text = {"type": "text", "text": "\x1b]52;c;bWluZQ==\x07red \x1b[31m\u202eto\n\tline\r\x9b2J two"}
+    result = json.dumps(json.dumps({"content": [text]}))
+    arguments = ("call", "say_mirrored", "--config", config, "--arg", f"result={result}")
+    async with start(*arguments) as process:
+        output, _ = await asyncio.wait_for(process.communicate(), BOUND)
+    assert output.decode() == text["text"] + "\n"
+    async with open_terminal() as terminal, start(*arguments, stdout=terminal.device) as process:
+        shown = await terminal.read_until(b" two")
+        await asyncio.wait_for(process.communicate(), BOUND)
+    assert shown.decode().replace("\r\n", "\n") == "]52;c;bWluZQ==red [31mto\n\tline2J two"
 
 
 @pytest.mark.parametrize("env", sample([{}, {"FORCE_COLOR": "1"}], bool), ids=["plain", "colors"])

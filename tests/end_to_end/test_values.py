@@ -212,6 +212,23 @@ async def test_a_folder_of_other_files_is_not_made_a_store(command: list[str], t
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.parametrize(
+    "command", [["values", "list"], ["values", "show", "x"], ["stats"], ["usage"], ["dashboard", "--no-browser"]]
+)
+async def test_a_mistyped_store_folder_is_an_error_and_not_made(command: list[str], tmp_path: Path, run: Run) -> None:
+    ended = await run(*command, "--store", str(tmp_path / "stroe"))
+    assert (ended.code, ended.out) == (2, "")
+    assert f"{tmp_path / 'stroe'} does not exist. Name the folder of a store" in ended.err
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("command", [["stats"], ["memory"], ["wrap", "no-such-server"]])
+async def test_an_empty_store_folder_is_not_the_current_one(command: list[str], run: Run) -> None:
+    ended = await run(*command[:1], "--store", "", *command[1:])
+    assert (ended.code, ended.out) == (2, "")
+    assert "A store needs a folder" in ended.err
+
+
 async def test_a_folder_that_cannot_be_read_is_reported(run: Run) -> None:
     folder = "/" + "x" * 300  # like a folder that this user may not enter: the system refuses it
     ended = await run("stats", "--store", folder)

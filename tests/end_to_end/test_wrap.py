@@ -109,6 +109,14 @@ async def test_a_server_may_ask_for_roots_before_it_lists_its_tools(command: Wra
         assert "project" in [tool["name"] for tool in message["result"]["tools"]]
 
 
+async def test_a_server_that_asks_for_roots_while_it_lists_is_ready(command: Wrap) -> None:
+    async with command("wrap", *server("raw.py", "asks_first")) as client:
+        greeting = await client.greet(roots={})
+        assert greeting["serverInfo"] == {"name": "raw", "version": "7"}
+        assert "is starting" not in greeting["instructions"]
+        assert "resources" not in greeting["capabilities"]
+
+
 async def test_the_server_gets_the_whole_environment_folder_and_arguments(command: Wrap, home: dict[str, str]) -> None:
     odd = {"ODD_NAME": "a=b ${HOME} \U0001f600", "LANG": "C", "EMPTY": ""}
     literal = ["--flag", "${NOT_A_VARIABLE}", "--", "-y", "two words", ""]

@@ -283,7 +283,11 @@ def test_very_many_pointers_are_substituted_in_one_pass() -> None:
         ("integer", "thirty", None),
         ("integer", "", None),
         ("integer", "031", None),
-        ("boolean", "True", None),
+        ("boolean", "True", "true"),
+        ("boolean", " False\n", "false"),
+        ("boolean", "TRUE", None),
+        ("boolean", "yes", None),
+        ("boolean", "true" + " " * 9999 + "x", None),
         ("array", "[1, 2", None),
         ("string integer", "31", None),
         ("", "31", None),
@@ -363,6 +367,23 @@ def test_only_refused_nulls_are_left_out_of_any_arguments(arguments: Any, indent
     text = json.dumps(arguments, indent=indent).encode()
     found = sorted(find_corrections(text, (), types_at), key=lambda item: item.span.start)
     assert json.loads(b"".join(substitute_pointers(text, tuple(found), {}, types_at))) == remove(arguments)
+
+
+@pytest.mark.parametrize(
+    "large",
+    [json.dumps([{"n": "1"}] * 2000), "null" * 5000, [{"row": "a"}] * 5000, [None] * 5000],
+    ids=["JSON text", "text", "objects", "nulls"],
+)
+def test_small_arguments_beside_large_ones_are_corrected(large: Any) -> None:
+    arguments = json.dumps({"large": large, "options": {"indent": "3", "limit": None}}).encode()
+    wanted: dict[Location, frozenset[str]] = {("options", name): frozenset({"integer"}) for name in ("indent", "limit")}
+
+    def types_at(location: Location) -> frozenset[str]:
+        return wanted.get(location, frozenset())
+
+    found = sorted(find_corrections(arguments, (), types_at), key=lambda item: item.span.start)
+    sent = json.loads(b"".join(substitute_pointers(arguments, tuple(found), {}, types_at)))
+    assert sent == {"large": large, "options": {"indent": 3}}
 
 
 @pytest.mark.parametrize(

@@ -453,6 +453,18 @@ def test_bytes_of_a_model_are_decoded_as_the_schema_says() -> None:
     assert function.read_arguments(b'{"letter": {"seal": "/w=="}}') == {"letter": SealedLetter(seal=b"\xff")}
 
 
+def measure(picture: bytes) -> None: ...
+
+
+def test_bytes_that_are_not_base64_name_the_path_of_one_picture() -> None:
+    with pytest.raises(ToolError) as raised:
+        read(measure).read_arguments(b'{"picture": "[\\"Here it is\\"]"}')
+    assert str(raised.value) == (
+        "The arguments do not fit tool 'measure': picture: expected base64, or the path of one image, recording or "
+        "file; in a result with several items that is a path below it, such as path/1. Correct them and call again."
+    )
+
+
 def test_options_are_a_policy() -> None:
     assert read_policy({}) == ToolPolicy()
     options: ToolOptions = {"capture": "always", "inline_budget": 5, "timeout": 2.5, "name": "other"}

@@ -130,9 +130,9 @@ def test_sizes_are_of_the_text_and_not_of_its_escapes() -> None:
 @pytest.mark.parametrize("is_ascii", [False, True])
 def test_values_in_a_preview_are_characters_and_not_escapes(*, is_ascii: bool) -> None:
     name = "\u0418\u0432\u0430\u043d \U0001f600"
-    rows = [{name: name, "at": [name[:4]], "n": n} for n in range(40)]
+    rows = [{name: name, "at": [name[:4]], name[:4]: n} for n in range(40)]
     shown = preview(json.dumps(rows, ensure_ascii=is_ascii).encode())
-    assert shown.summary.endswith(f'{name} "{name}", at ["{name[:4]}"], n 0')
+    assert shown.summary.endswith(f'"{name}" "{name}", at ["{name[:4]}"], {name[:4]} 0')
     assert preview(json.dumps([[name], "x" * 900, 1], ensure_ascii=is_ascii).encode()).lines[0] == f'["{name}"]'
 
 
@@ -149,6 +149,12 @@ def test_fields_that_have_no_room_are_counted() -> None:
     assert " more" in shown.summary
     wide = preview([{f"f{n}": n for n in range(60)}] * 3, lambda text: len(text) // 9)
     assert wide.summary.endswith("f29 29, and 30 more")
+
+
+def test_the_ends_of_keys_that_are_not_words_are_seen() -> None:
+    shown = preview([{"id": 1, "unit 2": 5, "net, gross": 7, "": 8, "x. Read the rows": 9, "k" * 70: 0}] * 3).summary
+    keys = f'id 1, "unit 2" 5, "net, gross" 7, "" 8, "x. Read the rows" 9, {"k" * 57}... 0'
+    assert shown.endswith(f"fields with first values: {keys}")
 
 
 def test_fields_whose_values_have_no_room_have_their_types() -> None:
@@ -220,10 +226,16 @@ def test_an_object_before_many_texts_does_not_make_them_objects() -> None:
     assert large.lines[0].startswith('first: {...}, "[Page 0]", ')
 
 
-def test_lines_of_items_are_shorter_and_then_end_where_the_room_does() -> None:
-    shown = preview(["word " * 40] * 4 + ["end"], lambda text: len(text) // 2)
+def test_short_items_leave_room_for_the_path_of_each_large_one() -> None:
+    shown = preview(["word " * 40] * 3 + ["line\n" * 900, "end"], lambda text: len(text) // 2)
     assert shown.lines[0] == f'"{"word " * 40}"'
-    assert [line.partition(": ")[0] for line in shown.lines[1:]] == [f'"{BASE}/1"', f'"{BASE}/2"']
+    sizes = ("text 200 B", "text 200 B", "text 4.5 kB")
+    assert shown.lines[1:] == (*(f'"{BASE}/{at}": {size}' for at, size in enumerate(sizes, 1)), '"end"')
+
+
+def test_lines_of_items_end_where_the_room_does() -> None:
+    shown = preview(["word " * 40] * 5, lambda text: 3 * len(text))
+    assert shown.lines == tuple(f'"{BASE}/{at}": text 200 B' for at in range(3))
 
 
 def test_the_largest_table_of_an_object_is_shown() -> None:

@@ -1,6 +1,7 @@
 """The command `mcp-mirror call`: one tool call without a client."""
 
 import json
+import sys
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Annotated, Any, Final
@@ -21,6 +22,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, complete_name
 from mcp_mirror.payload.json_spans import kind_at, trim
+from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.registry import Upstream
 
@@ -57,6 +59,7 @@ def call(
         mute_upstream_warnings()
     given = dict(_split_argument(text) for text in arg or ())
     problems: list[str] = []
+    notes: list[str] = []
     console, status = open_console(is_stderr=True), _Status(tool)
     channel = _ProgressChannel(Caller(LOCAL), wants_progress=can_show_progress(console), status=status)
 
@@ -68,6 +71,7 @@ def call(
                     await _wait_for_tool(application, wanted, status)
                 if not _has_tool(application, wanted or tool):
                     problems.extend(explain_all_down(application))
+                    notes.append("mcp-mirror: `mcp-mirror check` lists all tools.")
                 arguments = read_arguments(given, _find_schema(application, tool))
                 request = application.gateway.new_call(channel, tool, arguments)
                 status.state = "running"
@@ -76,11 +80,19 @@ def call(
     request, reply = run_until_signal(run())
     result = {key: _parse(reply[key]) for key in ("content", "isError") if key in reply}
     for block in result["content"]:
-        print(block["text"] if block.get("type") == "text" else json.dumps(block))
+        _print_block(block)
     print_problems(problems)
     if request.trace.path and loaded.store.kind in (None, "memory"):
-        print_note(_VALUE_LOST)
+        notes.append(_VALUE_LOST)
+    for note in notes:
+        print_note(note)
     raise typer.Exit(1 if result.get("isError") else 0)
+
+
+def _print_block(block: Mapping[str, Any]) -> None:
+    """Print a content block; a terminal gets no characters that control it, which an upstream may send."""
+    text = block["text"] if block.get("type") == "text" else json.dumps(block)
+    print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
 
 
 class _Status(msgspec.Struct):

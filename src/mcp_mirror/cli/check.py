@@ -18,11 +18,14 @@ from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.memory.tools.table import RETRIEVE
+from mcp_mirror.security.sanitize import strip_invisible
 from mcp_mirror.system.slices import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.registry import Upstream
 
+_MAX_SERVER: Final = 200
+"""Bytes of a server's name and version."""
 _TWIN: Final = 2
 """The column of the twins."""
 
@@ -115,7 +118,8 @@ def _describe_state(upstream: Upstream, seconds: float) -> str:
     listing, name = upstream.listing, upstream.policy.name
     if listing is None or upstream.status.state != "ready":
         return f"{name}: {upstream.status.state}, after {seconds:.1f} s"
-    facts = f"{listing.server}, protocol {listing.protocol_version}, {format_count(len(listing.tools), 'tool')}"
+    server = strip_invisible(listing.server, _MAX_SERVER)
+    facts = f"{server}, protocol {listing.protocol_version}, {format_count(len(listing.tools), 'tool')}"
     return f"{name}: ready, {facts}, after {seconds:.1f} s"
 
 

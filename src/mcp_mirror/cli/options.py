@@ -8,6 +8,14 @@ import typer
 
 from mcp_mirror.errors import MirrorError
 
+
+def _read_folder(text: str) -> Path:
+    """Return a folder; an empty text, such as of a variable that is not set, would be the current one."""
+    if not text:
+        raise typer.BadParameter("A store needs a folder. Leave the option out for the default.")
+    return Path(text)
+
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
@@ -26,6 +34,7 @@ StoreOption = Annotated[
     Path | None,
     typer.Option(
         "--store",
+        parser=_read_folder,
         help="The folder of stored values, which all gateways with the same folder share. Default: the user's data "
         "folder.",
         metavar="FOLDER",

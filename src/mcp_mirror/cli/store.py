@@ -35,10 +35,12 @@ def load_store_config(path: Path | None, store: Path | None, verbosity: int = 0)
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder that has files, but no store: opening a store there would create its files among them."""
+    """Refuse a folder that does not exist, or has other files: opening a store there would create the store's files."""
     try:
         names = [path.name for path in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):  # the store creates the folder, or reports the file
+    except FileNotFoundError:
+        raise MirrorError(f"{folder} does not exist. Name the folder of a store, as its gateway does.") from None
+    except NotADirectoryError:  # the store reports the file
         return
     except OSError as error:
         raise MirrorError(f"{folder} cannot be read: {error.strerror}. Name the folder of a store.") from None

@@ -166,6 +166,14 @@ def _parse_if(starts: str, matches: Callable[[bytes], bool]) -> Converter:
     return form
 
 
+def _parse_boolean(value: Resolved) -> Segments | None:
+    """`true` or `false`, also as Python prints them: servers written in Python accept both."""
+    if len(value.blob) > _HEAD_BYTES:
+        return None
+    text = text_start(value.blob, Span(0, len(value.blob)), _HEAD_BYTES).strip()
+    return (text.lower().encode(),) if text in ("true", "false", "True", "False") else None
+
+
 def _parse_container(first: str) -> Converter:
     """Parse the text as the object or array that begins with `first`, or that makes up most of it below a heading.
 
@@ -194,6 +202,6 @@ _FORMS: Final[Mapping[tuple[Kind, str], Converter]] = {
     ("text", "array"): _parse_container("["),
     ("text", "integer"): _parse_if(_DIGITS, _is_integer),
     ("text", "number"): _parse_if(_DIGITS, lambda text: _NUMBER.fullmatch(text) is not None),
-    ("text", "boolean"): _parse_if("tf", lambda text: text in (b"true", b"false")),
+    ("text", "boolean"): _parse_boolean,
     ("text", "null"): _parse_if("n", lambda text: text == b"null"),
 }

@@ -5,7 +5,7 @@ Previews contain text of upstreams, which is bounded and sanitized (`security.sa
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 import msgspec
@@ -50,6 +50,7 @@ _MAX_LISTED_KEYS: Final = 8
 """Keys of an object in the line of an item."""
 _MAX_STRING: Final = 40
 """Bytes of a string in the first item."""
+_WORD: Final = re.compile(r"[\w.$@/:-]+")
 
 
 class TokenBudget(msgspec.Struct):
@@ -253,16 +254,22 @@ def _describe_rows(blob: Buffer, span: Span, room: TokenBudget) -> str:
             kinds.setdefault(key, {})[kind_at(value, 0)] = None
     shown: dict[str, str] = {}
     for key, types in islice(kinds.items(), _MAX_FIELDS):
-        field = f"{strip_invisible(key, MAX_FIELD_NAME)} {' or '.join(types)}"
+        field = f"{_format_key(key)} {' or '.join(types)}"
         if not room.take(field):
             break
         shown[key] = field
     for key, field in shown.items():
-        with_value = f"{strip_invisible(key, MAX_FIELD_NAME)} {_format_field(first.get(key), [*kinds[key]])}"
+        with_value = f"{_format_key(key)} {_format_field(first.get(key), [*kinds[key]])}"
         if room.exchange(field, with_value):
             shown[key] = with_value
     more = [f"and {len(kinds) - len(shown):,} more"] if len(shown) < len(kinds) else []
     return ", ".join((*shown.values(), *more))
+
+
+def _format_key(key: str) -> str:
+    """A key that is one word as it is, any other as a JSON string: its end would not be seen, or it reads as a text."""
+    show = strip_invisible if _WORD.fullmatch(key) else as_json_string
+    return show(key, MAX_FIELD_NAME)
 
 
 def _format_field(first: Buffer | None, kinds: Sequence[Kind]) -> str:
@@ -297,16 +304,16 @@ def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str,
 def _list_items(blob: Buffer, listed: Sequence[Span], room: TokenBudget, count: CountItems, path: str) -> Iterator[str]:
     """A line for each item while there is room: the item, or its path, kind, size and beginning.
 
-    The path is whole: models copy what they see, and lines with a part of it made them pass that part.
+    The first items leave room for the paths, kinds and sizes of the others. A path is whole: models copy what they see,
+    and lines with a part of it made them pass that part.
     """
-    for at, one in enumerate(listed):
-        whole, *forms = _format_item(blob, one, count)
-        if whole and room.take(whole):
+    outlines = takewhile(room.take, [outline_hidden(blob, one, count) for one in listed])
+    for at, outline in enumerate([*outlines]):
+        whole, *forms = _format_item(blob, listed[at], count)
+        if whole and room.exchange(outline, whole):
             yield whole
             continue
-        line = next(filter(room.take, (*forms, outline_hidden(blob, one, count))), None)
-        if line is None:
-            return
+        line = next((form for form in forms if room.exchange(outline, form)), outline)
         yield f'"{path}/{at}": {line}'
 
 

@@ -8,7 +8,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -35,6 +35,7 @@ from mcp_mirror.payload.json_spans import (
     items_at,
     kind_at,
     locate,
+    members,
     members_with_offsets,
     skip_space,
     strings_at,
@@ -47,13 +48,12 @@ _MAX_CANDIDATES: Final = 20_000
 _MAX_EXPLAINED: Final = 50
 """Strings that `explain_strings` explains."""
 _MAX_CORRECTED: Final = 4096
-"""Quotes in the arguments that are examined for corrections, two for each key and each text; and nulls."""
+"""Keys, texts and nulls in the arguments that are examined for corrections, those of short arguments first."""
 _MAX_NULL_DEPTH: Final = 8
 """Levels of nesting below which nulls are not corrected."""
 IS_PATH: Final = "it is a memory path"
 """The reason of `explain_strings` for a string that is a pointer."""
-_QUOTE: Final = re.compile(rb'"')
-_NULL: Final = re.compile(rb"null")
+_TEXT_OR_NULL: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|null')
 _LITERAL_PREFIXES: Final = re.compile(f"(?:{LITERAL_PREFIX})+")
 
 
@@ -197,7 +197,7 @@ def _find_refused_texts(
 ) -> Iterator[tuple[Span, Location, frozenset[str]]]:
     """The texts where the tool accepts no text, with their locations and the accepted types."""
     taken = {item.span.start for item in found}
-    for span, at in strings_at(arguments, _find_offsets(_QUOTE, arguments)):
+    for span, at in strings_at(arguments, _find_offsets(b'"', arguments)):
         wanted = types_at(at) if span.start not in taken else frozenset()
         if wanted and "string" not in wanted:
             yield span, at, wanted
@@ -205,7 +205,7 @@ def _find_refused_texts(
 
 def _find_refused_nulls(arguments: Buffer, types_at: Callable[[Location], frozenset[str]]) -> Iterator[Correction]:
     """The members that are null where the tool accepts no null, each with a comma beside it."""
-    offsets = _find_offsets(_NULL, arguments)
+    offsets = _find_offsets(b"null", arguments)
     pending: list[tuple[Span, Location]] = [(trim(arguments), ())]
     while pending:
         span, at = pending.pop()
@@ -228,8 +228,11 @@ def _find_refused_nulls(arguments: Buffer, types_at: Callable[[Location], frozen
                 start = stop
 
 
-def _find_offsets(pattern: re.Pattern[bytes], arguments: Buffer) -> list[int]:
-    return [match.start() for match in islice(pattern.finditer(arguments), _MAX_CORRECTED)]
+def _find_offsets(start: bytes, arguments: Buffer) -> list[int]:
+    """The ascending offsets of keys and texts (`start` is a quote) or of nulls; those of short arguments come first."""
+    spans = sorted((span for _, span in members(arguments, trim(arguments))), key=lambda span: span.length)
+    matches = chain.from_iterable(_TEXT_OR_NULL.finditer(arguments, span.start, span.stop) for span in spans)
+    return sorted(islice((match.start() for match in matches if match[0].startswith(start)), _MAX_CORRECTED))
 
 
 def substitute_pointers(

@@ -26,6 +26,11 @@ _MAX_ERRORS: Final = 3
 """Errors of one call's arguments in a message."""
 _MAX_ERROR_LENGTH: Final = 200
 """Characters of each error."""
+_REASONS: Final = {
+    "bytes_invalid_encoding": "expected base64, or the path of one image, recording or file; in a result with several "
+    "items that is a path below it, such as path/1"
+}
+"""The reasons of pydantic's errors that a model does not understand."""
 _UNNAMED_PARAMETERS: Final[Mapping[Any, str]] = {
     inspect.Parameter.POSITIONAL_ONLY: "{}, which is positional-only",
     inspect.Parameter.VAR_POSITIONAL: "*{}",
@@ -75,7 +80,8 @@ class Function(msgspec.Struct, frozen=True):
             return self.adapter.validate_json(raw)
         except ValidationError as error:
             errors = [
-                _describe_error(found["loc"], found["msg"]) for found in error.errors(include_url=False)[:_MAX_ERRORS]
+                _describe_error(found["loc"], _REASONS.get(found["type"], found["msg"]))
+                for found in error.errors(include_url=False)[:_MAX_ERRORS]
             ]
             raise ArgumentsError(
                 f"The arguments do not fit tool {self.name!r}: {'; '.join(errors)}. Correct them and call again."

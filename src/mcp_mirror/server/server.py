@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _HANDSHAKE_WAIT: Final = 3.0
 """Seconds that a handshake waits for upstreams, so that the instructions contain theirs."""
+_ASKED_WAIT: Final = 1.0
+"""Seconds that it waits for a listing after a request to the client: most servers list tools without its answer."""
 _HANDSHAKES: Final = ("initialize", "server/discover")
 _CACHEABLE_METHODS: Final = (
     "tools/list",
@@ -155,19 +157,26 @@ class MirrorServer:
         """Wait until the upstreams have listings, for a few seconds, or until one of them sends the client a request.
 
         The client answers such a request after its handshake: a server may list its tools only when it knows the roots.
+        An upstream without a listing gets a second more.
 
         Raises:
             MCPError: The server that the gateway replaces has failed to start.
         """
         async with anyio.create_task_group() as tasks:
             if session is not None:
-                tasks.start_soon(_cancel_when_set, session.asked, tasks.cancel_scope)
+                tasks.start_soon(self._cancel_when_asked, session, caller, tasks.cancel_scope)
             await self._settle_upstreams(caller)
             tasks.cancel_scope.cancel()
         if self.handlers.gateway.state.config.server.wraps:
             for upstream in self.handlers.gateway.upstreams:
                 if upstream.status.state == "down" and (self.policy.awaits_start or upstream.listing is None):
                     raise MCPError(types.INTERNAL_ERROR, explain_failed_start(upstream, upstream.status.detail))
+
+    async def _cancel_when_asked(self, session: Session, caller: Caller, scope: anyio.CancelScope) -> None:
+        await session.asked.wait()
+        if any(one.listing is None for one in self.handlers.gateway.upstreams.visible_to(caller)):
+            await anyio.sleep(_ASKED_WAIT)
+        scope.cancel()
 
     async def _settle_upstreams(self, caller: Caller) -> None:
         """Wait until the upstreams have listings, or for a few seconds."""
@@ -206,11 +215,6 @@ class MirrorServer:
     def instructions(self, caller: Caller) -> str:
         """Return the instructions for a caller; see `write_instructions`."""
         return write_instructions(self.handlers.gateway, caller, self.policy.instructions or "")
-
-
-async def _cancel_when_set(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
 
 
 def explain_failed_start(upstream: Upstream, reason: str) -> str:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError
 from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.resources import explain_shortage
 from mcp_mirror.upstreams.session import is_closed
@@ -207,7 +208,7 @@ def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
         return own, omit_scopes(own)
     if isinstance(error, MCPError) and not is_closed(error):
         code = error.error.code
-        quoted = redactor.quote(error.error.message, _QUOTED).rstrip().rstrip(".")
+        quoted = sanitize(" ".join(redactor.quote(error.error.message, _QUOTED).split())).rstrip(".")
         return f"It refused to connect: {quoted} (error {code}).", f"It refused to connect (error {code})."
     if is_closed(error):
         reason = "It ended the connection before it answered."

@@ -179,13 +179,17 @@ def list_tools(identity: Any, cursor: str | None) -> None:
     if options.behaviour == "asks":
         listings.append(identity)
         write(f'{{"jsonrpc":"2.0","id":"{ASKED}","method":"roots/list"}}')
+    elif options.behaviour == "asks_first":  # the answer does not change the list
+        write(f'{{"jsonrpc":"2.0","id":"{ASKED}","method":"roots/list"}}')
+        threading.Timer(0.2, result, (identity, page(cursor))).start()
     else:
         result(identity, page(cursor))
 
 
 def hear_roots(message: dict[str, Any]) -> None:
-    tools.append({"name": message["result"]["roots"][0]["name"], "inputSchema": {"type": "object"}})
-    result(listings.pop(), page(None))
+    if listings:
+        tools.append({"name": message["result"]["roots"][0]["name"], "inputSchema": {"type": "object"}})
+        result(listings.pop(), page(None))
 
 
 def initialize(params: dict[str, Any]) -> dict[str, Any]:

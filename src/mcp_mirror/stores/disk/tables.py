@@ -89,7 +89,7 @@ def create_tables(connection: sqlite3.Connection, folder: Path) -> None:
     if found:
         raise StoreError(
             f"The store in {folder} has format {found} and this mcp-mirror knows format {_FORMAT}. "
-            "Use the mcp-mirror that created it, or choose another folder (`store.path`)."
+            "Move the folder away, choose another one (`store.path`), or use the mcp-mirror that created it."
         )
     with connection:  # commits, or rolls back
         connection.execute("BEGIN IMMEDIATE")
