@@ -53,7 +53,7 @@ _MAX_NULL_DEPTH: Final = 8
 """Levels of nesting below which nulls are not corrected."""
 IS_PATH: Final = "it is a memory path"
 """The reason of `explain_strings` for a string that is a pointer."""
-_TEXT_OR_NULL: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|null')
+_TEXT_OR_NULL: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|null')
 _LITERAL_PREFIXES: Final = re.compile(f"(?:{LITERAL_PREFIX})+")
 
 
@@ -228,11 +228,19 @@ def _find_refused_nulls(arguments: Buffer, types_at: Callable[[Location], frozen
                 start = stop
 
 
-def _find_offsets(start: bytes, arguments: Buffer) -> list[int]:
-    """The ascending offsets of keys and texts (`start` is a quote) or of nulls; those of short arguments come first."""
+def _find_offsets(first: bytes, arguments: Buffer) -> list[int]:
+    """The ascending offsets of keys and texts (`first` is a quote) or of nulls; those of short arguments come first."""
     spans = sorted((span for _, span in members(arguments, trim(arguments))), key=lambda span: span.length)
-    matches = chain.from_iterable(_TEXT_OR_NULL.finditer(arguments, span.start, span.stop) for span in spans)
-    return sorted(islice((match.start() for match in matches if match[0].startswith(start)), _MAX_CORRECTED))
+    found = islice(chain.from_iterable(_find_in(arguments, span) for span in spans), _MAX_CORRECTED)
+    return sorted(at for at in found if arguments[at] == first[0])
+
+
+def _find_in(arguments: Buffer, span: Span) -> Iterator[int]:
+    """The offsets of the keys, texts and nulls of an argument; a large text is not read."""
+    if kind_at(arguments, span.start) == "text":
+        yield span.start
+    else:
+        yield from (match.start() for match in _TEXT_OR_NULL.finditer(arguments, span.start, span.stop))
 
 
 def substitute_pointers(
