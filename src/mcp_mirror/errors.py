@@ -198,10 +198,5 @@ def drop_tracebacks(error: BaseException) -> None:
     An error that came from another thread or task is among these variables, and only the garbage collector would find
     such a cycle.
     """
-    remaining: list[BaseException | None] = [error]
-    while remaining:
-        if (one := remaining.pop()) is not None and one.__traceback__ is not None:
-            one.__traceback__ = None
-            remaining += one.__cause__, one.__context__
-            if isinstance(one, BaseExceptionGroup):
-                remaining += one.exceptions
+    for one in walk_causes(error):
+        one.__traceback__ = None

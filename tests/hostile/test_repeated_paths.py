@@ -40,7 +40,7 @@ CALLS: dict[str, tuple[str, Any, str]] = {
     "query": (
         "memory_query",
         lambda paths, _: {"inputs": {"x": paths}, "sql": "SELECT 1 FROM x"},
-        r"The inputs have 360 MB together",
+        r"The inputs are too large together",
     ),
 }
 """The tool of each call, its arguments from the repeated path and that of an object, and its answer."""

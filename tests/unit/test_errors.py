@@ -13,6 +13,7 @@ from mcp_mirror.errors import (
     RefusedError,
     ToolError,
     UpstreamError,
+    drop_tracebacks,
     summarize_traceback,
     walk_causes,
 )
@@ -68,6 +69,19 @@ def test_the_causes_of_an_error_are_listed_once_each() -> None:
     first.__context__ = second
     assert list(walk_causes(second)) == [second, first]
     assert list(walk_causes(KeyError())) != []
+
+
+def test_an_answered_error_keeps_no_variables_of_functions() -> None:
+    def fail() -> None:
+        try:
+            int("x")
+        except ValueError:
+            raise ToolError("no number") from None
+
+    with pytest.raises(ToolError) as caught:
+        fail()
+    drop_tracebacks(caught.value)
+    assert [one.__traceback__ for one in walk_causes(caught.value)] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -238,13 +238,29 @@ class Index:
         size, part, digest, start, record = row
         return ValueLocation(size, part or b"" if digest is None else b"", digest, start or 0, record)
 
-    def delete(self, namespace: str, base: str, *, writes_uses: bool = True) -> bool:
-        """Remove a value without a tombstone; without the pending uses of other values, this takes little space."""
+    def delete(self, namespace: str, base: str) -> bool:
+        """Remove a value without a tombstone."""
+        return self._delete(namespace, base, writes_uses=True)
+
+    def delete_in_little_space(self, namespace: str, base: str) -> bool:
+        """As `delete`, on a full disk: without the pending uses of other values and a checkpoint, which take space."""
+        self._set_log_pages(0)
+        try:
+            return self._delete(namespace, base, writes_uses=False)
+        finally:
+            self._set_log_pages(_LOG_PAGES)
+
+    def _delete(self, namespace: str, base: str, *, writes_uses: bool) -> bool:
         with self._change(writes_uses=writes_uses) as change:
             query = "DELETE FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
             gone = change.execute(query, (namespace, base, self._clock())).rowcount
         self._remove_doomed_files()
         return gone > 0
+
+    def _set_log_pages(self, pages: int) -> None:
+        """Set the pages of the log after which changes copy it to the index; 0: they never do."""
+        with self.reading() as connection:
+            connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
 
     def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""

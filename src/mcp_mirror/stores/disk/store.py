@@ -212,7 +212,7 @@ class DiskStore:
             (self._folder / _RESERVE).unlink(missing_ok=True)
             with suppress(sqlite3.Error):
                 self._index.truncate_log(_RESERVE_BYTES[-1])
-            removed = self._index.delete(namespace, base, writes_uses=False)
+            removed = self._index.delete_in_little_space(namespace, base)
             self._reserve_space()
             return removed
 
