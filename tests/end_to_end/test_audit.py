@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from gateway_processes import forked_upstream
+from mcp import Client, MCPError
 from notices import path_in
 from tests.end_to_end.conftest import BOUND, until
+
+from mcp_mirror import Mirror
+from mcp_mirror.gateway.contents import ContentCapture
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Lines, OpenLines, Serve
@@ -186,6 +190,26 @@ async def test_requests_for_resources_and_prompts_are_recorded(
         ("call", "prompts/get", "begun"),
         ("refusal", "prompts/get", "flow"),
     ]
+
+
+async def test_an_exception_after_a_resource_is_read_is_recorded_as_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> Any:
+        raise KeyError
+
+    monkeypatch.setattr(ContentCapture, "capture_resource", fail)
+    path = tmp_path / "audit.jsonl"
+    config = {"upstreams": {"notes": NOTES}, "audit": {"path": str(path)}}
+    served: asyncio.Queue[str] = asyncio.Queue()
+    mirror = Mirror(upstreams=config)
+    async with mirror, asyncio.timeout(BOUND):
+        serving = asyncio.create_task(mirror.serve_http(announce=served.put_nowait))
+        async with Client(await served.get()) as client:
+            with pytest.raises(MCPError, match="error in its program"):
+                await client.read_resource("notes://one")
+        serving.cancel()
+    assert read_audit(path) == [("call", "resources/read", "error")]
 
 
 async def test_required_audit_records_are_written_before_and_after_a_call(

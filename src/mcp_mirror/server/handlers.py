@@ -337,11 +337,13 @@ class Handlers(msgspec.Struct):
     def _recorded(self, request: RelayRequest, method: str, relayed: RelayedResult) -> Iterator[None]:
         """Write the audit record of a relayed result after the context has captured or refused the result."""
         event: Event = "call"
-        outcome = "ok"
+        outcome = "error"  # also of a cancelled request
         try:
             yield
+            outcome = "ok"
         except MirrorError as error:
-            event, outcome = ("refusal", error.reason) if error.reason else ("call", "error")
+            if error.reason:
+                event, outcome = "refusal", error.reason
             raise
         finally:
             namespace, upstream = request.channel.caller.namespace, relayed.origin.upstream
